@@ -10,7 +10,7 @@ from vitconvert.checkpoint.companions import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import begun, open_weights, stages
 from vitconvert.checkpoint.recognition import Reading
-from vitconvert.checkpoint.text_tower import Text
+from vitconvert.checkpoint.weights import Text
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.project_config import Facts
 from vitconvert.formats import Container, TensorInfo

@@ -7,11 +7,10 @@ over the model's file. Only headers and adapter_config.json are read here.
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
-from vitconvert.checkpoint.merging import merge_into
+from vitconvert.checkpoint.merging import Adapter, LowRank, merge_into
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.recognition import Reading, gathered, proved
 from vitconvert.documents import read_object
@@ -29,68 +28,10 @@ from vitconvert.sources import Located, locate
 from vitconvert.sources.references import looks_like_path
 from vitconvert.tables.detection import recognise
 
-T = TypeVar("T")
-
 # In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
 # that of the whole layer, and for out_proj's own (tuners/lora/layer.py, MultiheadAttention.merge).
 _TIMES_INSIDE = 2
 _ITS_FILE = "adapter_model"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LowRank:
-    """The change of one tensor: names in the adapter's file, and the scale."""
-
-    down: str
-    up: str
-    scale: float
-    magnitude: str | None = None
-    embedding: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adapter:
-    """An adapter whose header adds up.
-
-    Attributes:
-        container: Its file.
-        files: Every file of it that is read.
-        config: What its adapter_config.json, or the user, says.
-        name: What it is called in records: a repository, or the last name of a path.
-        wanted: The tensors of the model that it changes or replaces, as it spells them.
-        low_rank: Those that it changes, and by what.
-        biases: Names of biases that a number is added to -> its tensor, and the scale.
-        saved: Those that it replaces -> name in its file.
-    """
-
-    container: Container
-    files: tuple[Path, ...]
-    config: AdapterConfig
-    name: str
-    wanted: Mapping[str, Wanted]
-    low_rank: Mapping[str, LowRank]
-    biases: Mapping[str, tuple[str, float]]
-    saved: Mapping[str, str]
-
-    @property
-    def kind(self) -> str:
-        """Its kind, in records and messages."""
-        dora = any(one.magnitude for one in self.low_rank.values())
-        return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
-
-    def renamed(self, names: Mapping[str, str]) -> "Adapter":
-        """The same, where some of the model's tensors have other names: old -> new."""
-
-        def spelled(by_name: Mapping[str, T]) -> dict[str, T]:
-            return {names.get(name, name): value for name, value in by_name.items()}
-
-        return replace(
-            self,
-            wanted=spelled(self.wanted),
-            low_rank=spelled(self.low_rank),
-            biases=spelled(self.biases),
-            saved=spelled(self.saved),
-        )
 
 
 def separated(reading: Reading) -> Reading:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.merging import Merge
-from vitconvert.checkpoint.text_tower import Text
-from vitconvert.checkpoint.weights import Weights
+from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
 from vitconvert.errors import IntegrityError
 from vitconvert.facts.accounts import Ledger, is_assumed, is_recorded

@@ -12,11 +12,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.errors import TensorMismatch
-from vitconvert.facts.adapter_placement import HEAD, Placement, place
+from vitconvert.facts.adapter_config import AdapterConfig
+from vitconvert.facts.adapter_placement import HEAD, Placement, Wanted, place
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.binding import Link, links_of
@@ -28,10 +30,66 @@ from vitconvert.tables.towers import tower_prefixes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.checkpoint.adapter import Adapter
+T = TypeVar("T")
 
 _MERGED = "adapter: "  # before the adapter's names in plans, where the file may have the same
 _KEPT = 4  # merged tensors: one for q, k and v may be read for three
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank:
+    """The change of one tensor: names in the adapter's file, and the scale."""
+
+    down: str
+    up: str
+    scale: float
+    magnitude: str | None = None
+    embedding: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """An adapter whose header adds up.
+
+    Attributes:
+        container: Its file.
+        files: Every file of it that is read.
+        config: What its adapter_config.json, or the user, says.
+        name: What it is called in records: a repository, or the last name of a path.
+        wanted: The tensors of the model that it changes or replaces, as it spells them.
+        low_rank: Those that it changes, and by what.
+        biases: Names of biases that a number is added to -> its tensor, and the scale.
+        saved: Those that it replaces -> name in its file.
+    """
+
+    container: Container
+    files: tuple[Path, ...]
+    config: AdapterConfig
+    name: str
+    wanted: Mapping[str, Wanted]
+    low_rank: Mapping[str, LowRank]
+    biases: Mapping[str, tuple[str, float]]
+    saved: Mapping[str, str]
+
+    @property
+    def kind(self) -> str:
+        """Its kind, in records and messages."""
+        dora = any(one.magnitude for one in self.low_rank.values())
+        return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
+
+    def renamed(self, names: Mapping[str, str]) -> "Adapter":
+        """The same, where some of the model's tensors have other names: old -> new."""
+
+        def spelled(by_name: Mapping[str, T]) -> dict[str, T]:
+            return {names.get(name, name): value for name, value in by_name.items()}
+
+        return replace(
+            self,
+            wanted=spelled(self.wanted),
+            low_rank=spelled(self.low_rank),
+            biases=spelled(self.biases),
+            saved=spelled(self.saved),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +105,7 @@ class Merge:
     """
 
     base: Weights
-    adapter: "Adapter"
+    adapter: Adapter
     placement: Placement
     effects: dict[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -252,7 +310,7 @@ def _error(after: "Tensor", before: "Tensor", *, of: "Tensor") -> float:
     return float((after.double() - before.double()).abs().max()) / largest
 
 
-def merge_into(base: Weights, adapter: "Adapter", part: Part) -> Merge:
+def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
     """Find the place of an adapter in a model's file.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.companions import Companions, statements_on
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.weights import Weights
+from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
 from vitconvert.errors import (
     AmbiguousDialect,
@@ -39,9 +39,7 @@ from vitconvert.tables.towers import find_part
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.checkpoint.adapter import Adapter
-    from vitconvert.checkpoint.merging import Merge
-    from vitconvert.checkpoint.text_tower import Text
+    from vitconvert.checkpoint.merging import Adapter, Merge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class Reading:
     gathered: Gathered | None = None
     weights: Weights | None = None
     ledger: Ledger | None = None
-    text: "Text | None" = None
+    text: Text | None = None
     text_problem: str = ""
 
     @property

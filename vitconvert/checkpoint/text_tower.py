@@ -4,78 +4,26 @@ vitconvert does not compute it: its tensors and what its files say of it are car
 towers have a place.
 """
 
-import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.recognition import Reading
-from vitconvert.checkpoint.weights import Weights
+from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import TextConfig, field_names
 from vitconvert.errors import NotRepresentable, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts, check_dtypes
-from vitconvert.facts.plan import Plan, plan_reading
 from vitconvert.facts.project_config import broken_must_nots, facts_from_config, unknown_arguments
-from vitconvert.formats import Container
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.detection import denied_by
 from vitconvert.tables.dialects import text_tables_beside
-from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Text:
-    """A text tower whose header is proved: each of its tensors is used once.
-
-    Attributes:
-        config: What decides its function, besides the weights.
-        binding: Its table, matched to the header.
-        container: The open file.
-        prefix: What stands before the names of the table.
-        dtype: What its tensors are cast to on the way; None leaves them.
-    """
-
-    config: TextConfig
-    binding: Binding
-    container: Container
-    prefix: str
-    dtype: "torch.dtype | None" = None
-
-    @property
-    def table(self) -> Table:
-        """How it is spelled."""
-        return self.binding.table
-
-    @functools.cached_property
-    def plan(self) -> Plan:
-        """How tensors under our names are made from those of the file."""
-        return plan_reading(self.binding, self.config)
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Its tensors, as the file calls them."""
-        links = (link for several in self.binding.links.values() for link in several)
-        return tuple(dict.fromkeys(link.theirs for link in links if link.theirs))
-
-    def to_dict(self) -> dict[str, Any]:
-        """For `vitconvert.json` and `--json`."""
-        return {"table": self.table.name, "tensors": len(self.keys), "config": vars(self.config)}
-
-    def read(self, key: str) -> "torch.Tensor":
-        """A tensor of the file, by its key in the table, cast if that is asked for.
-
-        Raises:
-            CorruptFile: The bytes of the tensor are damaged.
-        """
-        tensor = self.container.read(self.prefix + key)
-        return tensor if self.dtype is None else tensor.to(self.dtype)
 
 
 def text_found(reading: Reading) -> Reading:

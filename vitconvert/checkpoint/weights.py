@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vitconvert.config import ViTConfig
+from vitconvert.config import TextConfig, ViTConfig
 from vitconvert.facts.plan import Assembly, Plan, plan_reading
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.tables.binding import Binding
 from vitconvert.tables.detection import Recognised
 from vitconvert.tables.parts import WHOLE, Tower
 from vitconvert.tables.table import Table
@@ -120,3 +121,51 @@ class LazyTensors(Mapping[str, "torch.Tensor"]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} tensors of {self._weights.container.path.name}>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text tower whose header is proved: each of its tensors is used once.
+
+    Attributes:
+        config: What decides its function, besides the weights.
+        binding: Its table, matched to the header.
+        container: The open file.
+        prefix: What stands before the names of the table.
+        dtype: What its tensors are cast to on the way; None leaves them.
+    """
+
+    config: TextConfig
+    binding: Binding
+    container: Container
+    prefix: str
+    dtype: "torch.dtype | None" = None
+
+    @property
+    def table(self) -> Table:
+        """How it is spelled."""
+        return self.binding.table
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """How tensors under our names are made from those of the file."""
+        return plan_reading(self.binding, self.config)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its tensors, as the file calls them."""
+        links = (link for several in self.binding.links.values() for link in several)
+        return tuple(dict.fromkeys(link.theirs for link in links if link.theirs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `vitconvert.json` and `--json`."""
+        return {"table": self.table.name, "tensors": len(self.keys), "config": vars(self.config)}
+
+    def read(self, key: str) -> "torch.Tensor":
+        """A tensor of the file, by its key in the table, cast if that is asked for.
+
+        Raises:
+            CorruptFile: The bytes of the tensor are damaged.
+        """
+        tensor = self.container.read(self.prefix + key)
+        return tensor if self.dtype is None else tensor.to(self.dtype)

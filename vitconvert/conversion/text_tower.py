@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.checkpoint.text_tower import Text
+from vitconvert.checkpoint.weights import Text
 from vitconvert.conversion.stream import stream
 from vitconvert.documents import read_bytes, write_json
 from vitconvert.errors import CorruptFile, SourceError

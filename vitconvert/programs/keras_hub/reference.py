@@ -20,7 +20,7 @@ from vitconvert.formats import written_module
 from vitconvert.formats.content import content_of
 from vitconvert.formats.format_modules import Surroundings
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs.keras_hub import preset_files
+from vitconvert.programs.keras_hub.preset import preset_files
 from vitconvert.programs.program import BothTowers, DescribedModel, Preparation, program_of
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 from vitconvert.programs.target import DescribedText, Target

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.checkpoint.text_tower import Text
+from vitconvert.checkpoint.weights import Text
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import look_up

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.checkpoint.text_tower import Text
+from vitconvert.checkpoint.weights import Text
 from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import Size
