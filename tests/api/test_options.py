@@ -148,7 +148,7 @@ def values(at: Path) -> dict[str, Any]:
         "background": False,
         "preprocess": np.asarray,
         "header": True,
-        "only": (1, 2),
+        "only": (2, 2),
         "append": True,
         "retry_failed": True,
         "max_errors": 0,

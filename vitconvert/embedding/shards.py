@@ -126,7 +126,7 @@ def begin(
         raise MissingFact(
             "There is no output yet to add to.",
             evidence={"output": folder},
-            hint="the same command without --append makes it.",
+            hint="leave out --append: the command then makes it.",
         )
     layout = Layout.of(sources)
     identity["source"] = sources.description(layout)
@@ -349,6 +349,8 @@ def _footer(output: Output, name: str) -> tuple[dict[str, Any], int]:
             raise ValueError("it is of another output, or another shard")
         if not all(isinstance(footer[count], int) for count in ("rows", "failed", "try")):
             raise ValueError("its numbers are none")
+        if not isinstance(footer["keys"], str):
+            raise ValueError("its keys are not summed")
         return footer, parquet.metadata.num_rows
 
 

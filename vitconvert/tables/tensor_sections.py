@@ -336,14 +336,14 @@ class TensorSections(SectionReader):
     def numbers(self) -> Iterator[tuple[str, str]]:
         """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
         for key, text in self.section("constants").items():
-            if text in config_words(self.describes):
+            if isinstance(text, str) and text in config_words(self.describes):
                 yield key, text
 
     @parsed
     def _held(self) -> Iterator[tuple[Template, float, Axes, str]]:
         ignored = [template for template, _ in self.ignore]
         for key, text in self.section("constants").items():
-            if text in config_words(self.describes):
+            if isinstance(text, str) and text in config_words(self.describes):
                 continue
             place = f'constants."{key}"'
             value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
