@@ -148,7 +148,7 @@ def values(at: Path) -> dict[str, Any]:
         "background": False,
         "preprocess": np.asarray,
         "header": True,
-        "only": (2, 2),
+        "only": (1, 10_000),
         "append": True,
         "retry_failed": True,
         "max_errors": 0,
