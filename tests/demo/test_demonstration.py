@@ -177,3 +177,14 @@ def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
     missing = "transformers is not installed (pip install transformers)."
     assert trip.agreement == demonstration.Agreement(why_not=missing)
     assert result.ok
+
+
+def test_a_format_whose_package_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "hf_flax_vit")
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    result = demonstrate()
+    assert result.round_trips == ()
+    assert [(one.dialect, one.reason) for one in result.untried] == [
+        ("hf_flax_vit", "pip install msgpack")
+    ]
+    assert result.ok

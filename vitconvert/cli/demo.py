@@ -45,6 +45,7 @@ def _report(demonstration: "Demonstration") -> str:
         "Refused, because the project would compute a different function:",
         *_refusals(demonstration),
         "",
+        *_untried(demonstration),
         "What it reads in the sample images:",
         *(f"  {', '.join(read[n : n + 5])}" for n in range(0, len(read), 5)),
         "",
@@ -64,6 +65,11 @@ def _refusals(demonstration: "Demonstration") -> list[str]:
         if ecosystem[refusal.dialect] not in held:
             reasons.setdefault(ecosystem[refusal.dialect], refusal.reason)
     return [f"  {name:<24}{reason}" for name, reason in reasons.items()]
+
+
+def _untried(demonstration: "Demonstration") -> list[str]:
+    lines = [f"  {one.dialect:<24}{one.reason}" for one in demonstration.untried]
+    return ["Not tried, because a package is not installed:", *lines, ""] if lines else []
 
 
 def _trip(trip: "RoundTrip") -> str:

@@ -19,7 +19,7 @@ from vitconvert.comparison import TOLERANCE
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
 from vitconvert.conversion.target import OWN, holders
-from vitconvert.errors import MissingFact
+from vitconvert.errors import MissingFact, MissingPackage
 from vitconvert.inference.batches import BatchOptions
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.model import ViT
@@ -122,6 +122,7 @@ class Demonstration:
         round_trips: One for each dialect that can hold the model; those with nothing declared come
             first.
         refusals: The other dialects.
+        untried: Dialects whose files need a package that is not installed.
         samples: One digit of each class.
     """
 
@@ -130,6 +131,7 @@ class Demonstration:
     held_out_accuracy: float
     round_trips: tuple[RoundTrip, ...]
     refusals: tuple[Refusal, ...]
+    untried: tuple[Refusal, ...]
     samples: tuple[Sample, ...]
 
     @property
@@ -159,15 +161,14 @@ def demonstrate() -> Demonstration:
     as_trained = [name for name, reason in why_not.items() if reason is None]
     as_google = [name for name in why_not if why_not[name] and not why_not_as_google[name]]
     refused = {name: why for name, why in why_not.items() if why and name not in as_google}
+    results = [*_round_trips(as_trained, {}), *_round_trips(as_google, GOOGLE)]
     return Demonstration(
         model=DIGITS,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         held_out_accuracy=json.loads((DIGITS / "training.json").read_text())["held_out_accuracy"],
-        round_trips=(*_round_trips(as_trained, {}), *_round_trips(as_google, GOOGLE)),
-        refusals=tuple(
-            Refusal(dialect=name, title=builtin_tables()[name].title, reason=why)
-            for name, why in refused.items()
-        ),
+        round_trips=tuple(trip for trip in results if isinstance(trip, RoundTrip)),
+        refusals=tuple(_refusal(name, why) for name, why in refused.items()),
+        untried=tuple(trip for trip in results if isinstance(trip, Refusal)),
         samples=_samples(model, checkpoint),
     )
 
@@ -178,7 +179,11 @@ def _refusals(checkpoint: Checkpoint, declared: Mapping[str, str]) -> dict[str, 
     return {name: reason for name, reason in reasons.items() if name != OWN}
 
 
-def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[RoundTrip]:
+def _refusal(dialect: str, reason: str) -> Refusal:
+    return Refusal(dialect=dialect, title=builtin_tables()[dialect].title, reason=reason)
+
+
+def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[RoundTrip | Refusal]:
     origin = read_checkpoint(locate(DIGITS), ReadOptions(overrides=declared))
     with TemporaryDirectory() as directory:
         return [_round_trip(name, origin, declared, Path(directory) / name) for name in dialects]
@@ -186,8 +191,11 @@ def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[Round
 
 def _round_trip(
     dialect: str, origin: Checkpoint, declared: Mapping[str, str], output: Path
-) -> RoundTrip:
-    convert_checkpoint(origin, WriteOptions(to=dialect), output=output, verify=False)
+) -> RoundTrip | Refusal:
+    try:
+        convert_checkpoint(origin, WriteOptions(to=dialect), output=output, verify=False)
+    except MissingPackage as error:
+        return _refusal(dialect, error.hint or error.fact)
     # It would tell the reader everything, and the project's own readers do not have it either.
     (output / "vitconvert.json").unlink()
     located, table = locate(output), builtin_tables()[dialect]
