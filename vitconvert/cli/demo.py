@@ -59,8 +59,8 @@ def _refusals(demonstration: "Demonstration") -> list[str]:
     from vitconvert.tables.dialects import builtin_tables
 
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}
-    tried = (*demonstration.round_trips, *demonstration.untried)
-    held = {ecosystem[trip.dialect] for trip in tried}
+    held = {ecosystem[trip.dialect] for trip in demonstration.round_trips}
+    held |= {ecosystem[one.dialect] for one in demonstration.untried}
     reasons: dict[str, str] = {}
     for refusal in demonstration.refusals:
         if ecosystem[refusal.dialect] not in held:
