@@ -23,7 +23,8 @@ import torch
 from benchmarks.measuring import command_line, machine, ratios, spread, table
 from benchmarks.predicting import make_photographs
 from vitconvert.embedding.embedder import Task
-from vitconvert.embedding.run import Event, RunOptions, run
+from vitconvert.embedding.options import Event, RunOptions
+from vitconvert.embedding.run import run
 from vitconvert.embedding.sources import Sources
 from vitconvert.inference.embed import Embedding
 

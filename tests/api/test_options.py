@@ -21,7 +21,7 @@ import vitconvert
 from vitconvert.arguments import VALUES, read_value
 from vitconvert.arguments import options_of as fields_of
 from vitconvert.checkpoint import ReadOptions
-from vitconvert.embedding.run import RunOptions
+from vitconvert.embedding.options import RunOptions
 from vitconvert.errors import UsageError, VitConvertError
 
 READING = tuple(fields_of(ReadOptions))

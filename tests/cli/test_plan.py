@@ -26,7 +26,7 @@ def test_the_plan_is_told_block_by_block(google, run, tmp_path):
     )
     lines = out.splitlines()
     assert "target         timm" in lines
-    assert "plan           rename             cls_token : 1 1 width = cls : 1 1 width" in lines
+    assert "               rename             cls_token : 1 1 width = cls : 1 1 width" in lines
     assert (
         "               layout, structure  blocks.{i}.attn.qkv.weight : (qkv head dim) width = "
         f"cat({kernels})  x 11"

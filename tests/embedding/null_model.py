@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from vitconvert.embedding.run import Event, RunOptions, run
+from vitconvert.embedding.options import Event, RunOptions
+from vitconvert.embedding.run import run
 from vitconvert.embedding.sources import Sources
 from vitconvert.errors import CorruptFile, SourceError, VitConvertError
 from vitconvert.inference.embed import Embedding

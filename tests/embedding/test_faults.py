@@ -16,7 +16,7 @@ from tests.embedding.killing import SHARD_ROWS
 from tests.embedding.layouts import contents, left_over, read_rows, write_folder
 from tests.embedding.null_model import NullTask, embed_null
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.embedding.run import TooManyFailures
+from vitconvert.embedding.options import TooManyFailures
 from vitconvert.errors import OutputExists, UsageError
 
 IN_MEMORY = Path("/dev/shm")

@@ -13,7 +13,7 @@ from vitconvert.sources import Located
 if TYPE_CHECKING:
     import torch
 
-    from vitconvert.embedding.run import Event
+    from vitconvert.embedding.options import Event
 
 
 @checked(model=LOCATED, source=PLACES)
@@ -60,11 +60,11 @@ def embed_dataset(
         labels, topk: Of classes, as for `predict`.
         batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
         threads: How many decode, and how many torch takes; by default, all processors.
-        notify: Is told what happens; see `embedding.run.Event`.
+        notify: Is told what happens; see `embedding.options.Event`.
         reading: As for `load_checkpoint`.
         how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
             `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
-            `embedding.run.RunOptions`.
+            `embedding.options.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.
@@ -79,7 +79,8 @@ def embed_dataset(
 
     require_package("pyarrow")
     from vitconvert.embedding.embedder import Task
-    from vitconvert.embedding.run import RunOptions, run
+    from vitconvert.embedding.options import RunOptions
+    from vitconvert.embedding.run import run
     from vitconvert.embedding.sources import Sources
 
     task = Task(

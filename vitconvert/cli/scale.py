@@ -30,13 +30,13 @@ from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Task
-    from vitconvert.embedding.run import Event, RunOptions
+    from vitconvert.embedding.options import Event, RunOptions
     from vitconvert.embedding.sources import Sources
 
 
 def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
     if value != "local":  # without importing what runs it
-        from vitconvert.embedding.run import check_engine
+        from vitconvert.embedding.options import check_engine
 
         check_engine(value)
     return value
@@ -236,7 +236,7 @@ def _sources(options: dict[str, Any]) -> "Sources":
 
 
 def _how(options: dict[str, Any]) -> "RunOptions":
-    from vitconvert.embedding.run import RunOptions
+    from vitconvert.embedding.options import RunOptions
 
     names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(

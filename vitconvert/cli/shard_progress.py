@@ -12,7 +12,7 @@ from vitconvert.cli.report import tell
 from vitconvert.errors import printable
 
 if TYPE_CHECKING:
-    from vitconvert.embedding.run import Event
+    from vitconvert.embedding.options import Event
 
 _SECONDS = 10  # between lines where there is no terminal
 

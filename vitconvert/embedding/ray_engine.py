@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from vitconvert.embedding import require_package, shards
 from vitconvert.embedding.embedder import LoadedTask, Task
-from vitconvert.embedding.run import RunOptions, Totals
+from vitconvert.embedding.images import archive
+from vitconvert.embedding.options import RunOptions, Totals
 from vitconvert.embedding.shards import Output, ShardReport, key_sum
 from vitconvert.embedding.sources import (
     Item,
     Sources,
     Wanted,
-    archive,
     is_archive,
     picture,
     reason,

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from vitconvert.embedding.embedder import LoadedTask
 from vitconvert.embedding.folders import SCRATCH, Folder, folder_at, read_json, write_json
+from vitconvert.embedding.parquet import kept_types
 from vitconvert.embedding.sources import Item, Layout, Sources, reason, text
 from vitconvert.errors import (
     ConflictingFact,
@@ -128,7 +129,7 @@ def begin(
             evidence={"output": folder},
             hint="leave out --append: the command then makes it.",
         )
-    layout = Layout.of(sources)
+    layout = Layout.of(sources, kept_types)
     identity["source"] = sources.description(layout)
     output = Output(folder, json.loads(json.dumps(identity)), layout, part)
     write_records(output, {})

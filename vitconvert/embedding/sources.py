@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from vitconvert.embedding.folders import filesystem, open_regular
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
+from vitconvert.errors import SourceError, UnsafeFile, UsageError, some
 from vitconvert.inference.batches import Picture
 from vitconvert.preprocessing.finding import SUFFIXES, find_images
 
@@ -107,7 +107,7 @@ class Sources:
             first = next(self.found())
             is_parquet = lowered(first.name).endswith(PARQUETS)
             if self.keep and not is_parquet and not lowered(first.name).endswith(TARS):
-                raise _no_columns(self.keep, first.name)
+                raise no_columns(self.keep, first.name)
             named = (lowered(source).endswith(PARQUETS) for source in self.given)
             if self.image_column and not is_parquet and not any(named):
                 raise UsageError(
@@ -145,7 +145,9 @@ class Layout:
     kept: Mapping[str, str]
 
     @classmethod
-    def of(cls, sources: Sources) -> "Layout":
+    def of(
+        cls, sources: Sources, kept_types: Callable[[str, Sequence[str]], dict[str, str]]
+    ) -> "Layout":
         """The layout of an output that begins with these sources."""
         here = os.getcwd()  # noqa: PTH109
         relative = [os.path.abspath(n) for n in sources.given if not _is_absolute(n)]  # noqa: PTH100
@@ -161,8 +163,6 @@ class Layout:
         if sources.keep and LISTED not in sources.given:
             first = next(sources.found()).name
             if lowered(first).endswith(PARQUETS):
-                from vitconvert.embedding.parquet import kept_types
-
                 types = kept_types(first, sources.keep)
         columns = {column: types[name] for name, column in kept.items()}
         return cls(
@@ -176,53 +176,6 @@ class Layout:
         path = os.path.abspath(name)  # noqa: PTH100 (a Path drops ..)
         inside = self.base and path.startswith(os.path.join(self.base, ""))  # noqa: PTH118
         return text(os.path.relpath(path, self.base) if inside else path)
-
-
-def items(
-    sources: Sources,
-    layout: Layout,
-    wanted: Wanted,
-    mine: Wanted,
-    abandoned: Callable[[str, str], None],
-) -> Iterator[Item]:
-    """The images that are wanted, in order.
-
-    Args:
-        sources: Where they are.
-        layout: Of the output.
-        wanted: Says of each key whether the image is to be computed.
-        mine: Says of each file's key whether this run computes it, and not another part.
-        abandoned: Is told of an archive that cannot be read further, and why; others go on.
-    """
-    for found in sources.found():
-        key = layout.key(found.name)
-        if not mine(key):
-            continue
-        if not is_archive(found.name):
-            if sources.keep:
-                raise _no_columns(sources.keep, found.name)
-            if wanted(key):
-                yield Item(key, picture(found.name), {"class": found.group})
-            continue
-        try:
-            yield from archive(found.name, key, sources, layout, wanted)
-        except (SourceError, CorruptFile, UnsafeFile) as error:
-            abandoned(key, reason(error))
-
-
-def archive(
-    name: str, key: str, sources: Sources, layout: Layout, wanted: Wanted
-) -> Iterator[Item]:
-    """The images of a tar or of a Parquet file that are wanted, in order.
-
-    Raises:
-        SourceError, CorruptFile, UnsafeFile: It cannot be read, or not further.
-    """
-    from vitconvert.embedding import parquet, tars
-
-    if lowered(name).endswith(TARS):
-        return tars.read(name, key, layout.kept, wanted)
-    return parquet.read(name, key, sources.image_column, layout, wanted)
 
 
 def find(source: str, *, recursive: bool) -> Iterator[Found]:
@@ -314,7 +267,8 @@ def _nothing(source: str) -> SourceError:
     )
 
 
-def _no_columns(keep: Sequence[str], file: str) -> UsageError:
+def no_columns(keep: Sequence[str], file: str) -> UsageError:
+    """The error for columns to keep, where files stand alone."""
     return UsageError(
         "Files of their own have no columns that could be kept.",
         evidence={"keep": some(keep), "file": file},

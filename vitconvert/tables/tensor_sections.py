@@ -240,10 +240,7 @@ class TensorSections(SectionReader):
             for name, kind in _names(key)
             if name == key or name not in rows  # what is said of one tensor counts
         }
-        # In our order, whichever of the tables that extend each other states a row.
-        order = {name: place for place, name in enumerate(canonical_tensors(self.describes))}
-        ordered = sorted(places, key=lambda name: order.get(name, len(order)))
-        return _Rows(self, {name: places[name] for name in ordered})
+        return _Rows(self, places)
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -1,0 +1,165 @@
+"""How a run over many images goes, and what it tells on its way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vitconvert.arguments import read_fields, refuse
+from vitconvert.embedding.shards import STORES, ShardReport, digest
+from vitconvert.errors import UsageError, VitConvertError
+
+ENGINES = ("local", "ray")
+OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
+
+
+def check_engine(name: str) -> None:
+    """Refuse an engine that there is not.
+
+    Raises:
+        UsageError: Perhaps a runtime was meant, which is another option.
+    """
+    if name not in ENGINES:
+        raise UsageError(
+            f"The engine {name!r} is none of {', '.join(ENGINES)}.",
+            hint="an engine is where work is done; what computes is the runtime: --runtime "
+            "onnxruntime, openvino or auto (in Python, runtime=).",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run goes, whatever it computes.
+
+    Attributes:
+        shard_rows: Images of a shard, at most; it also ends after about a minute.
+        store: Numbers of features: "float32" or "float16".
+        append: Whether the output may be of other sources, whose images are added.
+        retry_failed: Whether only images that failed are computed, once more.
+        only: (k, n): compute the k-th of n parts of the images, from 1, and no others. Images of an
+            archive are of one part.
+        max_errors: How many images may fail before the run ends; None: all.
+        engine: "local": this process. "ray": workers of Ray.
+        workers, cpus_per_worker, gpus_per_worker, address: Of Ray.
+    """
+
+    shard_rows: int = 65536
+    store: str = "float32"
+    append: bool = False
+    retry_failed: bool = False
+    only: tuple[int, int] | None = None
+    max_errors: int | None = None
+    engine: str = "local"
+    workers: int | None = None
+    cpus_per_worker: float = 1
+    gpus_per_worker: float = 0
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        read_fields(self)
+        check_engine(self.engine)
+        if self.store not in STORES:
+            raise UsageError(f"{self.store!r} is none of {', '.join(STORES)}.")
+        if self.only and not (len(self.only) == 2 and 1 <= self.only[0] <= self.only[1]):
+            raise UsageError("--only K/N (in Python, only=(K, N)) needs 1 <= K <= N.")
+        if self.engine != "ray":
+            of_ray = (name for name in OF_RAY if getattr(self, name) != getattr(RunOptions, name))
+            refuse(of_ray, "this is for the engine ray.", hint="engine='ray', or --engine ray.")
+
+    @property
+    def part(self) -> str:
+        """What the names of shards end with."""
+        return f"-{self.only[0]}-of-{self.only[1]}" if self.only else ""
+
+    def mine(self, key: str) -> bool:
+        """Whether this run computes a file."""
+        k, n = self.only or (1, 1)
+        return n == 1 or int.from_bytes(digest(key)) % n == k - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in a run.
+
+    Attributes:
+        what: "begun", "note", "images", "shard", "abandoned" or "finished".
+        images, failed: How many: since the last event, for "images"; of the shard, for "shard"; of
+            the run, for "finished".
+        shards: How many were computed.
+        known, known_failed: Images of shards that were there before, and those that failed.
+        abandoned: Archives, or shards, that were given up.
+        name: Of a shard, or of what was given up.
+        message: Of a note, what should be known; why something was given up.
+        shape: What an image became, for "finished".
+    """
+
+    what: str
+    images: int = 0
+    failed: int = 0
+    shards: int = 0
+    known: int = 0
+    known_failed: int = 0
+    abandoned: int = 0
+    name: str | None = None
+    message: str | None = None
+    shape: tuple[int, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types, without what says nothing."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+Notify = Callable[[Event], None]
+
+
+class TooManyFailures(VitConvertError):
+    """More images failed than are allowed."""
+
+    code = "too-many-failures"
+
+
+@dataclass
+class Totals:
+    """What became of a run so far.
+
+    Attributes:
+        notify: Is told what happens.
+        max_errors: How many images may fail; None: all.
+        shards: The rows and failures of each shard that is there.
+    """
+
+    notify: Notify
+    max_errors: int | None
+    shards: dict[str, list[int]]
+    done: int = 0
+    failed: int = 0
+    computed: int = 0
+    given_up: int = 0
+
+    def images(self, done: int, failed: int) -> None:
+        """Images were computed.
+
+        Raises:
+            TooManyFailures: So it is.
+        """
+        self.done += done
+        self.failed += failed
+        self.notify(Event(what="images", images=done, failed=failed))
+        if self.max_errors is not None and self.failed > self.max_errors:
+            raise TooManyFailures(
+                f"{self.failed} images failed, and {self.max_errors} may.",
+                hint="finished shards are kept; failed/ says why images of theirs failed."
+                if self.computed
+                else "--max-errors allows more, and failed/ then says why they did.",
+            )
+
+    def shard(self, report: ShardReport) -> None:
+        """A shard was written."""
+        self.computed += 1
+        self.shards[report.name] = [report.rows, report.failed]
+        images = report.rows + report.failed
+        self.notify(Event(what="shard", name=report.name, images=images, failed=report.failed))
+
+    def abandoned(self, name: str, message: str) -> None:
+        """An archive, or a shard, was given up."""
+        self.given_up += 1
+        self.notify(Event(what="abandoned", name=name, message=message))
