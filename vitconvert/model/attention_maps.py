@@ -5,8 +5,9 @@ from typing import cast
 
 from torch import Tensor
 
+from vitconvert.model.blocks import AnyBlock
 from vitconvert.model.inputs import chosen_layers
-from vitconvert.model.vit import AnyBlock, ViT
+from vitconvert.model.vit import ViT
 
 
 def attentions(

@@ -208,3 +208,6 @@ class ParallelBlock(nn.Module):
     def num_heads(self) -> int:
         """Heads that a mask has factors for."""
         return sum(cast("AttentionBranch", branch).attn.num_heads for branch in self.attns)
+
+
+AnyBlock = Block | OneStepBlock | ParallelBlock

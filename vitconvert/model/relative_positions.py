@@ -55,6 +55,13 @@ class RelativeMlp(nn.Module):
         return F.pad(bias, [self.prefix, 0, self.prefix, 0]) if self.prefix else bias
 
 
+def shared_relative_positions(config: ViTConfig) -> RelativePositions | RelativeMlp | None:
+    """What all blocks share, without weights; None where each has its own, or none."""
+    if config.shared_relative_positions:
+        return RelativePositions(config)
+    return RelativeMlp(config) if config.shared_relative_mlp else None
+
+
 def unset_table(config: ViTConfig) -> nn.Parameter:
     """(offsets, H): one row for each offset of rows and columns, three for the class token."""
     return nn.Parameter(torch.empty(config.axes()["relative"], config.num_heads))

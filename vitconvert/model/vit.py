@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact
 from vitconvert.model.attention import TokenPositions
-from vitconvert.model.blocks import Block, OneStepBlock, ParallelBlock
+from vitconvert.model.blocks import AnyBlock
 from vitconvert.model.heads import AttentionPool, PreLogits, classifier, pool
 from vitconvert.model.initialisation import POSITIONS, initialise
 from vitconvert.model.inputs import HeadMask, check_images, head_masks
@@ -30,15 +30,9 @@ from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
 from vitconvert.model.necks import Neck, merger_of
 from vitconvert.model.patch_embed import PatchEmbed
 from vitconvert.model.positions import computed_positions, positions_of
-from vitconvert.model.relative_positions import (
-    RelativeMlp,
-    RelativePositions,
-    relative_tables,
-)
+from vitconvert.model.relative_positions import relative_tables, shared_relative_positions
 from vitconvert.model.rope import RotaryEmbedding
-from vitconvert.model.windows import WindowedBlock
-
-AnyBlock = Block | OneStepBlock | ParallelBlock
+from vitconvert.model.windows import block_of
 
 
 class ViT(nn.Module):
@@ -55,6 +49,7 @@ class ViT(nn.Module):
         dtype: Of the parameters; by default torch's default dtype.
     """
 
+    pos_embed: Tensor | None
     relative_index: Tensor | None
     relative_offsets: Tensor | None
 
@@ -75,57 +70,42 @@ class ViT(nn.Module):
             self.to_empty(device=device)
             initialise(self, "timm")
         # Tables that no checkpoint contains are computed even for a model on "meta".
-        self._compute_tables(config, None if device.type == "meta" else device, dtype)
+        tables = relative_tables(config)
+        if config.computed_positions:
+            tables["pos_embed"] = computed_positions(config)[None]
+        place = None if device.type == "meta" else device
+        for name, table in tables.items():
+            table = table.to(place, dtype if table.is_floating_point() else None)
+            self.register_buffer(name, table, persistent=False)
 
     def _build(self, config: ViTConfig) -> None:
         self.config = config
         self.grad_checkpointing = False
-        self._add_embedding(config)
-        self.blocks = nn.ModuleList(_block(config, layer) for layer in range(config.depth))
-        self.norm = final_norm_of(config)
-        self.neck = Neck(config) if config.neck_dim else nn.Identity()
-        self.merge = merger_of(config)
-        self._add_head(config)
-
-    def _add_embedding(self, config: ViTConfig) -> None:
         D = config.embed_dim
         self.patch_embed = PatchEmbed(config)
         self.cls_token = unset(1, D) if config.class_token else None
         self.dist_token = unset(1, D) if config.dist_token else None
         self.reg_token = unset(config.num_registers, D) if config.num_registers else None
-        self.pos_embed: Tensor | None
         if not config.computed_positions:
             self.pos_embed = unset(config.num_positions, D) if config.learned_positions else None
         self.positions = positions_of(config)
         self.register_buffer("relative_index", None, persistent=False)
         self.register_buffer("relative_offsets", None, persistent=False)
-        self.rel_pos_bias: RelativePositions | RelativeMlp | None = None
-        if config.shared_relative_positions:
-            self.rel_pos_bias = RelativePositions(config)
-        elif config.shared_relative_mlp:
-            self.rel_pos_bias = RelativeMlp(config)
+        self.rel_pos_bias = shared_relative_positions(config)
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
-
-    def _add_head(self, config: ViTConfig) -> None:
+        self.blocks = nn.ModuleList(block_of(config, layer) for layer in range(config.depth))
+        self.norm = final_norm_of(config)
+        self.neck = Neck(config) if config.neck_dim else nn.Identity()
+        self.merge = merger_of(config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
-        self.fc_norm = norm_if(config.fc_norm, config.embed_dim, config)
+        self.fc_norm = norm_if(config.fc_norm, D, config)
         self.bare_fc_norm = bare_norm_if(config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = classifier(config)
         self.head_dist = classifier(config) if config.dist_head else None
-
-    def _compute_tables(
-        self, config: ViTConfig, place: torch.device | None, dtype: torch.dtype | None
-    ) -> None:
-        tables = relative_tables(config)
-        if config.computed_positions:
-            tables["pos_embed"] = computed_positions(config)[None]
-        for name, table in tables.items():
-            table = table.to(place, dtype if table.is_floating_point() else None)
-            self.register_buffer(name, table, persistent=False)
 
     def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """Logits, or features without a head.
@@ -238,7 +218,12 @@ class ViT(nn.Module):
         """The embedded tokens, then each block's output; of the last block, `wanted` tokens."""
         blocks = cast("list[AnyBlock]", list(self.blocks))
         masks = head_masks(head_mask, [block.num_heads for block in blocks])
-        x = self._embed(images)
+        check_images(images, self.config, self.patch_embed.proj.weight.dtype)
+        patches = self.patch_embed(images)
+        tokens = (self.cls_token, self.dist_token, self.reg_token)
+        # Not len(patches), which would fix the batch size of an exported model.
+        prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
+        x = self.norm_pre(self.embed_drop(self.positions(patches, prefix, self.pos_embed)))
         yield x
         for block, mask, positions in zip(blocks, masks, self.token_positions(), strict=True):
             if block is self.blocks[-1]:
@@ -258,23 +243,6 @@ class ViT(nn.Module):
             ropes = self.rope.tables(self.patch_embed.proj.weight)
         return (TokenPositions(rope, index, offsets, bias) for rope in ropes)
 
-    def _embed(self, images: Tensor) -> Tensor:
-        check_images(images, self.config, self.patch_embed.proj.weight.dtype)
-        patches = self.patch_embed(images)
-        tokens = (self.cls_token, self.dist_token, self.reg_token)
-        # Not len(patches), which would fix the batch size of an exported model.
-        prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
-        x: Tensor = self.norm_pre(self.embed_drop(self.positions(patches, prefix, self.pos_embed)))
-        return x
-
     def _features(self, pooled: Tensor) -> Tensor:
         features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))
         return features
-
-
-def _block(config: ViTConfig, layer: int) -> AnyBlock:
-    if config.parallel_branches:
-        return ParallelBlock(config, layer)
-    if config.windowed or config.decomposed_positions:
-        return WindowedBlock(config, layer)
-    return OneStepBlock(config, layer) if config.parallel_order else Block(config, layer)

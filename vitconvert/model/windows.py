@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions
-from vitconvert.model.blocks import Block
+from vitconvert.model.blocks import AnyBlock, Block, OneStepBlock, ParallelBlock
 
 
 class WindowedAttention(Attention):
@@ -121,3 +121,12 @@ class WindowedBlock(Block):
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
         return self.attn.whole_probabilities(x if self.post else self.norm1(x), positions)
+
+
+def block_of(config: ViTConfig, layer: int) -> AnyBlock:
+    """The block at a place, counted from 0, of a configuration's kind."""
+    if config.parallel_branches:
+        return ParallelBlock(config, layer)
+    if config.windowed or config.decomposed_positions:
+        return WindowedBlock(config, layer)
+    return OneStepBlock(config, layer) if config.parallel_order else Block(config, layer)
