@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from vitconvert.checkpoint.adapters.config import AdapterConfig
 from vitconvert.errors import ConflictingFact
-from vitconvert.facts.adapter_config import AdapterConfig
 from vitconvert.tables.expressions import ParseError, parse_expression
 from vitconvert.tables.templates import parse_template
 

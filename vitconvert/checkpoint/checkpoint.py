@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitconvert.checkpoint.adapters.merging import Merge
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.merging import Merge
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
 from vitconvert.errors import IntegrityError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint.adapter import merged, separated, with_base
+from vitconvert.checkpoint.adapters import merged, separated, with_base
 from vitconvert.checkpoint.checkpoint import Checkpoint, State, states_of
 from vitconvert.checkpoint.companions import Companions, own_labels, what_is_read
 from vitconvert.checkpoint.images import preprocessing_of

@@ -39,7 +39,7 @@ from vitconvert.tables.towers import find_part
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.checkpoint.merging import Adapter, Merge
+    from vitconvert.checkpoint.adapters.merging import Adapter, Merge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from vitconvert.checkpoint.merging import Adapter, LowRank, merge_into
+from vitconvert.checkpoint.adapters.config import AdapterConfig, parse_adapter_config
+from vitconvert.checkpoint.adapters.merging import Adapter, LowRank, merge_into
+from vitconvert.checkpoint.adapters.placement import AdapterNames, Wanted, read_names
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.recognition import Reading, gathered, proved
 from vitconvert.documents import read_object
@@ -21,8 +23,6 @@ from vitconvert.errors import (
     TensorMismatch,
     UsageError,
 )
-from vitconvert.facts.adapter_config import AdapterConfig, parse_adapter_config
-from vitconvert.facts.adapter_placement import AdapterNames, Wanted, read_names
 from vitconvert.formats import Container, open_container, weights_in
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import looks_like_path
@@ -31,7 +31,7 @@ from vitconvert.tables.detection import recognise
 # In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
 # that of the whole layer, and for out_proj's own (tuners/lora/layer.py, MultiheadAttention.merge).
 _TIMES_INSIDE = 2
-_ITS_FILE = "adapter_model"
+_ITS_FILE = "adapter_model"  # PEFT's own name: adapters of other types have other tensors
 
 
 def separated(reading: Reading) -> Reading:
@@ -45,7 +45,8 @@ def separated(reading: Reading) -> Reading:
     container, options = reading.container, reading.options
     located = reading.companions.located
     names = read_names(container.manifest)
-    if not names.low_rank and not _is_adapter(located, container):
+    named_so = located.adapter is not None and container.path.name.startswith(_ITS_FILE)
+    if not names.low_rank and not named_so:
         if options.adapter is not None:
             return replace(reading, adapter=open_adapter(options.adapter, options.lora_scale))
         if options.lora_scale is not None:
@@ -55,7 +56,23 @@ def separated(reading: Reading) -> Reading:
             )
         return reading
     if not names.has_base:
-        raise _alone(container, located)
+        # An adapter of another type is refused by its name.
+        base = _stated(located.adapter).base if located.adapter else None
+        merging = "give the state dict of the model, and adapter= the directory of the adapter."
+        if located.weights is not None:
+            # A base that is a path on another machine is BASE.
+            named = base if base and not looks_like_path(base) else "BASE"
+            command = shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
+            merging = f"`{command}` merges the two (in Python, adapter=)."
+        raise TensorMismatch(
+            "This is an adapter alone, without the model that it changes.",
+            evidence={
+                "file": container.path,
+                "its base": base or "not named by it",
+                "tensors": len(container.manifest),
+            },
+            hint=merging,
+        )
     if options.adapter is not None:
         raise UsageError(
             "The model has an adapter within, and another one is given.",
@@ -92,6 +109,31 @@ def merged(reading: Reading) -> Reading:
     )
 
 
+def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOptions]:
+    """For an adapter alone, the model that it names and the adapter as an option, if that is here.
+
+    A path counts if the adapter lies on this machine too, and a repository if it is in the cache.
+
+    Raises:
+        VitConvertError: Its adapter_config.json is none of LoRA's or DoRA's.
+    """
+    if located.adapter is None or located.weights is None or options.adapter is not None:
+        return located, options
+    weights = weights_in(located.weights) if located.weights.is_dir() else located.weights
+    if not weights.name.startswith(_ITS_FILE):
+        return located, options
+    config = _stated(located.adapter)
+    base, is_here = config.base or "", located.repo is None and located.url is None
+    try:
+        if is_here and os.path.exists(base):  # noqa: PTH110 (never an error)
+            found = locate(f"local-dir:{base}")
+        else:
+            found = locate(f"hf:{base}", revision=config.revision, offline=True, quiet=True)
+    except (SourceError, UsageError):  # the command that merges them says why
+        return located, options
+    return found, replace(options, adapter=located)
+
+
 def open_adapter(reference: object, scale: float | None) -> Adapter:
     """Open a PEFT directory or repository, and read headers and adapter_config.json.
 
@@ -110,85 +152,35 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
             "There are no low-rank matrices in this file, so it is no LoRA adapter.",
             evidence={"file": path, "tensors": ", ".join(list(container.manifest)[:3])},
         )
-    saved = {**names.rest, **names.saved}
     name = located.repo or path.parent.name
     name = f"{name}@{located.revision[:12]}" if located.revision else name
     files = (*container.files, *((located.adapter,) if located.adapter else ()))
+    saved = {**names.rest, **names.saved}
     return _adapter(container, names, config, name, saved=saved, files=files)
 
 
-def _is_adapter(located: Located, container: Container) -> bool:
-    """Whether PEFT's own name of the file says so: adapters of other types have other tensors."""
-    return located.adapter is not None and container.path.name.startswith(_ITS_FILE)
+def _stated(file: Path) -> AdapterConfig:
+    return parse_adapter_config(read_object(file), str(file))
 
 
 def _config(located: Located, container: Container, scale: float | None) -> AdapterConfig:
-    if located.adapter is None:
-        if scale is None:
-            raise MissingFact(
-                "Nothing says by what the low-rank matrices are to be multiplied.",
-                evidence={"file": container.path, "missing": "adapter_config.json beside it"},
-                meaning="The scale is lora_alpha / r in the program that trained them.",
-                hint="--lora-scale NUMBER (in Python, lora_scale=) states it.",
-            )
-        return AdapterConfig(scale=scale)
-    if scale is not None:
+    """What adapter_config.json says, or else the user of the scale."""
+    if located.adapter is not None and scale is not None:
         raise UsageError(
             "adapter_config.json states the scale of this adapter already.",
             evidence={"file": located.adapter},
             hint="leave out --lora-scale (in Python, lora_scale).",
         )
-    return parse_adapter_config(read_object(located.adapter), str(located.adapter))
-
-
-def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOptions]:
-    """For an adapter alone, the model that it names and the adapter as an option, if that is here.
-
-    A path counts if the adapter lies on this machine too, and a repository if it is in the cache.
-
-    Raises:
-        VitConvertError: Its adapter_config.json is none of LoRA's or DoRA's.
-    """
-    if located.adapter is None or located.weights is None or options.adapter is not None:
-        return located, options
-    weights = weights_in(located.weights) if located.weights.is_dir() else located.weights
-    if not weights.name.startswith(_ITS_FILE):
-        return located, options
-    config = parse_adapter_config(read_object(located.adapter), str(located.adapter))
-    base, is_here = config.base or "", located.repo is None and located.url is None
-    try:
-        if is_here and os.path.exists(base):  # noqa: PTH110 (never an error)
-            found = locate(f"local-dir:{base}")
-        else:
-            found = locate(f"hf:{base}", revision=config.revision, offline=True, quiet=True)
-    except (SourceError, UsageError):  # the command that merges them says why
-        return located, options
-    return found, replace(options, adapter=located)
-
-
-def _command(base: str | None, located: Located) -> str:
-    """The command that merges an adapter; a base that is a path on another machine is BASE."""
-    named = base if base and not looks_like_path(base) else "BASE"
-    return shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
-
-
-def _alone(container: Container, located: Located) -> TensorMismatch:
-    """Only a part of a model is there: an error, or one that says more."""
-    base = None
     if located.adapter is not None:
-        # An adapter of another type is refused by its name.
-        base = parse_adapter_config(read_object(located.adapter), str(located.adapter)).base
-    return TensorMismatch(
-        "This is an adapter alone, without the model that it changes.",
-        evidence={
-            "file": container.path,
-            "its base": base or "not named by it",
-            "tensors": len(container.manifest),
-        },
-        hint="give the state dict of the model, and adapter= the directory of the adapter."
-        if located.weights is None
-        else f"`{_command(base, located)}` merges the two (in Python, adapter=).",
-    )
+        return _stated(located.adapter)
+    if scale is None:
+        raise MissingFact(
+            "Nothing says by what the low-rank matrices are to be multiplied.",
+            evidence={"file": container.path, "missing": "adapter_config.json beside it"},
+            meaning="The scale is lora_alpha / r in the program that trained them.",
+            hint="--lora-scale NUMBER (in Python, lora_scale=) states it.",
+        )
+    return AdapterConfig(scale=scale)
 
 
 def _adapter(
@@ -200,24 +192,45 @@ def _adapter(
     saved: Mapping[str, str],
     files: tuple[Path, ...],
 ) -> Adapter:
-    _check_one(container, names)
-    shapes = {key: info.shape for key, info in container.manifest.items()}
-    _check_floats(container, names, saved)
+    """An adapter whose header adds up.
+
+    Raises:
+        TensorMismatch, ConflictingFact: It does not, or not with its configuration.
+    """
+    file, manifest = container.path, container.manifest
+    if len(names.adapters) > 1:
+        raise TensorMismatch(
+            "The file holds several adapters.",
+            evidence={"file": file, "adapters": ", ".join(sorted(names.adapters))},
+            hint="save the one that is meant by itself, with PEFT's save_pretrained.",
+        )
+    for key in (*saved.values(), *(k for roles in names.low_rank.values() for k in roles.values())):
+        if not manifest[key].dtype.startswith(("float", "bfloat")):
+            raise TensorMismatch(
+                "A tensor of the adapter is not stored as floating-point numbers.",
+                evidence={"file": file, "tensor": key, "dtype": manifest[key].dtype},
+            )
     low_rank: dict[str, LowRank] = {}
-    wanted: dict[str, Wanted] = {
-        n: Wanted(shape=shapes[key], saved=True) for n, key in saved.items()
-    }
+    wanted = {n: Wanted(shape=manifest[key].shape, saved=True) for n, key in saved.items()}
     biases: dict[str, tuple[str, float]] = {}
     for module, roles in names.low_rank.items():
-        weight = f"{module}.weight"
-        one, shape = _low_rank(module, roles, shapes, config, str(container.path))
+        one, shape = _low_rank(module, roles, container, config)
         if module in names.inside:
             one = replace(one, scale=one.scale * _TIMES_INSIDE)
-        low_rank[weight], wanted[weight] = one, Wanted(shape=shape)
+        low_rank[f"{module}.weight"], wanted[f"{module}.weight"] = one, Wanted(shape=shape)
         if bias := roles.get("up.bias"):
             biases[f"{module}.bias"] = bias, one.scale
-            wanted.setdefault(f"{module}.bias", Wanted(shape=shapes[bias]))
-    _check_saved(saved, config, container.path)
+            wanted.setdefault(f"{module}.bias", Wanted(shape=manifest[bias].shape))
+    trained = config.modules_to_save
+    if trained and not any(f".{module}." in f".{key}" for key in saved for module in trained):
+        raise TensorMismatch(
+            "The adapter lacks the modules that it was trained with as a whole.",
+            evidence={
+                "file": file,
+                "adapter_config.json": f"modules_to_save = {', '.join(trained)}",
+            },
+            hint="it is incomplete; get it again.",
+        )
     return Adapter(
         container=container,
         files=files,
@@ -230,34 +243,15 @@ def _adapter(
     )
 
 
-def _check_saved(saved: Mapping[str, str], config: AdapterConfig, file: Path) -> None:
-    if config.modules_to_save and not _has_any(saved, config.modules_to_save):
-        raise TensorMismatch(
-            "The adapter lacks the modules that it was trained with as a whole.",
-            evidence={
-                "file": file,
-                "adapter_config.json": f"modules_to_save = {', '.join(config.modules_to_save)}",
-            },
-            hint="it is incomplete; get it again.",
-        )
-
-
-def _has_any(saved: Mapping[str, str], modules: tuple[str, ...]) -> bool:
-    return any(f".{module}." in f".{name}" for name in saved for module in modules)
-
-
 def _low_rank(
-    module: str,
-    roles: Mapping[str, str],
-    shapes: Mapping[str, tuple[int, ...]],
-    config: AdapterConfig,
-    file: str,
+    module: str, roles: Mapping[str, str], container: Container, config: AdapterConfig
 ) -> tuple[LowRank, tuple[int, ...]]:
+    """The change of a module's weight, and the weight's shape."""
+    file, shapes = container.path, {key: container.manifest[key].shape for key in roles.values()}
     embedding = "embedding_down" in roles
     prefix = "embedding_" if embedding else ""
-    parts = {role: roles.get(prefix + role) for role in ("down", "up")}
-    unknown = roles.keys() - {prefix + "down", prefix + "up", "up.bias", "magnitude"}
-    down, up = parts["down"], parts["up"]
+    down, up = (roles.get(f"{prefix}{side}") for side in ("down", "up"))
+    unknown = roles.keys() - {f"{prefix}down", f"{prefix}up", "up.bias", "magnitude"}
     if down is None or up is None or unknown:
         raise TensorMismatch(
             "A module of the adapter has not the tensors of LoRA or DoRA.",
@@ -272,35 +266,6 @@ def _low_rank(
             hint="the adapter is damaged, or of a variant that is not merged here.",
         )
     magnitude = roles.get("magnitude")
-    _check_magnitude(module, magnitude, config, shapes, shape, file)
-    scale = config.scale_of(module, shapes[down][0])
-    one = LowRank(down=down, up=up, scale=scale, magnitude=magnitude, embedding=embedding)
-    return one, shape
-
-
-def _shape_of_product(
-    down: tuple[int, ...], up: tuple[int, ...], *, embedding: bool
-) -> tuple[int, ...] | None:
-    """The shape of the weight that two matrices are for, or None if they do not fit each other.
-
-    `down` is (r, in) or, of a convolution, (r, in, height, width); `up` is (out, r), with two
-    dimensions of 1 for a convolution. Of embeddings the product is transposed: (in, out).
-    """
-    if len(down) < 2 or len(up) < 2 or up[1] != down[0] or any(n != 1 for n in up[2:]):
-        return None
-    if len(up) not in (2, len(down)):
-        return None
-    return (down[1], up[0]) if embedding else (up[0], *down[1:])
-
-
-def _check_magnitude(
-    module: str,
-    magnitude: str | None,
-    config: AdapterConfig,
-    shapes: Mapping[str, tuple[int, ...]],
-    shape: tuple[int, ...],
-    file: str,
-) -> None:
     if config.dora is not None and config.dora != (magnitude is not None):
         raise ConflictingFact(
             "adapter_config.json and the tensors of the adapter do not say the same of DoRA.",
@@ -316,23 +281,20 @@ def _check_magnitude(
             "A magnitude vector has not one number for each output.",
             evidence={"file": file, magnitude: list(shapes[magnitude]), "outputs": shape[0]},
         )
+    scale = config.scale_of(module, shapes[down][0])
+    return LowRank(down=down, up=up, scale=scale, magnitude=magnitude, embedding=embedding), shape
 
 
-def _check_one(container: Container, names: AdapterNames) -> None:
-    if len(names.adapters) > 1:
-        raise TensorMismatch(
-            "The file holds several adapters.",
-            evidence={"file": container.path, "adapters": ", ".join(sorted(names.adapters))},
-            hint="save the one that is meant by itself, with PEFT's save_pretrained.",
-        )
+def _shape_of_product(
+    down: tuple[int, ...], up: tuple[int, ...], *, embedding: bool
+) -> tuple[int, ...] | None:
+    """The shape of the weight that two matrices are for, or None if they do not fit each other.
 
-
-def _check_floats(container: Container, names: AdapterNames, saved: Mapping[str, str]) -> None:
-    keys = (*saved.values(), *(key for roles in names.low_rank.values() for key in roles.values()))
-    for key in keys:
-        dtype = container.manifest[key].dtype
-        if not dtype.startswith(("float", "bfloat")):
-            raise TensorMismatch(
-                "A tensor of the adapter is not stored as floating-point numbers.",
-                evidence={"file": container.path, "tensor": key, "dtype": dtype},
-            )
+    `down` is (r, in) or, of a convolution, (r, in, height, width); `up` is (out, r), with two
+    dimensions of 1 for a convolution. Of embeddings the product is transposed: (in, out).
+    """
+    if len(down) < 2 or len(up) < 2 or up[1] != down[0] or any(n != 1 for n in up[2:]):
+        return None
+    if len(up) not in (2, len(down)):
+        return None
+    return (down[1], up[0]) if embedding else (up[0], *down[1:])

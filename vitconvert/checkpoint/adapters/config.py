@@ -1,10 +1,11 @@
-"""`adapter_config.json`: by how much an adapter changes each module."""
+"""`adapter_config.json` of PEFT: by how much an adapter changes each module."""
 
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from vitconvert.errors import ConflictingFact, NotRepresentable
@@ -42,7 +43,7 @@ class AdapterConfig:
         modules_to_save: Modules that were trained as a whole.
         base: The model that the adapter was trained for, as its author names it.
         revision: Of that model's repository; None: any.
-        scale: The scale itself, where the user stated it.
+        scale: The scale itself, where the user states it.
     """
 
     rank: int | None = None
@@ -66,11 +67,11 @@ class AdapterConfig:
         """
         if self.scale is not None:
             return self.scale
-        said = self._of_module(self.rank_pattern, module) or self.rank
-        if said != rank:
+        stated = self._of_module(self.rank_pattern, module) or self.rank
+        if stated != rank:
             raise ConflictingFact(
                 "An adapter's tensors have another rank than its adapter_config.json says.",
-                evidence={"module": module, "tensors": rank, "adapter_config.json": said},
+                evidence={"module": module, "tensors": rank, "adapter_config.json": stated},
                 hint="the two are of different adapters; get both again.",
             )
         alpha = self._of_module(self.alpha_pattern, module)
@@ -79,7 +80,11 @@ class AdapterConfig:
 
     def _of_module(self, patterns: Mapping[str, float], module: str) -> float | None:
         """The value of the first pattern that a module's name ends with, as PEFT finds it."""
-        self._spent[0] += sum(_most_steps(pattern, module) for pattern in patterns)
+        for pattern in patterns:
+            # How often at most a part of the name is compared with a part of the pattern.
+            repeats = sum(map(pattern.count, "*+?"))
+            places = (1.0 + len(module)) ** repeats / math.factorial(repeats)
+            self._spent[0] += float((1 + module.count(".")) * places)
         if self._spent[0] > _MOST_STEPS:
             raise ConflictingFact(
                 "The patterns of adapter_config.json are too many, or repeat too much, for the "
@@ -88,13 +93,6 @@ class AdapterConfig:
                 hint=_MERGE_THERE,
             )
         return next((v for k, v in patterns.items() if _compiled(k).match(module)), None)
-
-
-def _most_steps(pattern: str, module: str) -> float:
-    """How often at most a part of a name is compared with a part of a pattern."""
-    repeats = sum(map(pattern.count, "*+?"))
-    places = (1.0 + len(module)) ** repeats / math.factorial(repeats)
-    return float((1 + module.count(".")) * places)
 
 
 @functools.lru_cache(maxsize=_MOST_PATTERNS)
@@ -110,10 +108,31 @@ def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig
             is not merged here.
         ConflictingFact: A field is not what it should be.
     """
-    _check_field(content, "peft_type", file)
-    _check_method(content, file)
-    for name in _FIELDS:
-        _check_field(content, name, file)
+    _check_fields(content, ("peft_type",), file)
+    kind = content.get("peft_type") or "none"
+    if kind.upper() != "LORA":
+        raise NotRepresentable(
+            f"An adapter of the type {kind} is not merged here.",
+            evidence={"file": file, "merged are": "LORA, with DoRA and rsLoRA"},
+            hint=_MERGE_THERE,
+        )
+    if other := next((name for name in _OTHER_FUNCTIONS if content.get(name)), None):
+        raise NotRepresentable(
+            f"A LoRA adapter with {other} is not merged here.",
+            evidence={"file": file, other: repr(content[other])[:80]},
+            hint=_MERGE_THERE,
+        )
+    start = content.get("init_lora_weights")
+    if not any(start is known or start == known for known in _LEAVE_THE_BASE):
+        raise NotRepresentable(
+            f"This adapter began with init_lora_weights = {str(start)[:40]!r}.",
+            evidence={"file": file},
+            meaning="PEFT changes the weights of the base then, so the adapter is not one for the "
+            "base as it was published.",
+            hint="save_pretrained(path_initial_model_for_weight_conversion=...) of PEFT makes it "
+            "one; or " + _MERGE_THERE,
+        )
+    _check_fields(content, _FIELDS, file)
     saved = content.get("modules_to_save") or ()
     return AdapterConfig(
         rank=content["r"],
@@ -128,45 +147,19 @@ def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig
     )
 
 
-def _check_method(content: Mapping[str, Any], file: str) -> None:
-    kind = content.get("peft_type") or "none"
-    if kind.upper() != "LORA":
-        raise NotRepresentable(
-            f"An adapter of the type {kind} is not merged here.",
-            evidence={"file": file, "merged are": "LORA, with DoRA and rsLoRA"},
-            hint=_MERGE_THERE,
-        )
-    for name in _OTHER_FUNCTIONS:
-        if content.get(name):
-            raise NotRepresentable(
-                f"A LoRA adapter with {name} is not merged here.",
-                evidence={"file": file, name: repr(content[name])[:80]},
-                hint=_MERGE_THERE,
+def _check_fields(content: Mapping[str, object], names: Iterable[str], file: str) -> None:
+    for name in names:
+        fits, expected = _FIELDS[name]
+        if not fits(content.get(name)):
+            raise ConflictingFact(
+                f"{name} in adapter_config.json is not {expected}.",
+                evidence={"file": file, "found": repr(content.get(name))[:80]},
+                hint="get the adapter again, or correct the file.",
             )
-    start = content.get("init_lora_weights")
-    if not any(start is known or start == known for known in _LEAVE_THE_BASE):
-        raise NotRepresentable(
-            f"This adapter began with init_lora_weights = {str(start)[:40]!r}.",
-            evidence={"file": file},
-            meaning="PEFT changes the weights of the base then, so the adapter is not one for the "
-            "base as it was published.",
-            hint="save_pretrained(path_initial_model_for_weight_conversion=...) of PEFT makes it "
-            "one; or " + _MERGE_THERE,
-        )
-
-
-def _check_field(content: Mapping[str, Any], name: str, file: str) -> None:
-    fits, expected = _FIELDS[name]
-    if not fits(content.get(name)):
-        raise ConflictingFact(
-            f"{name} in adapter_config.json is not {expected}.",
-            evidence={"file": file, "found": repr(content.get(name))[:80]},
-            hint="get the adapter again, or correct the file.",
-        )
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
 
 
 def _is_count(value: object) -> bool:
@@ -174,11 +167,11 @@ def _is_count(value: object) -> bool:
 
 
 def _is_flag(value: object) -> bool:
-    return value is None or isinstance(value, bool)
+    return type(value) in (bool, NoneType)
 
 
 def _is_text(value: object) -> bool:
-    return value is None or isinstance(value, str)
+    return type(value) in (str, NoneType)
 
 
 def _are_texts(value: object) -> bool:
@@ -198,6 +191,16 @@ def _of_modules(fits: Callable[[object], bool]) -> Callable[[object], bool]:
     return check
 
 
+def _is_harmless(pattern: str) -> bool:
+    if not _HARMLESS.fullmatch(pattern) or sum(map(pattern.count, "*+?")) > _MOST_REPEATS:
+        return False
+    try:
+        _compiled(pattern)
+    except re.error:
+        return False
+    return True
+
+
 _FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "peft_type": (_is_text, "a text"),
     "fan_in_fan_out": (_is_flag, "true or false"),  # without effect: PEFT sets it aside
@@ -211,13 +214,3 @@ _FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "base_model_name_or_path": (_is_text, "a text"),
     "revision": (_is_text, "a text"),
 }
-
-
-def _is_harmless(pattern: str) -> bool:
-    if not _HARMLESS.fullmatch(pattern) or sum(map(pattern.count, "*+?")) > _MOST_REPEATS:
-        return False
-    try:
-        _compiled(pattern)
-    except re.error:
-        return False
-    return True

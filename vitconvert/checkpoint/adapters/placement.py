@@ -149,26 +149,6 @@ class Placement:
     sizes: Mapping[str, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Attempt:
-    placement: Placement
-    left: Mapping[str, str]  # name -> why it fits nowhere
-
-    @property
-    def fits(self) -> bool:
-        return not self.left and bool(self.placement.links)
-
-    @property
-    def meaning(self) -> frozenset[object]:
-        """The place of every tensor, to compare with another attempt."""
-        links = self.placement.links.items()
-        return frozenset(
-            (name, link.ours, link.our_step, link.their_step, str(link.their_axes))
-            for name, several in links
-            for link in several
-        )
-
-
 def place(
     wanted: Mapping[str, Wanted],
     config: ViTConfig,
@@ -192,19 +172,47 @@ def place(
         TensorMismatch: Tensors are left over, or have other shapes than the model's.
         AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
     """
-    tried: list[_Attempt] = []
-    for group in _groups(wanted, config, base, prefixes):
-        attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in group]
-        fitting = {attempt.meaning: attempt for attempt in reversed(attempts) if attempt.fits}
+    tried: list[tuple[Placement, Mapping[str, str]]] = []
+    for spellings in _spellings(wanted, config, base, prefixes):
+        attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in spellings]
+        # By the place of every tensor: two spellings that agree on it are one answer.
+        fitting = {
+            frozenset(
+                (name, link.ours, link.our_step, link.their_step, str(link.their_axes))
+                for name, links in placement.links.items()
+                for link in links
+            ): placement
+            for placement, left in reversed(attempts)
+            if placement.links and not left
+        }
         if len(fitting) > 1:
-            raise _in_different_ways(fitting.values(), file)
+            tables = [placement.table for placement in fitting.values()]
+            raise AmbiguousDialect(
+                "Several dialects explain the names of this adapter, in different ways.",
+                evidence={"file": file, **{table.name: table.title for table in tables}},
+                hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
+            )
         if fitting:
-            return next(iter(fitting.values())).placement
+            return next(iter(fitting.values()))
         tried += attempts
-    raise _not_placed(min(tried, key=lambda attempt: len(attempt.left)), len(wanted), base, file)
+    nearest, left = min(tried, key=lambda attempt: len(attempt[1]))
+    left = left or {"all": "none of them is of the image tower"}
+    lines = [f"left over  {name}  {why}" for name, why in left.items()]
+    more = [f"left over  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    raise TensorMismatch(
+        f"{len(left)} of {len(wanted)} tensors of the adapter do not fit this model.",
+        evidence={
+            "adapter": file,
+            "model": f"{base.name} ({base.file})",
+            "nearest spelling": nearest.table.name,
+        },
+        details=[*lines[:_SHOWN], *more],
+        meaning="Without them the model is not the one that was trained, so nothing was merged.",
+        hint="is the adapter for another model? adapter_config.json names its base.",
+    )
 
 
-def _groups(
+def _spellings(
     wanted: Mapping[str, Wanted], config: ViTConfig, base: Table, prefixes: Sequence[str]
 ) -> Iterator[list[tuple[str, Table]]]:
     """Prefixes and tables to try together, the likeliest first.
@@ -213,51 +221,62 @@ def _groups(
     often fit a ViT.
     """
     yield [(prefix, base) for prefix in prefixes]
-    likely = [
-        (prefix, builtin_tables()[name])
-        for prefix in prefixes
-        for name in likely_dialects(_modules(wanted, prefix))
-        if name != base.name
-    ]
+    likely = []
+    for prefix in prefixes:
+        inside = (name.removeprefix(prefix) for name in wanted if name.startswith(prefix))
+        modules = [name.rpartition(".")[0] or name for name in inside]
+        tables = (builtin_tables()[name] for name in likely_dialects(modules))
+        likely += [(prefix, table) for table in tables if table.name != base.name]
     family = family_of(base.name)
     yield [(prefix, table) for prefix, table in likely if family_of(table.name) == family]
+    has, names = instances(config), canonical_tensors()
     yield [
         (prefix, table)
         for prefix, table in likely
-        if table.ecosystem != base.ecosystem and _may_be_of(table, config)
+        if table.ecosystem != base.ecosystem
+        # The model has all that the dialect requires, but for a head.
+        and all(
+            any(name in has or name.startswith(HEAD) or name not in names for name in group)
+            for group in table.requires
+        )
     ]
-
-
-def _may_be_of(table: Table, config: ViTConfig) -> bool:
-    """Whether a model has all that a dialect requires, but for a head."""
-    has = instances(config)
-    names = canonical_tensors()
-    return all(
-        any(name in has or name.startswith(HEAD) or name not in names for name in group)
-        for group in table.requires
-    )
-
-
-def _modules(wanted: Iterable[str], prefix: str) -> list[str]:
-    """Names of modules, which tell one dialect from another."""
-    inside = (name.removeprefix(prefix) for name in wanted if name.startswith(prefix))
-    return [name.rpartition(".")[0] or name for name in inside]
 
 
 def _attempt(
     wanted: Mapping[str, Wanted], config: ViTConfig, table: Table, prefix: str, tower: bool
-) -> _Attempt:
-    inside = {n: w for n, w in wanted.items() if n.startswith(prefix)}
-    found = dict(_links(table, inside, prefix))
-    heads = _new_heads(found, inside)
-    sizes = {**config.axes(), **_sizes_of_head(found, heads, inside, config)}
+) -> tuple[Placement, Mapping[str, str]]:
+    """The place of what a table explains, and why other tensors fit nowhere."""
+    inside = {name: one for name, one in wanted.items() if name.startswith(prefix)}
+    found = _links(table, inside, prefix)
+    saved = {name: links[0].ours for name, links in found.items() if inside[name].saved}
+    of_head = frozenset(name for name, ours in saved.items() if ours.startswith(HEAD))
+    # A bias alone is no new classifier. A new one may be for other classes.
+    heads = of_head if any(saved[name].endswith(_WEIGHT) for name in of_head) else frozenset()
+    sizes = dict(config.axes())
+    equations = [
+        Equation(link.their_axes, inside[name].shape) for name in heads for link in found[name]
+    ]
+    fixed = {axis: size for axis, size in sizes.items() if axis not in _OF_THE_HEAD}
+    known = solve(equations, fixed).known
+    sizes |= {axis: known[axis] for axis in _OF_THE_HEAD if axis in known}
     expected = expected_tensors(config)
+
+    def unfit(name: str) -> str:
+        for link in found[name]:
+            there = name in heads or link.ours in expected
+            if not there or not set(link.their_axes.names) <= sizes.keys():
+                return f"the model has no {link.ours}"
+            if (shape := link.their_axes.shape(sizes)) != inside[name].shape:
+                return f"found {list(inside[name].shape)}, wanted {list(shape)}"
+        return ""
+
     ignored: dict[str, str] = {}
     left: dict[str, str] = {}
     for name, one in wanted.items():
-        reason = _reason_to_ignore(table, name.removeprefix(prefix))
-        if name in inside and name in found:
-            if why := _why_unfit(found[name], one, sizes, expected, new=name in heads):
+        short = name.removeprefix(prefix)
+        reason = next((reason for t, reason in table.ignore if t.match(short) is not None), None)
+        if name in found:
+            if why := unfit(name):
                 left[name] = why
         elif name in inside and reason:
             ignored[name] = reason
@@ -266,13 +285,11 @@ def _attempt(
         else:
             left[name] = f"{list(one.shape)}, of which {table.name} knows nothing"
     links = {name: several for name, several in found.items() if name not in left}
-    placement = Placement(table=table, links=links, ignored=ignored, heads=heads, sizes=sizes)
-    return _Attempt(placement=placement, left=left)
+    return Placement(table=table, links=links, ignored=ignored, heads=heads, sizes=sizes), left
 
 
-def _links(
-    table: Table, inside: Mapping[str, Wanted], prefix: str
-) -> Iterator[tuple[str, tuple[Link, ...]]]:
+def _links(table: Table, inside: Mapping[str, Wanted], prefix: str) -> dict[str, tuple[Link, ...]]:
+    """The canonical tensors that a table makes of each name."""
     names = {name.removeprefix(prefix): name for name in inside}
     alone = links_alone(table, {short: inside[name].shape for short, name in names.items()})
     joined = {
@@ -281,77 +298,4 @@ def _links(
         if short.endswith(_WEIGHT) and short not in alone
     }
     packed = links_alone(table, {short: inside[name].shape for short, name in joined.items()})
-    for short, links in (*alone.items(), *packed.items()):
-        yield {**names, **joined}[short], links
-
-
-def _new_heads(
-    found: Mapping[str, tuple[Link, ...]], inside: Mapping[str, Wanted]
-) -> frozenset[str]:
-    """The tensors of a classifier that the adapter has as a whole: a bias alone is none."""
-    saved = {name: links[0].ours for name, links in found.items() if inside[name].saved}
-    whole = any(ours.startswith(HEAD) and ours.endswith(_WEIGHT) for ours in saved.values())
-    return frozenset(name for name, ours in saved.items() if whole and ours.startswith(HEAD))
-
-
-def _sizes_of_head(
-    found: Mapping[str, tuple[Link, ...]],
-    heads: frozenset[str],
-    inside: Mapping[str, Wanted],
-    config: ViTConfig,
-) -> Mapping[str, int]:
-    """A new classifier may be for other classes."""
-    equations = [
-        Equation(link.their_axes, inside[name].shape) for name in heads for link in found[name]
-    ]
-    given = {axis: size for axis, size in config.axes().items() if axis not in _OF_THE_HEAD}
-    known = solve(equations, given).known
-    return {axis: known[axis] for axis in _OF_THE_HEAD if axis in known}
-
-
-def _why_unfit(
-    links: tuple[Link, ...],
-    one: Wanted,
-    sizes: Mapping[str, int],
-    expected: Mapping[str, object],
-    *,
-    new: bool,
-) -> str:
-    """Why a tensor does not fit the model; "" if it does."""
-    for link in links:
-        known = new or link.ours in expected
-        if not known or not set(link.their_axes.names) <= sizes.keys():
-            return f"the model has no {link.ours}"
-        if (shape := link.their_axes.shape(sizes)) != one.shape:
-            return f"found {list(one.shape)}, wanted {list(shape)}"
-    return ""
-
-
-def _reason_to_ignore(table: Table, key: str) -> str | None:
-    return next((reason for t, reason in table.ignore if t.match(key) is not None), None)
-
-
-def _in_different_ways(fitting: Iterable[_Attempt], file: str) -> AmbiguousDialect:
-    tables = [attempt.placement.table for attempt in fitting]
-    return AmbiguousDialect(
-        "Several dialects explain the names of this adapter, in different ways.",
-        evidence={"file": file, **{table.name: table.title for table in tables}},
-        hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
-    )
-
-
-def _not_placed(best: _Attempt, count: int, base: Table, file: str) -> TensorMismatch:
-    left = best.left or {"all": "none of them is of the image tower"}
-    lines = [f"left over  {name}  {why}" for name, why in left.items()]
-    more = [f"left over  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return TensorMismatch(
-        f"{len(left)} of {count} tensors of the adapter do not fit this model.",
-        evidence={
-            "adapter": file,
-            "model": f"{base.name} ({base.file})",
-            "nearest spelling": best.placement.table.name,
-        },
-        details=[*lines[:_SHOWN], *more],
-        meaning="Without them the model is not the one that was trained, so nothing was merged.",
-        hint="is the adapter for another model? adapter_config.json names its base.",
-    )
+    return {{**names, **joined}[short]: links for short, links in (*alone.items(), *packed.items())}

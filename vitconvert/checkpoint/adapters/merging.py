@@ -10,15 +10,15 @@ Sources: PEFT 0.21, tuners/lora/layer.py and dora.py; LoRA, arXiv 2106.09685; Do
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from vitconvert.checkpoint.adapters.config import AdapterConfig
+from vitconvert.checkpoint.adapters.placement import HEAD, Placement, Wanted, place
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.errors import TensorMismatch
-from vitconvert.facts.adapter_config import AdapterConfig
-from vitconvert.facts.adapter_placement import HEAD, Placement, Wanted, place
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.binding import Link, links_of
@@ -128,7 +128,10 @@ class Merge:
             reasons = ", ".join(sorted(set(self.placement.ignored.values())))
             parts.append(f"{_count(self.placement.ignored, 'tensor')} not of it: {reasons}")
         if adapter.config.base:
-            parts.append(f"trained for {_without_place(adapter.config.base)}")
+            # Of a path, the last name: the others would tell of a machine.
+            is_repository = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", adapter.config.base)
+            names = re.split(r"[/\\]", adapter.config.base.rstrip("/\\"))
+            parts.append(f"trained for {adapter.config.base if is_repository else names[-1]}")
         return f"merged the {adapter.kind} adapter {adapter.name}: {', '.join(parts)}"
 
     def measured(self) -> str:
@@ -167,29 +170,25 @@ class Merge:
         touched = set()
         for name, links in self.base.recognised.binding.links.items():
             for link in links:
-                if link.theirs is None:
-                    self._check_zeros(name, link)
+                if link.theirs is not None:
+                    back[link.theirs].append(link)
+                    if name in ours:
+                        touched.add(link.theirs)
                     continue
-                back[link.theirs].append(link)
-                if name in ours:
-                    touched.add(link.theirs)
+                for key, changing in self._links.items():
+                    steps = {one.our_step for one in changing if one.ours == name}
+                    if steps & {None, link.our_step}:
+                        raise TensorMismatch(
+                            "The adapter changes what the model's file has no tensor for.",
+                            evidence={"adapter": key, "model": f"{name}[{link.our_step}] is zero"},
+                            hint="is the adapter for another model?",
+                        )
         return compose(laid, plan_back({key: back[key] for key in touched}, laid.sizes))
 
     def _renamed(self, names: Iterable[str]) -> Iterator[Link]:
         for name in names:
             for link in self.placement.links[name]:
                 yield link._replace(theirs=_MERGED + name)
-
-    def _check_zeros(self, name: str, base: Link) -> None:
-        """Make sure that the file holds what an adapter gives numbers to."""
-        for key, links in self._links.items():
-            for link in links:
-                if link.ours == name and link.our_step in (None, base.our_step):
-                    raise TensorMismatch(
-                        "The adapter changes what the model's file has no tensor for.",
-                        evidence={"adapter": key, "model": f"{name}[{base.our_step}] is zero"},
-                        hint="is the adapter for another model?",
-                    )
 
     @functools.cached_property
     def merged(self) -> "Callable[[str], Tensor]":
@@ -212,16 +211,24 @@ class Merge:
         before = weight
         if name in adapter.saved:
             weight = read(adapter.saved[name]).to(weight.dtype)
-        change = torch.zeros((), dtype=torch.float64)
-        magnitude = None
+        # Added in float64 and rounded once. LoRA: W + scale * B A.
+        exact = weight.double()
         if one := adapter.low_rank.get(name):
-            change = _product(read(one.down), read(one.up), one.scale, embedding=one.embedding)
-            magnitude = read(one.magnitude) if one.magnitude else None
+            down, up = read(one.down), read(one.up)
+            matrix = one.scale * (up.double().flatten(1) @ down.double().flatten(1))
+            exact = exact + (
+                matrix.T if one.embedding else matrix.reshape(up.shape[0], *down.shape[1:])
+            )
+            if one.magnitude:  # DoRA: each output's row has that length
+                rows = exact.flatten(1)
+                lengths = rows.norm(dim=1, keepdim=True)
+                magnitudes = read(one.magnitude).double().reshape(-1, 1)
+                exact = (rows / lengths * magnitudes).reshape(exact.shape)
         if name in adapter.biases:
             key, scale = adapter.biases[name]
-            change = scale * read(key).double()
-        tensor, rounding = _merged(weight, change, magnitude)
-        self.effects[name] = _error(tensor, before, of=before), rounding
+            exact = exact + scale * read(key).double()
+        tensor = exact.to(weight.dtype)
+        self.effects[name] = _error(tensor, before, of=before), _error(tensor, exact, of=weight)
         return tensor
 
     @functools.cached_property
@@ -283,25 +290,18 @@ class Merge:
     def _read(self, key: str) -> "Tensor":
         from vitconvert.facts.materialise import materialise
 
+        def either(name: str) -> "Tensor":
+            of_adapter = name.startswith(_MERGED)
+            return self.merged(name.removeprefix(_MERGED)) if of_adapter else self.base.read(name)
+
         short = key.removeprefix(self.base.recognised.prefix)
         if short not in self._plans:
             return self.base.container.read(key)
-        return materialise(self._plans[short], self._read_either)[short]
-
-    def _read_either(self, name: str) -> "Tensor":
-        if name.startswith(_MERGED):
-            return self.merged(name.removeprefix(_MERGED))
-        return self.base.read(name)
+        return materialise(self._plans[short], either)[short]
 
 
 def _count(several: Sized, what: str) -> str:
     return f"{len(several)} {what}{'' if len(several) == 1 else 's'}"
-
-
-def _without_place(base: str) -> str:
-    """A repository, or the last name of a path, which tells nothing of a machine."""
-    is_repository = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", base)
-    return base if is_repository else re.split(r"[/\\]", base.rstrip("/\\"))[-1]
 
 
 def _error(after: "Tensor", before: "Tensor", *, of: "Tensor") -> float:
@@ -314,56 +314,24 @@ def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
     """Find the place of an adapter in a model's file.
 
     Raises:
-        TensorMismatch, AmbiguousDialect: As `facts.adapter_placement.place`.
+        TensorMismatch, AmbiguousDialect: As `placement.place`.
     """
-    adapter = adapter.renamed(_names_of_head(part))
+    tower = part.tower.prefix
+    if part.head:  # the user's name of a head, for which the dialect has another
+        of_head = {
+            n: theirs for n, theirs in part.names.items() if theirs.startswith(f"{part.head}.")
+        }
+        adapter = adapter.renamed({theirs: tower + name for name, theirs in of_head.items()})
+    wanted, inner = adapter.wanted, tower.removeprefix("model.")
+    # What names of the image tower may begin with where the adapter was trained.
+    known = ("", common_prefix(wanted), tower, inner, f"model.{inner}", *tower_prefixes())
+    there = dict.fromkeys(p for p in known if any(name.startswith(p) for name in wanted))
     placement = place(
-        adapter.wanted,
+        wanted,
         base.config,
         base.table,
-        _prefixes(adapter.wanted, part),
-        tower=bool(part.tower.prefix),
+        list(there),
+        tower=bool(tower),
         file=str(adapter.container.path),
     )
     return Merge(base=base, adapter=adapter, placement=placement)
-
-
-def _names_of_head(part: Part) -> dict[str, str]:
-    """The user's names of the tensors of a head -> the dialect's."""
-    names = part.names.items() if part.head else ()
-    return {
-        theirs: part.tower.prefix + name
-        for name, theirs in names
-        if theirs.startswith(f"{part.head}.")
-    }
-
-
-def _prefixes(names: Collection[str], part: Part) -> list[str]:
-    """Prefixes that names of the image tower may have where the adapter was trained."""
-    tower = part.tower.prefix
-    inner = tower.removeprefix("model.")
-    known = ("", common_prefix(names), tower, inner, f"model.{inner}", *tower_prefixes())
-    there = [prefix for prefix in known if any(name.startswith(prefix) for name in names)]
-    return list(dict.fromkeys(there))
-
-
-def _product(down: "Tensor", up: "Tensor", scale: float, *, embedding: bool = False) -> "Tensor":
-    """The sum's second term, in float64."""
-    matrix = scale * (up.double().flatten(1) @ down.double().flatten(1))
-    return matrix.T if embedding else matrix.reshape(up.shape[0], *down.shape[1:])
-
-
-def _merged(
-    weight: "Tensor", change: "Tensor", magnitude: "Tensor | None"
-) -> "tuple[Tensor, float]":
-    """Add a change to a weight, rounded once to its dtype; and how far that rounding is off.
-
-    With a magnitude, each output's row has that length (DoRA).
-    """
-    exact = weight.double() + change
-    if magnitude is not None:
-        rows = exact.flatten(1)
-        lengths = rows.norm(dim=1, keepdim=True)
-        exact = (rows / lengths * magnitude.double().reshape(-1, 1)).reshape(exact.shape)
-    tensor = exact.to(weight.dtype)
-    return tensor, _error(tensor, exact, of=weight)
