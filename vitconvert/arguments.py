@@ -102,7 +102,7 @@ def checked(*shared: type, **own: Values) -> Callable[[Callable[P, R]], Callable
     here, when the module is imported.
 
     Args:
-        shared: Dataclasses of options. The first stands for the function's `**` parameter: their
+        shared: Dataclasses of options, which stand for the function's `**` parameter: their
             fields are listed by `help` and `inspect.signature`, and read by the dataclass itself.
         own: What options of this function take that mean something else elsewhere.
     """
@@ -126,7 +126,8 @@ def checked(*shared: type, **own: Values) -> Callable[[Callable[P, R]], Callable
             return function(*placed, **{name: read(name, v) for name, v in kwargs.items()})  # type: ignore[arg-type]
 
         if shared and len(named) < len(parameters):
-            expanded = [parameters[name] for name in named] + _parameters(shared[0])
+            expanded = [parameters[name] for name in named]
+            expanded += [one for kind in shared for one in _parameters(kind)]
             call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
         return call
 

@@ -12,8 +12,8 @@ from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM as SMALL
 from tests.small_models import small_config
 from vitconvert.conversion import changes
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import STEPS
-from vitconvert.conversion.weights import parse_size
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
 from vitconvert.facts.surgery import change_channels, resize
 from vitconvert.model import ViT
@@ -157,7 +157,8 @@ def test_a_cast_tells_its_effect(timm_directory, tmp_path):
 
 
 def test_sizes():
-    assert [parse_size(s) for s in (None, 7, "7", "5GB", "1.5 KiB", "2m")] == [
+    said = (None, 7, "7", "5GB", "1.5 KiB", "2m")
+    assert [WriteOptions(max_shard_size=size).max_bytes for size in said] == [
         *(None, 7, 7, 5_000_000_000, 1536, 2_000_000)
     ]
 

@@ -1,13 +1,14 @@
 """Another checkpoint that computes the same function."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.api.loading import Size, Source, computed_in, load_checkpoint
-from vitconvert.arguments import checked, given, refuse
-from vitconvert.checkpoint import ReadOptions
+from vitconvert.api.loading import Source, computed_in, load_checkpoint
+from vitconvert.arguments import checked, given, options_of, refuse
+from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.conversion.options import WriteOptions
 
 if TYPE_CHECKING:
     import torch
@@ -17,22 +18,13 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 
-@checked(ReadOptions)
+@checked(WriteOptions, ReadOptions)
 def plan_conversion(
     source: Source,
     *,
     to: str = "vit",
-    dtype: "torch.dtype | None" = None,
-    image_size: Size | None = None,
-    patch_size: Size | None = None,
-    in_channels: int | None = None,
-    num_classes: int | None = None,
-    classes: Sequence[int | str] | None = None,
-    allow: Sequence[str] = (),
-    image_only: bool = False,
-    max_shard_size: int | str | None = None,
     output: str | PathLike[str] | None = None,
-    **reading: object,
+    **how: object,
 ) -> "ConversionPlan":
     """Say what `convert` would do, reading no weights and writing nothing.
 
@@ -42,52 +34,30 @@ def plan_conversion(
 
     Args:
         source: A path or a reference, as for `load_model`.
-        to: As for `convert`, like all arguments below.
+        to: As for `convert`.
         output: If it is given, and would replace the source, it is refused as by `convert`.
+        how: As for `convert`.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
     from vitconvert.conversion.conversion_plan import plan_checkpoint
-    from vitconvert.conversion.convert import WriteOptions
 
-    target, how = _target(to, computed_in(dtype, reading))
-    options = WriteOptions(
-        to=target,
-        image_size=image_size,
-        patch_size=patch_size,
-        in_channels=in_channels,
-        num_classes=num_classes,
-        classes=classes,
-        dtype=dtype,
-        allow=allow,
-        image_only=image_only,
-        max_shard_size=max_shard_size,
-    )
     place = None if output is None else Path(output)
-    return plan_checkpoint(load_checkpoint(source, **how), options, output=place)
+    return plan_checkpoint(*_asked(source, to, how), output=place)
 
 
-@checked(ReadOptions)
+@checked(WriteOptions, ReadOptions)
 def convert(
     source: Source,
     *,
     to: str = "vit",
     output: str | PathLike[str],
-    dtype: "torch.dtype | None" = None,
-    image_size: Size | None = None,
-    patch_size: Size | None = None,
-    in_channels: int | None = None,
-    num_classes: int | None = None,
-    classes: Sequence[int | str] | None = None,
-    allow: Sequence[str] = (),
-    image_only: bool = False,
-    max_shard_size: int | str | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
-    **reading: object,
+    **how: object,
 ) -> "Conversion":
     """Convert a checkpoint to another ecosystem, and prove that the function is the same.
 
@@ -97,6 +67,10 @@ def convert(
             transformers too if they can compute the function. The name of `table` ("team" of
             team.toml) makes that table the target, and the source is read without it.
         output: The directory to write. It appears complete or not at all.
+        verify: Compare with the source's own implementation, in float64 too if any bit differs in
+            float32, and with the programs that the output is for.
+        overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
+        command: The command that the record of the output names.
         dtype: Cast the weights.
         image_size: Resample the positions to this size.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
@@ -109,12 +83,8 @@ def convert(
         image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
             the target has a place for them; vitconvert computes the image side only.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
-        verify: Compare with the source's own implementation, in float64 too if any bit differs in
-            float32, and with the programs that the output is for.
-        overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
-        command: The command that the record of the output names.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, rescue, dequantise.
+        how: These, and as for `load_checkpoint`: dialect, overrides, architecture, table, prefer,
+            tower, ignore, adapter, lora_scale, rescue, dequantise.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -122,31 +92,26 @@ def convert(
         OutputExists: The output is there, and `overwrite` is false, or holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
     """
-    from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
+    from vitconvert.conversion.convert import convert_checkpoint
     from vitconvert.conversion.output import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
-    target, how = _target(to, computed_in(dtype, reading))
-    options = WriteOptions(
-        to=target,
-        image_size=image_size,
-        patch_size=patch_size,
-        in_channels=in_channels,
-        num_classes=num_classes,
-        classes=classes,
-        dtype=dtype,
-        allow=allow,
-        image_only=image_only,
-        max_shard_size=max_shard_size,
-    )
     return convert_checkpoint(
-        load_checkpoint(source, **how),
-        options,
+        *_asked(source, to, how),
         output=Path(output),
         verify=verify,
         overwrite=overwrite,
         command=command,
     )
+
+
+def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoint, WriteOptions]:
+    """The checkpoint, and what to make of it, by the options of both."""
+    writing = {name: how[name] for name in options_of(WriteOptions) if name in how}
+    reading = {name: value for name, value in how.items() if name not in writing}
+    target, reading = _target(to, reading)
+    options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
+    return load_checkpoint(source, **computed_in(options.dtype, reading)), options
 
 
 @checked(ReadOptions)
@@ -178,11 +143,11 @@ def convert_state_dict(
     return respell(*read_state_dict(state_dict, ReadOptions.of(how)), target)
 
 
-def _target(to: str, reading: Mapping[str, object]) -> "tuple[str | Table, Mapping[str, object]]":
+def _target(to: str, reading: Mapping[str, object]) -> "tuple[str | Table, dict[str, object]]":
     """A table of the user's as the target, if `to` is its name, and how to read the source then."""
     from vitconvert.tables.dialects import is_of, read_table
 
     file = reading.get("table")
     if not isinstance(file, str | PathLike) or not is_of(to, file):
-        return to, reading
+        return to, {**reading}
     return read_table(Path(file)), {**reading, "table": None}

@@ -7,10 +7,11 @@ tensors that have a dtype and a shape only.
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
 from vitconvert.errors import ParityFailed, UsageError
 from vitconvert.facts.accounts import Ledger
@@ -24,65 +25,37 @@ if TYPE_CHECKING:
 _BATCH = 4  # images of each kind, on which a lossy step is measured
 
 
-@dataclass(frozen=True, kw_only=True)
-class Changes:
-    """What to change; None leaves it unchanged.
-
-    Attributes:
-        image_size: Resample the positions to this size.
-        patch_size: Resize the kernel of the patches, and resample the positions.
-        in_channels: Adapt to images of this many channels.
-        num_classes: A new head of zeros for this many classes; 0 removes the head.
-        classes: Keep these classes of the head, by index or by name, in this order.
-        dtype: Cast the weights.
-    """
-
-    image_size: int | tuple[int, int] | None = None
-    patch_size: int | tuple[int, int] | None = None
-    in_channels: int | None = None
-    num_classes: int | None = None
-    classes: Sequence[int | str] | None = None
-    dtype: "torch.dtype | None" = None
-
-    @property
-    def asked(self) -> bool:
-        """Whether anything is to change."""
-        return any(getattr(self, field.name) is not None for field in fields(Changes))
-
-
-def changed(checkpoint: Checkpoint, changes: Changes, *, measured: bool = True) -> Checkpoint:
+def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool = True) -> Checkpoint:
     """The checkpoint after all changes, each of them in its ledger.
 
     Args:
         checkpoint: The model.
-        changes: What to change.
+        options: What is asked for.
         measured: Whether to measure what a cast does to the outputs.
 
     Raises:
         UsageError: A change makes no sense for this model.
     """
-    if not changes.asked:
+    if not options.changes:
         return checkpoint
     from vitconvert.facts import surgery
 
-    if changes.num_classes is not None and changes.classes is not None:
-        raise UsageError("num_classes replaces the head, classes keeps a part: give only one.")
-    checkpoint = _resized(checkpoint, changes)
+    checkpoint = _resized(checkpoint, options)
     tensors, config = checkpoint.tensors, checkpoint.config
-    if changes.in_channels not in (None, config.in_channels):
-        after = surgery.change_channels(tensors, config, changes.in_channels)
-        preprocessing = _in_channels(checkpoint.preprocessing, changes.in_channels)
+    if options.in_channels not in (None, config.in_channels):
+        after = surgery.change_channels(tensors, config, options.in_channels)
+        preprocessing = _in_channels(checkpoint.preprocessing, options.in_channels)
         checkpoint = replace(_after(checkpoint, *after), preprocessing=preprocessing)
-    if changes.num_classes is not None:
-        after = surgery.replace_head(checkpoint.tensors, checkpoint.config, changes.num_classes)
+    if options.num_classes is not None:
+        after = surgery.replace_head(checkpoint.tensors, checkpoint.config, options.num_classes)
         checkpoint = replace(_after(checkpoint, *after), own_labels=None)
-    if changes.classes is not None:
-        checkpoint = _with_classes(checkpoint, changes.classes)
-    if checkpoint.text and (changes.num_classes, changes.classes) != (None, None):
+    if options.classes is not None:
+        checkpoint = _with_classes(checkpoint, options.classes)
+    if checkpoint.text and (options.num_classes, options.classes) != (None, None):
         problem = "what leads from images to the space of texts was changed"
         checkpoint = replace(checkpoint, text=None, text_problem=problem)
-    if changes.dtype is not None:
-        checkpoint = _with_dtype(checkpoint, changes.dtype, measured=measured)
+    if options.dtype is not None:
+        checkpoint = _with_dtype(checkpoint, options.dtype, measured=measured)
     return checkpoint
 
 
@@ -119,14 +92,14 @@ def _after(checkpoint: Checkpoint, tensors: Any, config: Any, *changes: str) -> 
     return replace(checkpoint, tensors=tensors, config=config, ledger=ledger)
 
 
-def _resized(checkpoint: Checkpoint, changes: Changes) -> Checkpoint:
+def _resized(checkpoint: Checkpoint, options: WriteOptions) -> Checkpoint:
     from vitconvert.facts.surgery import resize
 
     tensors, config, descriptions = resize(
         checkpoint.tensors,
         checkpoint.config,
-        image_size=changes.image_size,
-        patch_size=changes.patch_size,
+        image_size=options.image_size,
+        patch_size=options.patch_size,
         doubt=checkpoint.resampling_doubt,
     )
     preprocessing = checkpoint.preprocessing

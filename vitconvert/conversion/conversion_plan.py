@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.changes import without_numbers
-from vitconvert.conversion.convert import Prepared, WriteOptions, prepare
+from vitconvert.conversion.convert import Prepared, prepare
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
 from vitconvert.conversion.text_tower import text_infos, tokenizer_files

@@ -4,7 +4,7 @@ Read, choose a target, take its steps: up to there a plan (`conversion_plan.py`)
 Then the files are written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,12 @@ from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
 from vitconvert.conversion.changes import (
-    Changes,
     changed,
     with_effect_of_merge,
     with_steps,
     without_numbers,
 )
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source, whole_output
 from vitconvert.conversion.record import (
     Proof,
@@ -42,7 +42,7 @@ from vitconvert.conversion.text_tower import (
     with_text,
     with_tokenizer,
 )
-from vitconvert.conversion.weights import contents_for, frames_notes, parse_size, write_weights
+from vitconvert.conversion.weights import contents_for, frames_notes, write_weights
 from vitconvert.documents import write_json
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
@@ -56,31 +56,6 @@ if TYPE_CHECKING:
 
     from vitconvert.parity.report import ParityReport
     from vitconvert.programs.opening import Opened
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteOptions(Changes):
-    """What to make of a checkpoint, with the changes on the way.
-
-    Attributes:
-        to: Target ecosystem or dialect, or a table of the user's.
-        allow: Names of steps that the target may need.
-        image_only: Leave a text tower behind.
-        max_shard_size: Of a file of weights, as `weights.parse_size` reads it; None: one file.
-    """
-
-    to: str | Table
-    allow: Sequence[str] = ()
-    image_only: bool = False
-    max_shard_size: int | str | None = None
-
-    def __post_init__(self) -> None:
-        parse_size(self.max_shard_size)
-
-    @property
-    def max_bytes(self) -> int | None:
-        """Of a file of weights."""
-        return parse_size(self.max_shard_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +100,7 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     if measured:
         before = with_effect_of_merge(checkpoint)
     else:
-        before = without_numbers(checkpoint) if options.asked else checkpoint
+        before = without_numbers(checkpoint) if options.changes else checkpoint
     after = changed(before, options, measured=measured)
     if options.image_only:
         source = replace(after, text=None, text_problem="as you asked" if after.text else "")

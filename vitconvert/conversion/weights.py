@@ -1,6 +1,5 @@
 """The weights of an output: moved as bytes where possible, through memory otherwise."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,22 +74,6 @@ def _materialised(
             )
         raise
     return {name: content_of(name, tensor) for name, tensor in tensors.items()}
-
-
-def parse_size(text: int | str | None) -> int | None:
-    """Bytes: a number, or one with a unit as in "5GB" (1000s) or "5GiB" (1024s).
-
-    Raises:
-        UsageError: It is no size.
-    """
-    if text is None or isinstance(text, int):
-        return text
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
-    if not match:
-        raise UsageError(f"{text!r} is no size.", hint="write bytes, or as in 5GB or 500MiB.")
-    number, unit, binary = match.groups()
-    power = " KMGT".index(unit.upper() or " ")
-    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def weights_files(

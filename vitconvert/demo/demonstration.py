@@ -17,7 +17,8 @@ import torch
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_checkpoint
 from vitconvert.comparison import TOLERANCE
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
+from vitconvert.conversion.convert import convert_checkpoint
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.target import OWN, holders
 from vitconvert.errors import MissingFact, MissingPackage
 from vitconvert.inference.batches import BatchOptions

@@ -29,7 +29,8 @@ from tqdm import tqdm
 
 from vitconvert.checkpoint import read_checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.convert import WriteOptions, convert_checkpoint
+from vitconvert.conversion.convert import convert_checkpoint
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_output
 from vitconvert.documents import write_json
 from vitconvert.errors import MissingPackage, VitConvertError

@@ -1,0 +1,94 @@
+"""What to make of a checkpoint: the changes on the way, and how it is written."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vitconvert.arguments import FLAG, VALUES, option, read_fields
+from vitconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from vitconvert.tables.table import Table
+
+_CHANGES = ("image_size", "patch_size", "in_channels", "num_classes", "classes", "dtype")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """What to make of a checkpoint: keyword arguments of the public functions, and their flags.
+
+    `vitconvert.convert` says what each is for. None leaves the model as it is.
+    """
+
+    to: "str | Table" = "vit"
+    image_size: int | tuple[int, int] | None = option(
+        VALUES["image_size"], "Resample positions: 384 or 224x320 (height x width)."
+    )
+    patch_size: int | tuple[int, int] | None = option(
+        VALUES["patch_size"], "Resize the patches, as in FlexiViT: 8 or 8x16."
+    )
+    in_channels: int | None = option(
+        VALUES["in_channels"], "Adapt to images of this many channels.", kind=int
+    )
+    num_classes: int | None = option(
+        VALUES["num_classes"],
+        "A new head of zeros for this many classes; 0 removes it.",
+        kind=int,
+    )
+    classes: Sequence[int | str] | None = option(
+        VALUES["classes"],
+        "Keep these classes of the head: 3,7,tabby (index or name). Quote a name that has "
+        "commas: '3,\"tench, Tinca tinca\"'. May be repeated.",
+        repeats=True,
+    )
+    dtype: "torch.dtype | None" = option(
+        VALUES["dtype"], "Cast the weights.", choices=("keep", "float32", "float16", "bfloat16")
+    )
+    allow: Sequence[str] = option(
+        VALUES["allow"],
+        "Allow a step that the target needs; a refusal names those. May be repeated.",
+        default=(),
+        metavar="STEP",
+        repeats=True,
+    )
+    image_only: bool = option(
+        FLAG,
+        "Leave the text tower behind, where the target has a place for both.",
+        default=False,
+        kind=bool,
+    )
+    max_shard_size: int | str | None = option(
+        VALUES["max_shard_size"],
+        "Split safetensors into files of at most this size, such as 5GB.",
+    )
+
+    def __post_init__(self) -> None:
+        read_fields(self, but=("to",))
+        if self.num_classes is not None and self.classes is not None:
+            raise UsageError("num_classes replaces the head, classes keeps a part: give only one.")
+        _ = self.max_bytes  # refused before anything is read
+
+    @property
+    def changes(self) -> bool:
+        """Whether the model is to change on the way."""
+        return any(getattr(self, name) is not None for name in _CHANGES)
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Of a file of weights: a number, or one with a unit as in "5GB" (1000s), "5GiB" (1024s).
+
+        Raises:
+            UsageError: It is no size.
+        """
+        text = self.max_shard_size
+        if text is None or isinstance(text, int):
+            return text
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i)?B?", text.strip(), re.IGNORECASE)
+        if not match:
+            raise UsageError(f"{text!r} is no size.", hint="write bytes, or as in 5GB or 500MiB.")
+        number, unit, binary = match.groups()
+        power = " KMGT".index(unit.upper() or " ")
+        return int(float(number) * (1024 if binary else 1000) ** power)
