@@ -18,10 +18,10 @@ from vitconvert.config import ViTConfig
 from vitconvert.config.vocabularies import ACTIVATIONS, POOLINGS, STANDARDISED_STEMS
 from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
-from vitconvert.parity.implementations import View, of_vit, whole
-from vitconvert.programs.taps import BRANCH, OUTPUT, Taps, block_of
+from vitconvert.parity.implementations import Implementation, View, of_vit
+from vitconvert.parity.report import UNKNOWN
+from vitconvert.programs.taps import BRANCH, OUTPUT, block_of
 
-UNKNOWN = "unknown"
 _EPSILONS = (1e-12, 1e-6, 1e-5)
 
 Weights = Mapping[str, Tensor]
@@ -29,47 +29,73 @@ Setting = tuple[str, dict[str, Any]]  # a mistake in words, and the fields that 
 Rearrangement = tuple[str, Weights]  # the same with the weights that undo it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model, images, and the reference's layers for them.
+    """vitconvert's model as one side, images, and the other side's layers for them.
 
-    `reads` and `taps` are those of its `Implementation`, `view` is the reference's; `limit` is the
-    largest relative difference that counts as agreement.
+    Attributes:
+        side: Of `of_vit`.
+        images: In the dtype of the comparison.
+        theirs: The other's layers.
+        limit: The largest relative difference that counts as agreement.
+        view: The other's.
     """
 
-    model: ViT
-    reads: str
-    taps: Taps
+    side: Implementation
     images: Tensor
     theirs: Mapping[str, Tensor]
     limit: float
-    view: View = whole
+    view: View
+
+    @property
+    def model(self) -> ViT:
+        """The model that differs."""
+        assert self.side.vit is not None
+        return self.side.vit
 
     def layers_of(self, model: ViT) -> Mapping[str, Tensor]:
-        """The layers of a model for the images."""
-        side = of_vit(model, name="", reads=self.reads, taps=self.taps)
+        """The layers of a changed model for the images."""
+        side = of_vit(model, name="", reads=self.side.reads, taps=self.side.taps)
         return side.prepare(self.images.dtype)(self.images).through(self.view).layers
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A mistake in words, and the model without it."""
-
-    cause: str
-    config: ViTConfig
-    changed: Weights
 
 
 def diagnose(case: Case, layer: str) -> str:
     """The mistake that explains why a layer differs, in words, or "unknown"."""
-    weights = case.model.state_dict()
+    config, weights = case.model.config, case.model.state_dict()
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         return f"the weights themselves are NaN or infinite, in {broken[0]}{others}"
-    for candidate in _candidates(case.model.config, weights, layer):
-        if _heals(candidate, weights, case, layer):
-            return candidate.cause
+    part = layer.split(".")[-1].removesuffix(BRANCH)  # of a block or of the model
+    for cause, changes in _settings(config, part):
+        try:
+            changed = config.replace(**changes)
+        except ConflictingFact:
+            continue  # no such model
+        if _agrees(case, layer, changed, weights):
+            return cause
+    for cause, rearranged in _rearrangements(config, weights, part, block_of(layer)):
+        if _agrees(case, layer, config, {**weights, **rearranged}):
+            return cause
     return _pattern(case) if layer == "embedding" else UNKNOWN
+
+
+def _agrees(case: Case, layer: str, config: ViTConfig, weights: Weights) -> bool:
+    """Whether a layer equals theirs in a model that is changed so.
+
+    The blocks after the layer are left out: they cannot matter, and there are many candidates.
+    """
+    last = {"patch_embed": 0, "embedding": 0}.get(layer, block_of(layer))
+    if last is not None:
+        weights = {name: x for name, x in weights.items() if (block_of(name) or 0) <= last}
+        config = config.replace(depth=last + 1, kv_heads=config.kv_heads[: last + 1])
+    model = ViT(config, device="meta")
+    try:
+        wanted = {name: weights[name] for name in model.state_dict()}
+    except KeyError:
+        return False  # a model with other tensors
+    model.load_state_dict(wanted, strict=True, assign=True)
+    ours = case.layers_of(model.eval())
+    return layer in ours and relative_difference(ours[layer], case.theirs[layer]) <= case.limit
 
 
 def _pattern(case: Case) -> str:
@@ -88,54 +114,15 @@ def _pattern(case: Case) -> str:
     return UNKNOWN
 
 
-def _heals(candidate: _Candidate, weights: Weights, case: Case, layer: str) -> bool:
-    config, weights = _up_to(layer, candidate.config, {**weights, **candidate.changed})
-    model = ViT(config, device="meta")
-    try:
-        wanted = {name: weights[name] for name in model.state_dict()}
-    except KeyError:
-        return False  # a model with other tensors
-    model.load_state_dict(wanted, strict=True, assign=True)
-    ours = case.layers_of(model.eval())
-    return layer in ours and relative_difference(ours[layer], case.theirs[layer]) <= case.limit
-
-
-def _up_to(layer: str, config: ViTConfig, weights: Weights) -> tuple[ViTConfig, Weights]:
-    """Leave out the blocks after the layer: they cannot matter."""
-    last = {"patch_embed": 0, "embedding": 0}.get(layer, block_of(layer))
-    if last is None:
-        return config, weights
-    kept = {name: tensor for name, tensor in weights.items() if (block_of(name) or 0) <= last}
-    return config.replace(depth=last + 1, kv_heads=config.kv_heads[: last + 1]), kept
-
-
-def _part_of(layer: str) -> str:
-    """The part of a block or of the model that ends with a layer."""
-    return layer.split(".")[-1].removesuffix(BRANCH)
-
-
-def _candidates(config: ViTConfig, weights: Weights, layer: str) -> Iterator[_Candidate]:
-    """The mistakes that can show first in this layer, the likely ones before the exotic."""
-    for cause, changes in _settings(config, layer):
-        try:
-            yield _Candidate(cause, config.replace(**changes), {})
-        except ConflictingFact:
-            continue  # no such model
-    for cause, changed in _rearrangements(config, weights, layer):
-        yield _Candidate(cause, config, changed)
-
-
-def _settings(config: ViTConfig, layer: str) -> Iterator[Setting]:
-    """Other values of what tensors cannot tell."""
-    part = _part_of(layer)
+def _settings(config: ViTConfig, part: str) -> Iterator[Setting]:
+    """Other values of what tensors cannot tell, the likely ones before the exotic."""
     for eps in _EPSILONS:
         if eps != config.norm_eps:
             yield f"norm_eps is {eps:g}, not {config.norm_eps:g}", {"norm_eps": eps}
     if part in ("mlp", "features", OUTPUT):
         yield from _words("activation", config.activation, ACTIVATIONS)
     if part == "attn":
-        yield from _heads(config)
-        yield from _scales(config)
+        yield from _attentions(config)
     if part == "patch_embed" and config.standardised_stem:
         yield from _words("stem_style", config.stem_style, STANDARDISED_STEMS)
     if part in ("features", OUTPUT):
@@ -152,7 +139,8 @@ def _words(field: str, stated: str, vocabulary: Iterable[str]) -> Iterator[Setti
             yield f"{field} is {word}, not {stated}", {field: word}
 
 
-def _heads(config: ViTConfig) -> Iterator[Setting]:
+def _attentions(config: ViTConfig) -> Iterator[Setting]:
+    """Other numbers of heads, and other scales of their products."""
     inner = config.num_heads * config.head_dim
     for heads in range(1, min(inner, 64) + 1):
         if inner % heads == 0 and heads != config.num_heads and not config.qk_norm:
@@ -163,15 +151,12 @@ def _heads(config: ViTConfig) -> Iterator[Setting]:
                 "pool_heads": pool_heads if config.map_pooling else 0,
             }
             yield f"num_heads is {heads}, not {config.num_heads}", changes
-
-
-def _scales(config: ViTConfig) -> Iterator[Setting]:
     stated = config.attention_scale or config.head_dim**-0.5
     scales = {
         "head_dim ** -0.5": config.head_dim**-0.5,
         "embed_dim ** -0.5": config.embed_dim**-0.5,
         "1": 1.0,
-        "1 / head_dim": 1 / config.head_dim,
+        "1 / head_dim": 1 / config.head_dim,  # muP: Yang et al., https://arxiv.org/abs/2203.03466
     }
     for words, scale in scales.items():
         if scale != stated:
@@ -192,9 +177,11 @@ def _poolings(config: ViTConfig) -> Iterator[Setting]:
                 yield f"pool_include_prefix is {prefix}, not {not prefix}", changes
 
 
-def _rearrangements(config: ViTConfig, weights: Weights, layer: str) -> Iterator[Rearrangement]:
+def _rearrangements(
+    config: ViTConfig, weights: Weights, part: str, number: int | None
+) -> Iterator[Rearrangement]:
     """Weights laid out in another way, in places where shapes would not show it."""
-    part, block = _part_of(layer), f"blocks.{block_of(layer)}"
+    block = f"blocks.{number}"
     match part:
         case "patch_embed":
             yield from _patches(weights)
@@ -231,25 +218,19 @@ def _positions(config: ViTConfig, weights: Weights) -> Iterator[Rearrangement]:
     if not config.learned_positions:
         return
     name = "pos_embed"
-    table = weights[name]
-    prefix = config.num_prefix_positions
+    table, prefix = weights[name], config.num_prefix_positions
+    before, grid = table[:, :prefix], table[:, prefix:]
     down, across = config.grid_size
-    grid = table[:, prefix:].reshape(1, across, down, -1).transpose(1, 2).flatten(1, 2)
-    yield f"{name} is column by column, not row by row", {name: _joined(table, prefix, grid)}
+    turned = grid.reshape(1, across, down, -1).transpose(1, 2).flatten(1, 2)
+    yield f"{name} is column by column, not row by row", {name: torch.cat((before, turned), 1)}
     for step, where in ((1, "previous"), (-1, "next")):
-        moved = _joined(table, prefix, table[:, prefix:].roll(step, 1))
+        moved = torch.cat((before, grid.roll(step, 1)), 1)
         yield f"{name} is off by one: each patch has that of the {where} one", {name: moved}
     if prefix:
-        rows = table.roll(prefix, 1)
-        yield f"{name} has the class position last, not first", {name: rows}
-        rows = table.roll(-prefix, 1)
-        yield f"{name} has the class position first, not last", {name: rows}
-        zero = _joined(table * 0, prefix, table[:, prefix:])
+        yield f"{name} has the class position last, not first", {name: table.roll(prefix, 1)}
+        yield f"{name} has the class position first, not last", {name: table.roll(-prefix, 1)}
+        zero = torch.cat((before * 0, grid), 1)
         yield f"{name} has a class position where the reference has none", {name: zero}
-
-
-def _joined(table: Tensor, prefix: int, grid: Tensor) -> Tensor:
-    return torch.cat((table[:, :prefix], grid), dim=1)
 
 
 def _qkv(config: ViTConfig, weights: Weights, name: str) -> Iterator[Rearrangement]:
@@ -264,7 +245,10 @@ def _qkv(config: ViTConfig, weights: Weights, name: str) -> Iterator[Rearrangeme
     sizes = {"qkv": 3, "head": config.num_heads, "dim": config.head_dim}
     for order in (("head", "qkv", "dim"), ("head", "dim", "qkv"), ("qkv", "dim", "head")):
         back = [order.index(axis) for axis in sizes]
-        changed = {key: _reordered(weights[key], [sizes[a] for a in order], back) for key in both}
+        changed = {}
+        for key in both:
+            split = weights[key].reshape(*(sizes[a] for a in order), *weights[key].shape[1:])
+            changed[key] = split.permute(*back, *range(3, split.ndim)).flatten(0, 2)
         yield f"the rows of {name} are ({' '.join(order)}), not (qkv head dim)", changed
     weight = f"{name}.weight"
     rows, columns = parts[weight][0].shape
@@ -285,12 +269,6 @@ def _joined_heads(config: ViTConfig, weights: Weights, name: str) -> Iterator[Re
     by_channel = weights[name].reshape(-1, dim, heads).transpose(1, 2)
     yield "the heads are joined (dim head), not (head dim)", {name: by_channel.flatten(1)}
     yield "the heads are joined in reverse", {name: columns.flip(1).flatten(1)}
-
-
-def _reordered(rows: Tensor, sizes: list[int], back: list[int]) -> Tensor:
-    """Rows (in the order that the axes have now) to (qkv head dim)."""
-    split = rows.reshape(*sizes, *rows.shape[1:])
-    return split.permute(*back, *range(3, split.ndim)).flatten(0, 2)
 
 
 def _transposed(weights: Weights, name: str) -> Iterator[Rearrangement]:

@@ -4,9 +4,9 @@ Noise is given to both as numbers. A deployed model is given files, and a resize
 changes more than any rounding.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.comparison import Comparison, compare_outputs, largest
+from vitconvert.comparison import compare_outputs, largest
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
+from vitconvert.parity.report import Findings
 from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs import program_of
@@ -41,19 +42,7 @@ class Images:
     preprocess: Callable[[Image.Image], object] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnImages:
-    """The result on the user's images.
-
-    Attributes:
-        comparisons: One for each output.
-        notes: How they were prepared, how far pixels are apart, and what could not be compared.
-        not_tested: What they did not show, in sentences.
-    """
-
-    comparisons: tuple[Comparison, ...] = ()
-    notes: tuple[str, ...] = ()
-    not_tested: tuple[str, ...] = ("preprocessing of images (--images compares it)",)
+NO_IMAGES = Findings(not_tested=("preprocessing of images (--images compares it)",))
 
 
 def of_both_checkpoints(
@@ -118,40 +107,13 @@ def _both_or_one(
     return tested or known, reference or known
 
 
-@dataclass
-class _Tally:
-    """The results so far, image by image."""
-
-    mine: list[Mapping[str, Tensor]] = field(default_factory=list)
-    theirs: list[Mapping[str, Tensor]] = field(default_factory=list)
-    apart: float = 0.0
-    worst: str = ""
-    failures: list[str] = field(default_factory=list)
-
-    def add(
-        self, file: Path | Image.Image, sides: Sides, preparations: tuple[Preparation, Preparation]
-    ) -> None:
-        if isinstance(file, Path) and file.is_dir():
-            raise UsageError("There are no images in this folder.")
-        with nullcontext(file) if isinstance(file, Image.Image) else open_image(file) as image:
-            mine, theirs = (each.prepare(image).float() for each in preparations)
-        if mine.shape != theirs.shape:
-            raise UsageError(f"it becomes {tuple(mine.shape)} here and {tuple(theirs.shape)} there")
-        if (apart := largest(mine - theirs)) > self.apart:
-            self.apart, self.worst = apart, _name_of(file)
-        tested, reference = sides.both
-        outputs = run(tested, mine[None]).outputs, run(reference, theirs[None]).outputs
-        self.mine.append(outputs[0])
-        self.theirs.append(outputs[1])
-
-
 def compare_on_images(
     images: Images,
     sides: Sides,
     preparations: tuple[Preparation, Preparation],
     *,
     tolerance: float,
-) -> OnImages:
+) -> Findings:
     """Run both on each image, in float32, and compare pixels and outputs.
 
     Args:
@@ -163,27 +125,50 @@ def compare_on_images(
     Raises:
         UsageError: None of the images could be compared.
     """
-    files, tally = iter(images.files), _Tally()
+    files, failures = iter(images.files), []
+    mine: list[Mapping[str, Tensor]] = []
+    theirs: list[Mapping[str, Tensor]] = []
+    apart, worst = 0.0, ""
     for file in islice(files, MOST):
+        name = _name_of(file)
         try:
-            tally.add(file, sides, preparations)
+            x, y = _pixels(file, preparations)
+            if (largest_here := largest(x - y)) > apart:
+                apart, worst = largest_here, name
+            outputs = run(sides.tested, x[None]).outputs, run(sides.reference, y[None]).outputs
         except VitConvertError as error:
-            reason = error.evidence.get("raised", error.fact)
-            tally.failures.append(f"{_name_of(file)}: {reason}")
+            failures.append(f"{name}: {error.evidence.get('raised', error.fact)}")
         except Exception as error:  # the user's own code may raise anything
-            tally.failures.append(f"{_name_of(file)}: {printable(what_was_raised(error))}")
-    if not tally.mine:
+            failures.append(f"{name}: {printable(what_was_raised(error))}")
+        else:
+            mine.append(outputs[0])
+            theirs.append(outputs[1])
+    if not mine:
         raise UsageError(
             "None of the images could be compared.",
-            details=tally.failures[:_SHOWN] or ["no images were found"],
+            details=failures[:_SHOWN] or ["no images were found"],
         )
     left_over = next(files, None) is not None
-    same = preparations[0] is preparations[1]
-    return OnImages(
+    count = f"{len(mine)} of the first {MOST}" if left_over else str(len(mine))
+    tested, reference = preparations
+    same = tested is reference
+    if same:
+        only = "of the other side, nothing says how"
+        notes = [f"images: {count}, prepared by {tested.name} for both sides: {only}"]
+    else:
+        notes = [f"images: {count}, prepared by {tested.name} and by {reference.name}"]
+        pixels = f"largest difference of pixels {apart:.2g} in {worst}"
+        notes.append(f"preprocessing: {pixels if apart else 'bit-equal pixels'}")
+    if apart and tested.steps and reference.steps:
+        notes += [f"preprocessing: {one}" for one in tested.steps.differences(reference.steps)]
+    notes += [f"not compared: {failure}" for failure in failures[:_SHOWN]]
+    if len(failures) > _SHOWN:
+        notes.append(f"not compared: {len(failures) - _SHOWN} more images")
+    return Findings(
         comparisons=tuple(
             compare_outputs(
-                torch.cat([outputs[name] for outputs in tally.mine]),
-                torch.cat([outputs[other] for outputs in tally.theirs]),
+                torch.cat([outputs[name] for outputs in mine]),
+                torch.cat([outputs[other] for outputs in theirs]),
                 images=KIND,
                 dtype="float32",
                 output=name,
@@ -191,32 +176,22 @@ def compare_on_images(
             )
             for name, other in sides.pairs.items()
         ),
-        notes=tuple(_notes(tally, preparations, left_over=left_over)),
+        notes=tuple(notes),
         not_tested=("preprocessing of images: both sides took the same",) if same else (),
     )
 
 
-def _notes(
-    tally: _Tally, preparations: tuple[Preparation, Preparation], *, left_over: bool
-) -> Iterator[str]:
-    tested, reference = preparations
-    count = f"{len(tally.mine)} of the first {MOST}" if left_over else str(len(tally.mine))
-    if tested is reference:
-        only = "of the other side, nothing says how"
-        yield f"images: {count}, prepared by {tested.name} for both sides: {only}"
-    else:
-        yield f"images: {count}, prepared by {tested.name} and by {reference.name}"
-        if tally.apart:
-            yield f"preprocessing: largest difference of pixels {tally.apart:.2g} in {tally.worst}"
-        else:
-            yield "preprocessing: bit-equal pixels"
-    if tally.apart and tested.steps and reference.steps:
-        for difference in tested.steps.differences(reference.steps):
-            yield f"preprocessing: {difference}"
-    shown = tally.failures[:_SHOWN]
-    yield from (f"not compared: {failure}" for failure in shown)
-    if len(tally.failures) > len(shown):
-        yield f"not compared: {len(tally.failures) - len(shown)} more images"
+def _pixels(
+    file: Path | Image.Image, preparations: tuple[Preparation, Preparation]
+) -> tuple[Tensor, Tensor]:
+    """An image as each side reads it."""
+    if isinstance(file, Path) and file.is_dir():
+        raise UsageError("There are no images in this folder.")
+    with nullcontext(file) if isinstance(file, Image.Image) else open_image(file) as image:
+        mine, theirs = (each.prepare(image).float() for each in preparations)
+    if mine.shape != theirs.shape:
+        raise UsageError(f"it becomes {tuple(mine.shape)} here and {tuple(theirs.shape)} there")
+    return mine, theirs
 
 
 def _name_of(file: Path | Image.Image) -> str:

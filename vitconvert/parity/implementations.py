@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
+from vitconvert.programs import explained_refusal
 from vitconvert.programs.reference import Reference
 from vitconvert.programs.taps import OUTPUT, Tap, Taps, canonical_taps, record
 
@@ -30,6 +32,9 @@ _OUTPUT_NAMES = {
     "image_embeds": OUTPUT,
 }
 """Name of an output in other projects -> its name here."""
+
+LAYER_OF_OUTPUT = {OUTPUT: OUTPUT, TOKENS: "norm", FEATURES: "features"}
+"""An output of the ViT -> the layer that it is."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +100,28 @@ def of_vit(
         taps.pop("features", None)
 
     def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
-        return partial(_run_vit, in_dtype(model, dtype), reads, taps)
+        ready = in_dtype(model, dtype)
+        compute = ready if reads == OUTPUT else ready.forward_features
+
+        def run(images: Tensor) -> Run:
+            layers = record(ready, taps, partial(compute, images))
+            outputs = {name: layers[at] for name, at in LAYER_OF_OUTPUT.items() if at in layers}
+            return Run(outputs, layers)
+
+        return run
 
     return Implementation(name=name, prepare=prepare, vit=model, taps=taps, reads=reads)
 
 
-def _run_vit(model: ViT, reads: str, taps: Taps, images: Tensor) -> Run:
-    compute = model if reads == OUTPUT else model.forward_features
-    layers = record(model, taps, partial(compute, images))
-    named = {OUTPUT: OUTPUT, TOKENS: "norm", FEATURES: "features"}
-    return Run({name: layers[layer] for name, layer in named.items() if layer in layers}, layers)
-
-
-def of_reference(reference: Reference) -> Implementation:
-    """A project's own model."""
+def of_reference(reference: Reference, checkpoint: Checkpoint) -> Implementation:
+    """The model of the checkpoint's own project, which may refuse its config.json on running."""
 
     def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
         model = in_dtype(reference.model, dtype)
 
         def run(images: Tensor) -> Run:
-            layers = record(model, reference.taps, partial(reference.run, model, images))
+            with explained_refusal(checkpoint):
+                layers = record(model, reference.taps, partial(reference.run, model, images))
             return Run({OUTPUT: layers[OUTPUT]}, layers)
 
         return run
@@ -129,19 +136,18 @@ def of_module(module: nn.Module, *, name: str, taps: Mapping[str, Tap]) -> Imple
         model = in_dtype(module, dtype)
 
         def run(images: Tensor) -> Run:
-            results: list[Any] = []
-            layers = record(model, taps, lambda: _first(results, model(images)))
-            return Run(named_outputs(results[0], name), layers)
+            outputs: dict[str, Tensor] = {}
+
+            def compute() -> Tensor:
+                outputs.update(named_outputs(model(images), name))
+                return next(iter(outputs.values()))
+
+            layers = record(model, taps, compute)
+            return Run(outputs, layers)
 
         return run
 
     return Implementation(name=name, prepare=prepare, taps=taps)
-
-
-def _first(results: list[Any], result: Any) -> Tensor:
-    """Keep all that a module returned; the tensor that counts as its output."""
-    results.append(result)
-    return next(iter(named_outputs(result, "the module").values()))
 
 
 def of_function(function: Callable[..., Any], *, name: str, takes_numpy: bool) -> Implementation:

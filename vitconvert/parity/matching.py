@@ -5,7 +5,7 @@ is which norm or projection. What passes these is the same in any ViT whose bloc
 norm, however the code around them is written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -146,24 +146,20 @@ def _laid_out(module: nn.Module, tap: Tap) -> Tap:
     return Tap(tap.module, tap.input, channels_last=not isinstance(module, nn.Conv2d))
 
 
-def other_blocks(match: Match, config: ViTConfig) -> Iterator[tuple[str, str]]:
-    """How many blocks a module has, if the ViT of a configuration has more or fewer."""
-    assert match.binding is not None
-    names = (name.split(".") for name in match.binding.links)
-    found = {int(parts[1]) for parts in names if parts[0] == "blocks"}
-    if len(found) != config.depth:
-        yield "blocks", f"{len(found)}, and {config.depth} in what it is compared with"
-
-
-def other_shapes(match: Match, config: ViTConfig) -> Iterator[tuple[str, str]]:
+def other_shapes(match: Match, config: ViTConfig) -> dict[str, str]:
     """The module's tensors that would have another shape in the ViT of a configuration."""
     assert match.binding is not None
     sizes = Sizes(config.axes(), {})
-    links = (link for links in match.binding.links.values() for link in links)
-    for name, axes in {link.theirs: link.their_axes for link in links if link.theirs}.items():
-        found, wanted = match.binding.shapes[name], sizes.shape(axes)
-        if found != wanted:
-            yield match.prefix + name, f"{found}, and {wanted} in what it is compared with"
+    links = (link for links in match.binding.links.values() for link in links if link.theirs)
+    shapes = {
+        link.theirs: (match.binding.shapes[link.theirs], sizes.shape(link.their_axes))
+        for link in links
+    }
+    return {
+        match.prefix + name: f"{found}, and {wanted} in what it is compared with"
+        for name, (found, wanted) in shapes.items()
+        if found != wanted
+    }
 
 
 def canonical_tensors(module: nn.Module, match: Match, config: ViTConfig) -> dict[str, Tensor]:

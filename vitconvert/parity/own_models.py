@@ -16,8 +16,7 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.comparison import TOLERANCE, Divergence
 from vitconvert.errors import NotRepresentable, UsageError, nearest, some
 from vitconvert.model import ViT
-from vitconvert.parity.diagnosis import UNKNOWN
-from vitconvert.parity.images import Images, OnImages, compare_on_images, of_own_models
+from vitconvert.parity.images import NO_IMAGES, Images, compare_on_images, of_own_models
 from vitconvert.parity.implementations import (
     Implementation,
     name_of,
@@ -30,13 +29,12 @@ from vitconvert.parity.matching import (
     canonical_tensors,
     match_by_layers,
     match_by_tensors,
-    other_blocks,
     other_shapes,
 )
-from vitconvert.parity.report import ParityReport
-from vitconvert.parity.sides import NOISE, find_comparable, in_order, raised_by_user, run
+from vitconvert.parity.report import UNKNOWN, Findings, ParityReport
+from vitconvert.parity.sides import NOISE, matched, raised_by_user, run
 from vitconvert.parity.untested import unseen_of_models
-from vitconvert.parity.verification import check_arguments, verify_checkpoint
+from vitconvert.parity.verification import check_dtypes, verify_checkpoint
 from vitconvert.preprocessing.sample_images import edge_images, sampled_images
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import block_of
@@ -80,7 +78,7 @@ def verify_model(
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
         MissingFact: There are images of the user's, and nothing says how to prepare them.
     """
-    check_arguments(batch, dtypes, lower=False)
+    check_dtypes(dtypes, lower=False)
     models = _Models(tested, against)
     checkpoint, notes = models.checkpoint, []
     if checkpoint is not None:
@@ -92,15 +90,21 @@ def verify_model(
         drawn = _draw(models, image_size, in_channels, seed, batch)
         match = _match(models, options or ReadOptions(), layers)
         both = _implementations(models, match, drawn[NOISE])
-        weights = _compare_weights(models, match)
-        comparable = find_comparable(*both, drawn, in_order(dtypes))
-        found, sides = comparable.compare(tolerance), comparable.sides
-        seen = OnImages()
+        differing, told = _differing_weights(models, match)
+        sides = matched(*both, drawn, dtypes)
+        found = sides.compare(tolerance)
+        on_images = NO_IMAGES
         if images is not None:
-            prepared = of_own_models(models.both, images.preprocess)
-            seen = compare_on_images(images, sides, prepared, tolerance=tolerance)
+            prepared = of_own_models((tested, against), images.preprocess)
+            on_images = compare_on_images(images, sides, prepared, tolerance=tolerance)
+    departs = found.first_divergence
+    before = Findings(
+        first_divergence=departs and _with_weights(departs, differing),
+        notes=(*notes, *match.notes, *told),
+        not_tested=unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
+    )
     alone = "vitconvert's ViT alone"
-    own = [f"{side.name} (your code)" for side in sides.both if side.vit is None]
+    own = [f"{s.name} (your code)" for s in (sides.tested, sides.reference) if s.vit is None]
     stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
     return ParityReport(
         source=checkpoint.located.reference
@@ -108,16 +112,9 @@ def verify_model(
         else sides.tested.name,
         against=checkpoint.located.reference if checkpoint and against is checkpoint else "",
         reference=sides.reference.name,
-        comparisons=(*found.comparisons, *seen.comparisons),
-        layers=tuple(found.layers),
-        first_divergence=found.divergence and weights.named_in(found.divergence),
-        notes=(*notes, *match.notes, *weights.notes, *comparable.notes, *seen.notes),
         executed=f"Executed: {' and '.join(own) or alone}.{stored}",
-        not_tested=(
-            *unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
-            *seen.not_tested,
-        ),
         tolerance=tolerance,
+        **vars(before + found + on_images),
     )
 
 
@@ -128,15 +125,11 @@ class _Models:
     tested: Model
     against: Model
 
-    @property
-    def both(self) -> tuple[Model, Model]:
-        """The tested one first."""
-        return self.tested, self.against
-
     @functools.cached_property
     def checkpoint(self) -> Checkpoint | None:
         """The one that is a checkpoint."""
-        return next((model for model in self.both if isinstance(model, Checkpoint)), None)
+        both = (self.tested, self.against)
+        return next((model for model in both if isinstance(model, Checkpoint)), None)
 
     @functools.cached_property
     def vit(self) -> ViT | None:
@@ -148,7 +141,8 @@ class _Models:
     @property
     def modules(self) -> list[nn.Module]:
         """Modules of the user's own."""
-        return [m for m in self.both if isinstance(m, nn.Module) and m is not self.vit]
+        both = (self.tested, self.against)
+        return [m for m in both if isinstance(m, nn.Module) and m is not self.vit]
 
 
 def _draw(
@@ -220,53 +214,45 @@ def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
     return of_function(function, name=name, takes_numpy=False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Weights:
-    """Canonical names of tensors in which a module and the ViT hold other numbers."""
-
-    differing: Sequence[str] = ()
-    notes: tuple[str, ...] = ()
-
-    def named_in(self, divergence: Divergence) -> Divergence:
-        """With those that belong to the block, or the part, that ends with its layer."""
-        block = block_of(divergence.layer)
-        if not (others := [name for name in self.differing if block_of(name) == block]):
-            return divergence
-        held = f"it holds other numbers in {some(others)}"
-        known = divergence.cause != UNKNOWN
-        return replace(divergence, cause=f"{divergence.cause}; {held}" if known else held)
-
-
-def _compare_weights(models: _Models, match: Match) -> _Weights:
+def _differing_weights(models: _Models, match: Match) -> tuple[Sequence[str], Sequence[str]]:
+    """Canonical names of tensors in which a module and the ViT hold other numbers; and notes."""
     vit = models.vit
     if vit is None or match.binding is None:
-        return _Weights()
-    if others := dict(other_blocks(match, vit.config)):
-        raise _other_sizes(others)
-    try:
-        own = canonical_tensors(models.modules[0], match, vit.config)
-    except NotRepresentable as error:
-        return _Weights(notes=(f"its weights are not compared: {error.fact}",))
-    except RuntimeError as error:  # one of them cannot be laid out so
-        sizes = dict(other_shapes(match, vit.config)) or {"problem": str(error)}
-        raise _other_sizes(sizes) from None
+        return (), ()
+    sizes: Mapping[str, str] = {}
+    blocks = len({block_of(name) for name in match.binding.links} - {None})
+    if blocks != vit.config.depth:
+        sizes = {"blocks": f"{blocks}, and {vit.config.depth} in what it is compared with"}
+    else:
+        try:
+            own = canonical_tensors(models.modules[0], match, vit.config)
+        except NotRepresentable as error:
+            return (), (f"its weights are not compared: {error.fact}",)
+        except RuntimeError as error:  # one of them cannot be laid out so
+            sizes = other_shapes(match, vit.config) or {"problem": str(error)}
+    if sizes:
+        raise UsageError(
+            "The module has other sizes than what it is compared with.",
+            evidence=dict([*sizes.items()][:3]),
+            hint="build it with the sizes of the checkpoint, or compare it with another.",
+        )
     theirs = vit.state_dict()
     if lacking := sorted(theirs.keys() - own.keys()):
-        fact = f"the module has no tensors for {some(lacking)}"
-        return _Weights(differing=lacking, notes=(fact,))
+        return lacking, (f"the module has no tensors for {some(lacking)}",)
     differing = [name for name in theirs if not torch.equal(own[name], theirs[name])]
     if not differing:
-        return _Weights(notes=("all its weights are the checkpoint's, bit by bit",))
-    fact = f"its weights are not all the checkpoint's: {some(differing)} differ"
-    return _Weights(differing=differing, notes=(fact,))
+        return (), ("all its weights are the checkpoint's, bit by bit",)
+    return differing, (f"its weights are not all the checkpoint's: {some(differing)} differ",)
 
 
-def _other_sizes(found: Mapping[str, str]) -> UsageError:
-    return UsageError(
-        "The module has other sizes than what it is compared with.",
-        evidence=dict([*found.items()][:3]),
-        hint="build it with the sizes of the checkpoint, or compare it with another.",
-    )
+def _with_weights(divergence: Divergence, differing: Sequence[str]) -> Divergence:
+    """With the tensors that differ in the block, or the part, that ends with its layer."""
+    block = block_of(divergence.layer)
+    if not (others := [name for name in differing if block_of(name) == block]):
+        return divergence
+    held = f"it holds other numbers in {some(others)}"
+    known = divergence.cause != UNKNOWN
+    return replace(divergence, cause=f"{divergence.cause}; {held}" if known else held)
 
 
 def build_own_model(reference: str) -> Callable[..., Any]:
@@ -285,7 +271,21 @@ def build_own_model(reference: str) -> Callable[..., Any]:
         raise UsageError(
             f"{reference!r} names no model.", hint="write it as team.models:build_vit."
         )
-    found = _found(module_name, path)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:  # whatever runs as it is imported
+        raise raised_by_user(f"{module_name} cannot be imported.", error) from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            like = nearest(name, vars(found), 3) if hasattr(found, "__dict__") else []
+            raise UsageError(
+                f"{module_name} has no {path!r}.",
+                evidence={"names like it": ", ".join(like) or "none"},
+            )
+        found = getattr(found, name)
     if isinstance(found, nn.Module):
         return found
     if not callable(found):
@@ -302,25 +302,6 @@ def build_own_model(reference: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], built)
 
 
-def _found(module_name: str, path: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever runs as it is imported
-        raise raised_by_user(f"{module_name} cannot be imported.", error) from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            like = nearest(name, vars(found), 3) if hasattr(found, "__dict__") else []
-            raise UsageError(
-                f"{module_name} has no {path!r}.",
-                evidence={"names like it": ", ".join(like) or "none"},
-            )
-        found = getattr(found, name)
-    return found
-
-
 def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
     """Give a module the tensors of a checkpoint, if it has their names; what was done, in words.
 
@@ -334,8 +315,16 @@ def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
     kept = "it keeps the weights that it was built with"
     if not isinstance(model, nn.Module):
         return f"a function: {kept}"
-    tensors = _tensors_for(model, checkpoint)
-    names = model.state_dict().keys()
+    names, weights = model.state_dict().keys(), checkpoint.weights
+    keys, prefix = [*weights.recognised.binding.shapes], weights.recognised.prefix
+    if not any(prefix + key in names for key in keys):
+        prefix = ""  # of a wrapper, which the module does not have
+    # What plays no part in a ViT is left out if the module has no place for it.
+    tensors = {
+        prefix + key: weights.read(key)
+        for key in keys
+        if prefix + key in names or key not in checkpoint.ledger.ignored
+    }
     if not names & tensors.keys():
         return f"the checkpoint has none of its tensors' names: {kept}"
     lacking, left = sorted(names - tensors.keys()), sorted(tensors.keys() - names)
@@ -355,17 +344,3 @@ def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
         fact = "The module does not take the tensors of the checkpoint."
         raise UsageError(fact, details=problems) from None
     return f"the {len(tensors)} tensors of the checkpoint were loaded into it, all by name"
-
-
-def _tensors_for(model: nn.Module, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The tensors of a file by its own names, with a wrapper's prefix if the module has it too.
-
-    Those that play no part in a ViT are left out if the module has no place for them.
-    """
-    names, weights = model.state_dict().keys(), checkpoint.weights
-    keys = list(weights.recognised.binding.shapes)
-    prefix = weights.recognised.prefix
-    if not any(prefix + key in names for key in keys):
-        prefix = ""
-    kept = [key for key in keys if prefix + key in names or key not in checkpoint.ledger.ignored]
-    return {prefix + key: weights.read(key) for key in kept}

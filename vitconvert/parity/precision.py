@@ -22,10 +22,13 @@ from vitconvert.comparison import (
 )
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import of_vit
-from vitconvert.parity.report import Precision
+from vitconvert.parity.report import Findings, Precision
 from vitconvert.programs.taps import OUTPUT
 
 LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_NOT_JUDGED = (
+    "float16 and bfloat16 are measured and not judged; another processor rounds at other places"
+)
 
 
 def too_large(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[str, ...]:
@@ -44,8 +47,13 @@ class LargestValue:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Look at each output inside."""
+
+        def look(name: str, _: nn.Module, __: object, output: object) -> None:
+            if isinstance(output, Tensor) and (value := largest(output)) > self.value:
+                self.value, self.module = value, name or "the whole model"
+
         handles = [
-            module.register_forward_hook(partial(self._look, name))
+            module.register_forward_hook(partial(look, name))
             for name, module in model.named_modules()
         ]
         try:
@@ -53,10 +61,6 @@ class LargestValue:
         finally:
             for handle in handles:
                 handle.remove()
-
-    def _look(self, name: str, _: nn.Module, __: object, output: object) -> None:
-        if isinstance(output, Tensor) and (value := largest(output)) > self.value:
-            self.value, self.module = value, name or "the whole model"
 
 
 @dataclass
@@ -80,40 +84,38 @@ class _Measured:
             apart = relative_difference(values, exact[layer])
             self.layers[layer] = max(apart, self.layers.get(layer, 0.0))
             infinite, nan = self.lost.get(layer, (0, 0))
-            self.lost[layer] = (
-                infinite + int(values.isinf().sum()),
-                nan + int(values.isnan().sum()),
-            )
+            infinite, nan = infinite + int(values.isinf().sum()), nan + int(values.isnan().sum())
+            self.lost[layer] = (infinite, nan)
 
-    def precision(self, checkpoint: Checkpoint, most: LargestValue) -> Precision:
-        dtype = LOWER[self.dtype]
+    def findings(self, checkpoint: Checkpoint, most: LargestValue) -> Findings:
         overflow = next((layer for layer, lost in self.lost.items() if any(lost)), "")
         infinite, nan = self.lost.get(overflow, (0, 0))
-        return Precision(
+        precision = Precision(
             dtype=self.dtype,
-            limit=torch.finfo(dtype).max,
+            limit=torch.finfo(LOWER[self.dtype]).max,
             largest=most.value,
             module=most.module,
             overflow=overflow,
             infinite=infinite,
             nan=nan,
-            weights=too_large(checkpoint.tensors, dtype),
+            weights=too_large(checkpoint.tensors, LOWER[self.dtype]),
             problem=self.problem,
         )
-
-
-@dataclass(frozen=True)
-class LowerPrecision:
-    """The part of a report on dtypes of fewer bits."""
-
-    comparisons: tuple[Comparison, ...] = ()
-    layers: tuple[LayerDifference, ...] = ()
-    precision: tuple[Precision, ...] = ()
+        if self.problem:
+            return Findings(precision=(precision,))
+        return Findings(
+            comparisons=tuple(self.comparisons),
+            layers=tuple(
+                LayerDifference(layer=layer, dtype=self.dtype, relative=relative)
+                for layer, relative in self.layers.items()
+            ),
+            precision=(precision,),
+        )
 
 
 def measure_precision(
     checkpoint: Checkpoint, images: Mapping[str, Tensor], dtypes: Iterable[str]
-) -> LowerPrecision:
+) -> Findings:
     """Run a checkpoint in each dtype and in float64, on the same images.
 
     Two models are in memory at a time, and the layers of one kind of images.
@@ -123,34 +125,23 @@ def measure_precision(
         images: Batches by kind, in float64.
         dtypes: Keys of `LOWER`.
     """
-    found = {dtype: _Measured(dtype) for dtype in LOWER if dtype in dtypes}
+
+    def layers(model: ViT, batch: Tensor) -> Mapping[str, Tensor]:
+        return of_vit(model, name="vitconvert").prepare(batch.dtype)(batch).layers
+
+    measured = [_Measured(dtype) for dtype in LOWER if dtype in dtypes]
     model, most = build_model(checkpoint, dtype=torch.float64), LargestValue()
     for kind, batch in images.items():
         with most.watching(model):
-            exact = _layers(model, batch)
-        for dtype, measured in found.items():
-            if measured.problem:
+            exact = layers(model, batch)
+        for one in measured:
+            if one.problem:
                 continue
+            dtype = LOWER[one.dtype]
             try:
-                measured.add(kind, _lower_layers(checkpoint, dtype, batch), exact)
+                lower = layers(build_model(checkpoint, dtype=dtype), batch.to(dtype))
+                one.add(kind, lower, exact)
             except RuntimeError as error:  # "not implemented for 'Half'"
-                measured.problem = f"{type(error).__name__}: {error}".partition("\n")[0]
-    good = [measured for measured in found.values() if not measured.problem]
-    return LowerPrecision(
-        comparisons=tuple(comparison for one in good for comparison in one.comparisons),
-        layers=tuple(
-            LayerDifference(layer=layer, dtype=one.dtype, relative=relative)
-            for one in good
-            for layer, relative in one.layers.items()
-        ),
-        precision=tuple(one.precision(checkpoint, most) for one in found.values()),
-    )
-
-
-def _lower_layers(checkpoint: Checkpoint, dtype: str, images: Tensor) -> Mapping[str, Tensor]:
-    model = build_model(checkpoint, dtype=LOWER[dtype])
-    return _layers(model, images.to(LOWER[dtype]))
-
-
-def _layers(model: ViT, images: Tensor) -> Mapping[str, Tensor]:
-    return of_vit(model, name="vitconvert").prepare(images.dtype)(images).layers
+                one.problem = f"{type(error).__name__}: {error}".partition("\n")[0]
+    found = (one.findings(checkpoint, most) for one in measured)
+    return sum(found, Findings(notes=(_NOT_JUDGED,)))

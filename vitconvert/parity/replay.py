@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.comparison import TOLERANCE, fingerprint
-from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, some
 from vitconvert.model import ViT
 from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, digest, numbers_of
@@ -21,17 +20,15 @@ from vitconvert.parity.matching import (
     match_by_tensors,
 )
 from vitconvert.parity.own_models import Model, own_function
-from vitconvert.parity.report import ParityReport
-from vitconvert.parity.sides import NOISE, find_comparable, in_order
+from vitconvert.parity.report import Findings, ParityReport
+from vitconvert.parity.sides import NOISE, matched
 from vitconvert.parity.untested import unseen_of_models
-from vitconvert.parity.verification import check_arguments, verify_checkpoint
+from vitconvert.parity.verification import check_dtypes, verify_checkpoint
 from vitconvert.preprocessing.sample_images import normalisation
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, canonical_taps
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
-
-_UNUSED = "nothing of it was, nor of the project that it was proved with"
 
 
 def record(
@@ -43,14 +40,13 @@ def record(
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
         UsageError: The images would be too large, or the outputs are not finite.
     """
-    check_arguments(batch, ["float64"])
     drawn = _drawn(checkpoint, seed, batch)
     report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
     report.raise_if_failed()
     model = build_model(checkpoint)
     images = drawn.images()
     with isolated():
-        side = of_vit(model, name="vitconvert's ViT", taps=recorded_taps(model.config.depth))
+        side = of_vit(model, name="vitconvert's ViT", taps=_recorded_taps(model.config.depth))
         run = side.prepare(torch.float64)
         layers = {kind: run(batch).layers for kind, batch in images.items()}
         shapes = {k: tuple(x.shape[1:]) for k, x in layers["noise"].items() if x.ndim > 2}
@@ -58,7 +54,13 @@ def record(
             kind: {name: digest(x) if name in shapes else x for name, x in found.items()}
             for kind, found in layers.items()
         }
-    _check_finite(kept)
+    for kind, layers_kept in kept.items():
+        for name, values in layers_kept.items():
+            if not values.isfinite().all():
+                raise UsageError(
+                    "The model gives numbers that are NaN or infinite, which equal nothing.",
+                    evidence={"layer": name, "images": kind},
+                )
     return Golden(
         source=published(checkpoint.located.reference),
         verdict=report.verdict,
@@ -68,7 +70,7 @@ def record(
         drawn=drawn,
         images=fingerprint(images),
         not_tested=report.not_tested,
-        versions=own_versions(),
+        versions=_own_versions(),
         shapes=shapes,
         kept=kept,
     )
@@ -92,23 +94,13 @@ def _drawn(checkpoint: Checkpoint, seed: int, batch: int) -> Drawn:
     return drawn
 
 
-def recorded_taps(depth: int) -> dict[str, Tap]:
+def _recorded_taps(depth: int) -> dict[str, Tap]:
     """Where a model is recorded: where it is compared, and what its branches give on their own."""
     parts = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
     return canonical_taps(depth) | {f"{part}{BRANCH}": Tap(part) for part in parts}
 
 
-def _check_finite(kept: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for kind, layers in kept.items():
-        for name, values in layers.items():
-            if not values.isfinite().all():
-                raise UsageError(
-                    "The model gives numbers that are NaN or infinite, which equal nothing.",
-                    evidence={"layer": name, "images": kind},
-                )
-
-
-def own_versions() -> dict[str, str]:
+def _own_versions() -> dict[str, str]:
     """The packages that compute here; `reference` names the other side's."""
     return {"vitconvert": VERSION, "torch": torch.__version__, "numpy": np.__version__}
 
@@ -136,115 +128,94 @@ def verify_golden(
         UsageError: The model has other weights than those that were recorded, other images would
             be drawn, or the model does not run on them.
     """
-    check_arguments(golden.drawn.batch, dtypes, lower=False)
+    check_dtypes(dtypes, lower=False)
+    if layers and (isinstance(tested, Checkpoint | ViT) or not isinstance(tested, nn.Module)):
+        raise UsageError("`layers` names modules of a torch module, and there is none.")
     with isolated():
         images = golden.redrawn()
-        side = _side(tested, golden, images[NOISE], options or ReadOptions(), layers)
+        side = _tested(tested, golden, images[NOISE], options or ReadOptions(), layers)
+        name = side.implementation.name
         reference = golden.implementation(images, side.vit, side.match.ours)
-        comparable = find_comparable(side.tested, reference, images, in_order(dtypes))
-        if side.tested.vit:  # its other outputs are layers, too
-            sides = replace(comparable.sides, pairs={OUTPUT: OUTPUT})
-            comparable = replace(comparable, sides=sides)
-        found = comparable.compare(tolerance)
-    ran = side.tested.name if side.tested.vit else f"{side.tested.name} (your code)"
+        sides = matched(side.implementation, reference, images, dtypes)
+        if own := side.implementation.vit is not None:  # its other outputs are layers, too
+            sides = replace(sides, pairs={OUTPUT: OUTPUT})
+        found = sides.compare(tolerance)
     proved = (
         "when it was recorded, it was equal to"
         if golden.verdict == "equal"
         else "the golden outputs themselves are not verified:"
     )
-    return ParityReport(
-        source=tested.located.reference if isinstance(tested, Checkpoint) else side.tested.name,
-        reference=golden.title,
-        comparisons=tuple(found.comparisons),
-        layers=tuple(found.layers),
-        first_divergence=found.divergence,
-        notes=(
-            f"{proved} {golden.reference}",
-            _versions(golden),
-            *side.notes,
-            *side.match.notes,
-            *comparable.notes,
-        ),
-        executed=f"Executed: {ran}. The golden file holds numbers only: {_UNUSED}.",
-        not_tested=(
-            *side.unseen,
-            *unseen_of_models((side.tested.name, tested)),
-            *(f"when it was recorded: {fact}" for fact in golden.not_tested),
-        ),
-        tolerance=tolerance,
-    )
-
-
-def _versions(golden: Golden) -> str:
     then, now = (
         ", ".join(f"{package} {version}" for package, version in sorted(versions.items()))
-        for versions in (golden.versions, own_versions())
+        for versions in (golden.versions, _own_versions())
     )
-    return f"recorded with {then}; compared with {now}"
+    about = f"{proved} {golden.reference}", f"recorded with {then}; compared with {now}"
+    earlier = (f"when it was recorded: {fact}" for fact in golden.not_tested)
+    before = Findings(
+        notes=(*about, *side.found.notes, *side.match.notes),
+        not_tested=(*side.found.not_tested, *unseen_of_models((name, tested)), *earlier),
+    )
+    return ParityReport(
+        source=tested.located.reference if isinstance(tested, Checkpoint) else name,
+        reference=golden.title,
+        executed=f"Executed: {name if own else f'{name} (your code)'}. The golden file holds "
+        "numbers only: nothing of it was, nor of the project that it was proved with.",
+        tolerance=tolerance,
+        **vars(before + found),
+    )
+
+
+_SAME_WEIGHTS = Findings(notes=("all its weights are those that were recorded",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Side:
+class _Tested:
     """The tested model, and vitconvert's ViT of the same weights, where they are known."""
 
-    tested: Implementation
+    implementation: Implementation
     vit: ViT | None = None
     match: Match = field(default_factory=Match)
-    notes: tuple[str, ...] = ()
-    unseen: tuple[str, ...] = ()
+    found: Findings = _SAME_WEIGHTS
 
 
-def _side(
+def _tested(
     model: Model,
     golden: Golden,
     noise: Tensor,
     options: ReadOptions,
     layers: Mapping[str, str] | None,
-) -> _Side:
-    if layers and (isinstance(model, Checkpoint | ViT) or not isinstance(model, nn.Module)):
-        raise UsageError("`layers` names modules of a torch module, and there is none.")
+) -> _Tested:
     if isinstance(model, Checkpoint | ViT):
         vit = build_model(model) if isinstance(model, Checkpoint) else model
         _check_weights(vit.state_dict(), golden)
-        same = "all its weights are those that were recorded"
-        return _Side(tested=of_vit(vit, name="vitconvert's ViT"), notes=(same,))
-    if isinstance(model, nn.Module):
-        return _of_module(model, golden, options, layers)
-    unseen = (
-        "its layers, and whether its weights are those that were recorded (sha256 "
-        f"{golden.weights}): a function does not show them"
-    )
-    return _Side(tested=own_function(model, noise.float()), unseen=(unseen,))
-
-
-def _of_module(
-    module: nn.Module, golden: Golden, options: ReadOptions, layers: Mapping[str, str] | None
-) -> _Side:
-    blank = _blank(golden.config)
-    match = match_by_tensors(module, golden.config, options)
-    if layers:
-        named = match_by_layers(layers, module, blank)
-        match = replace(named, binding=match.binding, prefix=match.prefix)
-    tested = of_module(module, name=name_of(module), taps=match.theirs)
-    if match.binding is None:
-        unseen = "whether its weights are those that were recorded: no table names them"
-        return _Side(tested=tested, match=match, unseen=(unseen,))
-    weights = _canonical(module, match, blank)
-    _check_weights(weights, golden)
-    blank.load_state_dict(weights, strict=True, assign=True)
-    same = "all its weights are those that were recorded"
-    return _Side(tested=tested, vit=blank.eval(), match=match, notes=(same,))
-
-
-def _blank(config: ViTConfig) -> ViT:
-    """The model of a configuration, without numbers."""
+        return _Tested(implementation=of_vit(vit, name="vitconvert's ViT"))
+    if not isinstance(model, nn.Module):
+        unseen = (
+            "its layers, and whether its weights are those that were recorded (sha256 "
+            f"{golden.weights}): a function does not show them"
+        )
+        function = own_function(model, noise.float())
+        return _Tested(implementation=function, found=Findings(not_tested=(unseen,)))
     try:
-        return ViT(config, device="meta")
+        blank = ViT(golden.config, device="meta")
     except (RuntimeError, OverflowError) as error:  # its sizes are no model's
         raise UsageError(
             "The golden file says that the model has impossible sizes.",
             evidence={"problem": str(error)[:200]},
         ) from None
+    match = match_by_tensors(model, golden.config, options)
+    if layers:
+        named = match_by_layers(layers, model, blank)
+        match = replace(named, binding=match.binding, prefix=match.prefix)
+    implementation = of_module(model, name=name_of(model), taps=match.theirs)
+    if match.binding is None:
+        unseen = "whether its weights are those that were recorded: no table names them"
+        found = Findings(not_tested=(unseen,))
+        return _Tested(implementation=implementation, match=match, found=found)
+    weights = _canonical(model, match, blank)
+    _check_weights(weights, golden)
+    blank.load_state_dict(weights, strict=True, assign=True)
+    return _Tested(implementation=implementation, vit=blank.eval(), match=match)
 
 
 def _canonical(module: nn.Module, match: Match, blank: ViT) -> dict[str, Tensor]:

@@ -10,6 +10,8 @@ from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import ParityFailed
 from vitconvert.parity.page import framed, parity_page
 
+UNKNOWN = "unknown"  # the cause of a difference that no known mistake explains
+
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
@@ -48,6 +50,28 @@ class Precision:
             yield "weights", f"{self.weights[0]}{others} does not fit into {self.dtype}"
         count = f"first in {self.overflow} ({self.infinite} infinite, {self.nan} NaN)"
         yield "overflow", f"{self.dtype}: {count if self.overflow else 'none'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What one comparison adds to a report; the fields are those of `ParityReport`."""
+
+    comparisons: tuple[Comparison, ...] = ()
+    layers: tuple[LayerDifference, ...] = ()
+    precision: tuple[Precision, ...] = ()
+    first_divergence: Divergence | None = None
+    notes: tuple[str, ...] = ()
+    not_tested: tuple[str, ...] = ()
+
+    def __add__(self, other: "Findings") -> "Findings":
+        return Findings(
+            comparisons=self.comparisons + other.comparisons,
+            layers=self.layers + other.layers,
+            precision=self.precision + other.precision,
+            first_divergence=self.first_divergence or other.first_divergence,
+            notes=self.notes + other.notes,
+            not_tested=self.not_tested + other.not_tested,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +130,8 @@ class ParityReport:
         """Raise ParityFailed if the numbers disagree; a report of nothing compared passes."""
         if not self.verified or self.ok:
             return
+        cause = self.first_divergence.cause if self.first_divergence else UNKNOWN
+        stating = "--set (in Python, overrides={...}) states what the file cannot tell."
         raise ParityFailed(
             f"The model does not compute what {self.reference} computes.",
             evidence={
@@ -114,7 +140,7 @@ class ParityReport:
                 **_evidence(self.first_divergence),
             },
             details=[_line(comparison) for comparison in self.comparisons],
-            hint=_hint(self.first_divergence),
+            hint=None if cause == UNKNOWN else stating,
         )
 
     def summary(self) -> str:
@@ -187,12 +213,6 @@ def _evidence(divergence: Divergence | None) -> dict[str, object]:
         return {}
     where = f"{divergence.layer}, relative {divergence.relative:.1e} in {divergence.dtype}"
     return {"first departs": where, "likely cause": divergence.cause}
-
-
-def _hint(divergence: Divergence | None) -> str | None:
-    if divergence is None or divergence.cause == "unknown":
-        return None
-    return "--set (in Python, overrides={...}) states what the file cannot tell."
 
 
 def _jsonable(value: Any) -> Any:

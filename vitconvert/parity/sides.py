@@ -1,12 +1,12 @@
 """Two implementations on the same images: their outputs, their layers, and what explains a gap.
 
 One of the two may be the user's own code, which may refuse a batch of three, know no float64, or
-return several outputs: both are run once before they are measured.
+return several outputs: `matched` runs both once before they are measured.
 """
 
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from vitconvert.comparison import (
-    Comparison,
     Divergence,
     LayerDifference,
     allowed,
@@ -22,8 +21,9 @@ from vitconvert.comparison import (
     relative_difference,
 )
 from vitconvert.errors import UsageError, some, what_was_raised
-from vitconvert.parity.diagnosis import UNKNOWN, Case, diagnose
+from vitconvert.parity.diagnosis import Case, diagnose
 from vitconvert.parity.implementations import Implementation, Run
+from vitconvert.parity.report import UNKNOWN, Findings
 from vitconvert.programs.isolation import side_by_side
 from vitconvert.programs.taps import OUTPUT
 
@@ -39,161 +39,125 @@ class Sides:
     Attributes:
         tested: The one that is verified.
         reference: The one that measures it.
+        images: Batches by kind, on which both run.
+        dtypes: Keys of `DTYPES`, in which both compute.
         pairs: Which outputs are the same; by default, those called "output".
         skipped: Layers that are not compared.
+        notes: What is not compared, and why.
     """
 
     tested: Implementation
     reference: Implementation
+    images: Mapping[str, Tensor]
+    dtypes: Collection[str]
     pairs: Pairs = field(default_factory=lambda: {OUTPUT: OUTPUT})
     skipped: Collection[str] = ()
+    notes: tuple[str, ...] = ()
 
-    @property
-    def both(self) -> tuple[Implementation, Implementation]:
-        """The tested one first."""
-        return self.tested, self.reference
+    def compare(self, tolerance: float, *, until_equal: bool = False) -> Findings:
+        """Compare all that both keep, in one dtype after the other.
 
+        Args:
+            tolerance: The relative difference that counts as equal in float32.
+            until_equal: End with the first dtype in which no bit differs.
+        """
+        found = Findings(notes=self.notes)
+        # The most exact arithmetic comes last, and alone says where two implementations part:
+        # rounding in float32 can hide the layer, or be taken for a difference.
+        for dtype in sorted(set(self.dtypes)):
+            one = self._compare_in(dtype, tolerance)
+            found = replace(found + one, first_divergence=one.first_divergence)
+            equal = all(comparison.bit_equal for comparison in one.comparisons)
+            if until_equal and equal and all(layer.relative == 0 for layer in one.layers):
+                break
+        return found
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one dtype."""
-
-    comparisons: list[Comparison]
-    layers: list[LayerDifference]
-    divergence: Divergence | None
-
-    @property
-    def bit_equal(self) -> bool:
-        """Whether no output and no layer differs at all."""
-        outputs = all(comparison.bit_equal for comparison in self.comparisons)
-        return outputs and all(layer.relative == 0 for layer in self.layers)
-
-
-def joined(outcomes: Sequence[Outcome]) -> Outcome:
-    """The results of several dtypes, of which the last tells where the two part."""
-    return Outcome(
-        [comparison for outcome in outcomes for comparison in outcome.comparisons],
-        [layer for outcome in outcomes for layer in outcome.layers],
-        outcomes[-1].divergence,
-    )
-
-
-def compare_in(
-    dtype: str, sides: Sides, images: Mapping[str, Tensor], *, tolerance: float
-) -> Outcome:
-    """Run both in one dtype, image by image, and compare all that both keep.
-
-    Args:
-        dtype: A key of `DTYPES`.
-        sides: The two.
-        images: Batches by kind.
-        tolerance: The relative difference that counts as equal in float32.
-    """
-    run_tested, run_reference = (side.prepare(DTYPES[dtype]) for side in sides.both)
-    limit = allowed(tolerance, dtype)
-    comparisons: list[Comparison] = []
-    worst: dict[str, float] = {}
-    divergence = None
-    for kind, batch in images.items():
-        x = batch.to(DTYPES[dtype])
-        theirs, ours = side_by_side(partial(run_reference, x), partial(run_tested, x))
-        seen = ours.through(sides.reference.view)
-        comparisons += [
-            compare_outputs(
-                seen.outputs[name],
-                theirs.outputs[other],
-                images=kind,
-                dtype=dtype,
-                output=name,
-                tolerance=tolerance,
-            )
-            for name, other in sides.pairs.items()
-        ]
-        apart = {
-            layer: relative_difference(values, theirs.layers[layer])
-            for layer, values in seen.layers.items()
-            if layer in theirs.layers and layer not in sides.skipped
-        }
-        worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
-        departs = next((layer for layer, value in apart.items() if not value <= limit), None)
-        if departs is not None and divergence is None:
-            divergence = Divergence(
-                layer=departs,
-                dtype=dtype,
-                images=kind,
-                relative=apart[departs],
-                cause=_cause(sides, x, ours, theirs, layer=departs, limit=limit),
-            )
-    layers = [LayerDifference(layer=k, dtype=dtype, relative=value) for k, value in worst.items()]
-    return Outcome(comparisons, layers, divergence)
-
-
-def _cause(
-    sides: Sides, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float
-) -> str:
-    """The cause in words, if one of the two is vitconvert's own model."""
-    tested, reference = sides.both
-    for side, shown, other in ((tested, reference, theirs), (reference, tested, ours)):
-        if side.vit is None:
-            continue
-        case = Case(
-            model=side.vit,
-            reads=side.reads,
-            taps=side.taps,
-            images=images,
-            theirs=other.layers,
-            view=shown.view,
-            limit=limit,
-        )
-        cause = diagnose(case, layer)
-        known = side is reference and cause != UNKNOWN
-        return f"{tested.name} computes as if {cause}" if known else cause
-    return UNKNOWN
-
-
-def in_order(dtypes: Sequence[str]) -> list[str]:
-    """The most exact arithmetic last: it shows where two implementations differ."""
-    return sorted(set(dtypes))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparable:
-    """Two models, and the outputs, images and dtypes in which they can be compared.
-
-    Attributes:
-        sides: The two, with the outputs that are the same.
-        images: Batches on which both run.
-        dtypes: In which both compute.
-        notes: What is not compared, and why.
-    """
-
-    sides: Sides
-    images: Mapping[str, Tensor]
-    dtypes: Sequence[str]
-    notes: tuple[str, ...]
-
-    def compare(self, tolerance: float) -> Outcome:
-        """Compare in all of the dtypes."""
-        return joined(
-            [
-                compare_in(dtype, self.sides, self.images, tolerance=tolerance)
-                for dtype in self.dtypes
+    def _compare_in(self, dtype: str, tolerance: float) -> Findings:
+        tested, reference = (s.prepare(DTYPES[dtype]) for s in (self.tested, self.reference))
+        limit = allowed(tolerance, dtype)
+        comparisons, divergence = [], None
+        worst: dict[str, float] = {}
+        for kind, batch in self.images.items():
+            x = batch.to(DTYPES[dtype])
+            theirs, ours = side_by_side(partial(reference, x), partial(tested, x))
+            seen = ours.through(self.reference.view)
+            comparisons += [
+                compare_outputs(
+                    seen.outputs[name],
+                    theirs.outputs[other],
+                    images=kind,
+                    dtype=dtype,
+                    output=name,
+                    tolerance=tolerance,
+                )
+                for name, other in self.pairs.items()
             ]
+            apart = {
+                layer: relative_difference(values, theirs.layers[layer])
+                for layer, values in seen.layers.items()
+                if layer in theirs.layers and layer not in self.skipped
+            }
+            worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
+            departs = next((layer for layer, value in apart.items() if not value <= limit), None)
+            if departs is not None and divergence is None:
+                divergence = Divergence(
+                    layer=departs,
+                    dtype=dtype,
+                    images=kind,
+                    relative=apart[departs],
+                    cause=self._cause(x, ours, theirs, layer=departs, limit=limit),
+                )
+        return Findings(
+            comparisons=tuple(comparisons),
+            layers=tuple(
+                LayerDifference(layer=layer, dtype=dtype, relative=value)
+                for layer, value in worst.items()
+            ),
+            first_divergence=divergence,
         )
 
+    def _cause(self, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float) -> str:
+        """The cause in words, if one of the two is vitconvert's own model."""
+        for side, other, measured in (
+            (self.tested, self.reference, theirs),
+            (self.reference, self.tested, ours),
+        ):
+            if side.vit is not None:
+                case = Case(
+                    side=side, images=images, theirs=measured.layers, limit=limit, view=other.view
+                )
+                cause = diagnose(case, layer)
+                known = side is self.reference and cause != UNKNOWN
+                return f"{self.tested.name} computes as if {cause}" if known else cause
+        return UNKNOWN
 
-def find_comparable(
+
+def matched(
     tested: Implementation,
     reference: Implementation,
     images: Mapping[str, Tensor],
     dtypes: Sequence[str],
-) -> Comparable:
+) -> Sides:
     """Run two models once, to find out what of them can be compared.
 
     Raises:
         UsageError: One does not run on noise in float32, or no outputs match.
     """
-    sides = (tested, reference)
+
+    def refusal(batch: Tensor, dtype: str) -> str:
+        """Why one of the two does not compute with such images; "" if both do."""
+        for side in (tested, reference):
+            if dtype not in side.dtypes:
+                return f"{side.name} computes in {side.dtypes[0]}"
+            try:
+                outputs = run(side, batch.to(DTYPES[dtype])).outputs
+            except UsageError as error:
+                return f"{side.name} raised {error.evidence.get('raised', error.fact)}"
+            returned = {str(x.dtype).removeprefix("torch.") for x in outputs.values()}
+            if dtype == "float64" and returned != {dtype}:
+                return f"{side.name} returned {', '.join(sorted(returned))}"
+        return ""
+
     noise = images[NOISE].float()
     mine, theirs = run(tested, noise).through(reference.view), run(reference, noise)
     pairs, notes = match_outputs(mine.outputs, theirs.outputs, tested.name)
@@ -206,16 +170,19 @@ def find_comparable(
     refused = {
         kind: reason
         for kind, batch in images.items()
-        if len(batch) != len(noise) and (reason := _refusal(sides, batch.float()))
+        if len(batch) != len(noise) and (reason := refusal(batch, "float32"))
     }
     notes += [f"not compared on a {kind}: {reason}" for kind, reason in refused.items()]
-    too_coarse = _refusal(sides, noise.double()) if "float64" in dtypes else ""
+    too_coarse = refusal(noise, "float64") if "float64" in dtypes else ""
     if too_coarse:
         notes.append(f"not compared in float64: {too_coarse}")
-    return Comparable(
-        sides=Sides(tested=tested, reference=reference, pairs=pairs, skipped={*odd}),
+    return Sides(
+        tested=tested,
+        reference=reference,
         images={kind: batch for kind, batch in images.items() if kind not in refused},
         dtypes=[d for d in dtypes if not (too_coarse and d == "float64")] or ["float32"],
+        pairs=pairs,
+        skipped={*odd},
         notes=tuple(notes),
     )
 
@@ -243,22 +210,6 @@ def raised_by_user(fact: str, error: Exception) -> UsageError:
     return UsageError(fact, evidence={"raised": what_was_raised(error), "in": place})
 
 
-def _refusal(sides: Iterable[Implementation], images: Tensor) -> str:
-    """Why one of two models does not compute with such images in their dtype; "" if both do."""
-    wanted = next(name for name, dtype in DTYPES.items() if dtype == images.dtype)
-    for side in sides:
-        if wanted not in side.dtypes:
-            return f"{side.name} computes in {side.dtypes[0]}"
-        try:
-            outputs = run(side, images).outputs
-        except UsageError as error:
-            return f"{side.name} raised {error.evidence.get('raised', error.fact)}"
-        returned = {str(x.dtype).removeprefix("torch.") for x in outputs.values()}
-        if wanted == "float64" and returned != {wanted}:
-            return f"{side.name} returned {', '.join(sorted(returned))}"
-    return ""
-
-
 def match_outputs(
     mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], name: str
 ) -> tuple[Pairs, list[str]]:
@@ -275,15 +226,15 @@ def match_outputs(
         pairs = {own: alike[0]} if alike else {}
         notes += [f"assumed by its shape: what {name} returns is {other}" for other in alike[:1]]
     if not pairs:
+        shapes = {
+            whose: ", ".join(f"{key} {tuple(output.shape)}" for key, output in outputs.items())
+            for whose, outputs in ((name, mine), ("compared with", theirs))
+        }
         raise UsageError(
             "No output of the two models has the same name and shape.",
-            evidence={name: _shapes(mine), "compared with": _shapes(theirs)},
+            evidence=shapes,
             hint="wrap the model in a function that returns the output that should be equal.",
         )
     if others := [k for k in mine if k not in pairs]:
         notes.append(f"outputs that are not compared: {some(others)}")
     return pairs, notes
-
-
-def _shapes(outputs: Mapping[str, Tensor]) -> str:
-    return ", ".join(f"{name} {tuple(output.shape)}" for name, output in outputs.items())
