@@ -150,10 +150,11 @@ def other_shapes(match: Match, config: ViTConfig) -> dict[str, str]:
     """The module's tensors that would have another shape in the ViT of a configuration."""
     assert match.binding is not None
     sizes = Sizes(config.axes(), {})
-    links = (link for links in match.binding.links.values() for link in links if link.theirs)
     shapes = {
         link.theirs: (match.binding.shapes[link.theirs], sizes.shape(link.their_axes))
+        for links in match.binding.links.values()
         for link in links
+        if link.theirs
     }
     return {
         match.prefix + name: f"{found}, and {wanted} in what it is compared with"
