@@ -2,25 +2,19 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
-from vitconvert.toml_files import LazyToml, tables_dir
-
-
-@functools.cache
-def _sections() -> Mapping[str, Any]:
-    return LazyToml((tables_dir() / "prefixes.toml").read_text(encoding="utf-8"))
+from vitconvert.toml_files import read_tables
 
 
 def prefixes() -> Mapping[str, str]:
     """Prefixes of every key, and the wrappers that they are from."""
-    found: Mapping[str, str] = _sections()["prefixes"]
+    found: Mapping[str, str] = read_tables("prefixes")["prefixes"]
     return found
 
 
 def wrapper_keys() -> tuple[str, ...]:
     """Keys of a checkpoint under which its weights lie, best first."""
-    return tuple(_sections()["wrappers"])
+    return tuple(read_tables("prefixes")["wrappers"])
 
 
 def why_beside(key: str) -> str | None:
@@ -33,4 +27,4 @@ def why_beside(key: str) -> str | None:
 
 @functools.cache
 def _beside() -> tuple[tuple[str, str], ...]:
-    return tuple((name, str(reason)) for name, reason in _sections()["beside"].items())
+    return tuple((name, str(reason)) for name, reason in read_tables("prefixes")["beside"].items())

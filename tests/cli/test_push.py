@@ -348,7 +348,7 @@ def test_error_pages_without_end(hub, run, output):
 
 @pytest.mark.parametrize("where", STEPS)
 def test_error_answers_without_end(where, hub, run, output, monkeypatch):
-    monkeypatch.setattr("vitconvert.sources.upload_bounds.MOST_BYTES", 2**20)
+    monkeypatch.setattr("vitconvert.sources.uploading.MOST_BYTES", 2**20)
     chunks = (b"10000\r\n" + b" " * 2**16 + b"\r\n") * 20 + b"0\r\n\r\n"
     endless = raw_answer("200 OK", {"Transfer-Encoding": "chunked"}, chunks)
     hub.faults.raw = {where: [endless] * 9}
@@ -359,7 +359,7 @@ def test_error_answers_without_end(where, hub, run, output, monkeypatch):
 
 @pytest.mark.parametrize("where", STEPS)
 def test_error_silence(where, hub, run, output, monkeypatch, slept):
-    monkeypatch.setattr("vitconvert.sources.upload_bounds._TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("vitconvert.sources.uploading._TIMEOUT_SECONDS", 0.2)
     monkeypatch.setattr("socketserver.BaseServer.handle_error", lambda *_: None)  # nobody listens
     heard = threading.Event()
 

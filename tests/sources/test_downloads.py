@@ -5,7 +5,7 @@ import pytest
 
 from tests.packages import timm, torchvision
 from vitconvert.errors import SourceError
-from vitconvert.sources.downloads import address, collections, publishes_sha256_in_name
+from vitconvert.sources.references import address, collections, publishes_sha256_in_name
 from vitconvert.sources.transport import require_https
 from vitconvert.sources.web import file_name
 

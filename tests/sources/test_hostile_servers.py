@@ -11,7 +11,7 @@ from tests.hub_server import HubServer, git_hash, raw_answer
 from tests.sources.conftest import StartHub
 from vitconvert.errors import IntegrityError, SourceError
 from vitconvert.sources import locate
-from vitconvert.sources.transport import _target
+from vitconvert.sources.transport import redirected
 
 WEIGHTS = bytes(range(249)) * 53
 REPO = {"config.json": b"{}\n", "model.safetensors": WEIGHTS}
@@ -363,8 +363,11 @@ def test_error_redirect_out_of_https(hub: HubServer, where: str, target: str) ->
 
 def test_https_never_falls_to_http() -> None:
     with pytest.raises(SourceError):
-        _target("https://example.org/a", "http://example.org/a")
-    assert _target("https://example.org/a", "//example.net/b") == "https://example.net/b"
+        redirected("https://example.org/a", "http://example.org/a")
+    assert redirected("https://example.org/a", "//example.net/b") == (
+        "https://example.net/b",
+        False,
+    )
 
 
 # Downloads that were begun before

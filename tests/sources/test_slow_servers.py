@@ -9,7 +9,7 @@ import pytest
 
 from tests.sources.conftest import StartHub
 from vitconvert.errors import VitConvertError
-from vitconvert.sources import locate, patience
+from vitconvert.sources import locate, transport
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 SIZED, CHUNKED = b"Content-Length: 5000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"
@@ -68,7 +68,7 @@ def test_error_a_server_that_stalls(
     start_hub({})
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", stalling)
     for name, seconds in {"HEAD_SECONDS": 0.3, "RATE_SECONDS": 0.3}.items():
-        monkeypatch.setattr(patience, name, seconds)
+        monkeypatch.setattr(transport, name, seconds)
     begun = time.monotonic()
     with pytest.raises(VitConvertError) as caught:
         locate("org/vit" if what == "a repository" else f"{stalling}/vit.npz")
@@ -80,15 +80,15 @@ def test_a_slow_line_that_goes_on_is_waited_for(
     start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is waited counts: not the time in which whoever reads does something else."""
-    monkeypatch.setattr(patience, "RATE_SECONDS", 0.1)
-    monkeypatch.setattr(patience, "LEAST_RATE", 1e6)
+    monkeypatch.setattr(transport, "RATE_SECONDS", 0.1)
+    monkeypatch.setattr(transport, "LEAST_RATE", 1e6)
     hub = start_hub({})
     hub.files = {"vit.npz": bytes(3_000_000)}
-    plain = patience.Patience.read
+    plain = transport.Patience.read
 
     def lazy(self, *arguments):
         time.sleep(0.005)
         return plain(self, *arguments)
 
-    monkeypatch.setattr(patience.Patience, "read", lazy)
+    monkeypatch.setattr(transport.Patience, "read", lazy)
     assert locate(f"{hub.endpoint}/files/vit.npz").weights.stat().st_size == 3_000_000

@@ -9,7 +9,7 @@ import pytest
 from tests.hub_server import HubServer
 from tests.sources.conftest import StartHub
 from vitconvert.errors import IntegrityError, OfflineError, SourceError
-from vitconvert.sources import Located, downloads, locate
+from vitconvert.sources import Located, locate, references
 
 BODY = bytes(range(251)) * 9000  # two chunks and a part of one
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -27,26 +27,24 @@ def server(start_hub: StartHub, monkeypatch: pytest.MonkeyPatch) -> HubServer:
     server.files = {"ViT.npz": BODY, f"vit-{PREFIX}.pth": BODY, "vit-00000000.pth": BODY}
     base = f"{server.endpoint}/files/"
     collections = {
-        "google": downloads.Collection(
+        "google": references.Collection(
             base=base, files={"ViT": "ViT.npz", "gone": "gone.npz"}, sha256_in_name=False
         ),
-        "torchvision": downloads.Collection(
+        "torchvision": references.Collection(
             base=base,
             files={"vit": f"vit-{PREFIX}.pth", "damaged": "vit-00000000.pth"},
             sha256_in_name=True,
         ),
     }
-    for module in ("downloads", "references"):
-        monkeypatch.setattr(f"vitconvert.sources.{module}.collections", lambda: collections)
+    monkeypatch.setattr(references, "collections", lambda: collections)
     return server
 
 
 @pytest.fixture
 def google(server: HubServer, monkeypatch: pytest.MonkeyPatch) -> HubServer:
     """The same without hashes in names."""
-    collections = {"google": downloads.collections()["google"]}
-    for module in ("downloads", "references"):
-        monkeypatch.setattr(f"vitconvert.sources.{module}.collections", lambda: collections)
+    collections = {"google": references.collections()["google"]}
+    monkeypatch.setattr(references, "collections", lambda: collections)
     return server
 
 

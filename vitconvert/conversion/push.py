@@ -1,12 +1,12 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha1, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.conversion.output import RECORD
 from vitconvert.documents import read_object
@@ -14,18 +14,18 @@ from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageErr
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.formats import hash_file
 from vitconvert.sources.answers import is_commit, shown
-from vitconvert.sources.hub_errors import explained_upload
-from vitconvert.sources.upload_bounds import bounded_client
+from vitconvert.sources.uploading import uploading
 from vitconvert.version import LIBRARY, VERSION
 from vitconvert.whole import is_unfinished
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """What was sent, and where it is.
+    """The files that were sent, and where they are.
 
     Attributes:
         repo: The repository, with its owner.
@@ -41,7 +41,7 @@ class Pushed:
     pull_request: bool
     files: Mapping[str, int]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For `--json`."""
         return asdict(self)
 
@@ -56,15 +56,16 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     """
     record = _record(directory, force=force)
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
-    shown = {name: paths[name] for name in sorted(paths) if not _is_hidden(name)}
-    if links := [name for name, path in shown.items() if path.is_symlink()]:
+    hidden = {name for name in paths if any(part.startswith(".") for part in name.split("/"))}
+    paths = {name: paths[name] for name in sorted(paths.keys() - hidden)}
+    if links := [name for name, path in paths.items() if path.is_symlink()]:
         raise UploadError(
             "Links are not published: they may lead to files that are not meant to be.",
             evidence={"directory": directory},
             details=links,
             hint="put a copy in the place of each, or move them elsewhere.",
         )
-    files = {name: path for name, path in shown.items() if path.is_file()}
+    files = {name: path for name, path in paths.items() if path.is_file()}
     if missing := sorted(record.keys() - files.keys()):
         raise UploadError(
             "Files that were written are missing.",
@@ -73,7 +74,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
             hint="convert again with --force.",
         )
     weights = (*suffixes(), *FOREIGN_SUFFIXES)
-    if foreign := [n for n in files if n.endswith(weights) and n not in record]:
+    if foreign := [name for name in files if name.endswith(weights) and name not in record]:
         raise UploadError(
             f"{RECORD} does not tell of all weights here.",
             evidence={"directory": directory},
@@ -81,8 +82,48 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
             hint="move them elsewhere: programs might load them instead.",
         )
     for name, written in record.items():
-        _check(files[name], written)
+        if (found := hash_file(files[name])) != written:
+            raise IntegrityError(
+                f"{files[name].name} is not the file that vitconvert wrote.",
+                evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
+                meaning="It was damaged, or changed since, so what was proved of it no longer "
+                "holds.",
+                hint="convert again with --force, or convert what was changed.",
+            )
     return files
+
+
+def _record(directory: Path, *, force: bool) -> dict[str, str]:
+    """File -> the sha256 with which it was written; but the card is anybody's to edit."""
+    if not os.path.isdir(directory):  # noqa: PTH112 (no error for a name that is too long)
+        raise UploadError(f"There is no directory {directory}.")
+    if is_unfinished(directory):
+        raise UploadError(f"{directory} is being written, or was left when that was interrupted.")
+    path = directory / RECORD
+    if not path.exists():
+        raise UploadError(
+            f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
+            hint="`vitconvert file DIR` makes one of any checkpoint.",
+        )
+    try:
+        written = read_object(path)
+    except CorruptFile:
+        written = {}
+    record, source = written.get("sha256"), written.get("source")
+    are_texts = isinstance(record, dict) and all(isinstance(v, str) for v in record.values())
+    if not record or not are_texts:
+        raise UploadError(
+            f"{RECORD} does not tell which weights were written.",
+            evidence={"file": path},
+            hint="convert again, to another directory.",
+        )
+    if isinstance(source, dict) and source.get("random") and not force:
+        raise UploadError(
+            "These weights are random: nothing was learned.",
+            evidence={"directory": directory},
+            hint="--force publishes them all the same; their card says what they are.",
+        )
+    return {name: digest for name, digest in record.items() if name != "README.md"}
 
 
 def push(
@@ -131,12 +172,8 @@ def push(
             hint="pass --token, or run `hf auth login`; --dry-run only lists the files.",
         )
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
-    with (
-        progress_bars(quiet=quiet),
-        explained_upload(repo, revision, proposed=create_pr),
-        bounded_client(),
-    ):
-        repo = _repository(api, repo, revision, private=private)
+    with progress_bars(quiet=quiet), uploading(repo, revision, proposed=create_pr):
+        repo = _created(api, repo, revision, private=private)
         operations = [CommitOperationAdd(name, path) for name, path in files.items()]
         sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
         done = api.create_commit(
@@ -146,24 +183,58 @@ def push(
             revision=revision,
             create_pr=create_pr,
         )
-        _check_commit(done.oid)
-        revision = done.pr_revision or done.oid
+        if not is_commit(done.oid):
+            raise UploadError(
+                "The Hub does not say which commit it has made.",
+                evidence={"expected": "40 hexadecimal digits", "found": shown(done.oid)},
+                hint="look at the repository's page for what has arrived.",
+            )
+        revision, page = done.pr_revision or done.oid, done.pr_url or done.commit_url
         there = {
             file.path: file for file in api.list_repo_tree(repo, recursive=True, revision=revision)
         }
-        page = done.pr_url or done.commit_url
-        _check_arrived(files, there, page=page)
-        other = [
-            name for name, path in files.items() if not _is_same(path, sent[name], there[name])
-        ]
-    _check_published(other, page=page)
-    return Pushed(
-        repo=repo,
-        url=page,
-        commit=done.oid,
-        pull_request=create_pr,
-        files=sizes(files),
-    )
+        if left_out := sorted(files.keys() - there.keys()):
+            raise UploadError(
+                "The Hub left out files that the .gitignore of the repository names.",
+                evidence={"commit": page},
+                details=left_out,
+                hint="take them out of its .gitignore, and push again.",
+            )
+        if other := [n for n, p in files.items() if not _is_same(p, sent[n], there[n])]:
+            raise IntegrityError(
+                "The commit holds something else than what was sent.",
+                evidence={"commit": page},
+                details=other,
+                meaning="The Hub's storage does not hold it, or it changed here while it was sent.",
+                hint="undo the commit on its page, and push again.",
+            )
+    return Pushed(repo=repo, url=page, commit=done.oid, pull_request=create_pr, files=sizes(files))
+
+
+def _created(api: "HfApi", repo: str, revision: str | None, *, private: bool) -> str:
+    """The repository with its owner, created with its branch if it is not there."""
+    repo = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
+    # What was asked for when creating a repository does not change one that was there.
+    if private and not api.model_info(repo).private:
+        raise UploadError(
+            f"{repo} is there already, and public.",
+            hint="leave out --private, or make it private on its page.",
+        )
+    if revision not in (None, "main") and not str(revision).startswith("refs/"):
+        api.create_branch(repo, branch=str(revision), exist_ok=True)
+    return repo
+
+
+def _is_same(path: Path, written: str, there: "RepoFile | RepoFolder") -> bool:
+    """Whether the Hub holds the bytes that were hashed before they were sent.
+
+    It has the sha256 of what its storage keeps, and git's hash of what the commit itself held.
+    """
+    if (lfs := getattr(there, "lfs", None)) is not None:
+        return bool(lfs.sha256 == written)
+    body = path.read_bytes()
+    of_git = sha1(b"blob %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
+    return getattr(there, "blob_id", None) == of_git and sha256(body).hexdigest() == written
 
 
 @contextmanager
@@ -188,113 +259,6 @@ def progress_bars(*, quiet: bool) -> Iterator[None]:
             enable_progress_bars()
 
 
-def _check_commit(oid: object) -> None:
-    if not is_commit(oid):
-        raise UploadError(
-            "The Hub does not say which commit it has made.",
-            evidence={"expected": "40 hexadecimal digits", "found": shown(oid)},
-            hint="look at the repository's page for what has arrived.",
-        )
-
-
-def _check_arrived(files: Collection[str], there: Collection[str], *, page: str) -> None:
-    if left_out := sorted(set(files) - set(there)):
-        raise UploadError(
-            "The Hub left out files that the .gitignore of the repository names.",
-            evidence={"commit": page},
-            details=left_out,
-            hint="take them out of its .gitignore, and push again.",
-        )
-
-
-def _is_same(path: Path, written: str, there: Any) -> bool:
-    """Whether the Hub holds what was hashed before it was sent.
-
-    It tells the sha256 of what its storage keeps, and git's hash of what the commit itself held.
-    """
-    if there.lfs is not None:
-        return bool(there.lfs.sha256 == written)
-    body = path.read_bytes()
-    of_git = sha1(b"blob %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
-    return bool(there.blob_id == of_git) and sha256(body).hexdigest() == written
-
-
-def _check_published(other: Sequence[str], *, page: str) -> None:
-    if other:
-        raise IntegrityError(
-            "The commit holds something else than what was sent.",
-            evidence={"commit": page},
-            details=other,
-            meaning="The Hub's storage does not hold it, or it changed here while it was sent.",
-            hint="undo the commit on its page, and push again.",
-        )
-
-
 def sizes(files: Mapping[str, Path]) -> dict[str, int]:
     """Bytes of each file."""
     return {name: path.stat().st_size for name, path in files.items()}
-
-
-def _record(directory: Path, *, force: bool) -> dict[str, str]:
-    """File -> the sha256 with which it was written; but the card is anybody's to edit."""
-    if not os.path.isdir(directory):  # noqa: PTH112 (no error for a name that is too long)
-        raise UploadError(f"There is no directory {directory}.")
-    if is_unfinished(directory):
-        raise UploadError(f"{directory} is being written, or was left when that was interrupted.")
-    path = directory / RECORD
-    if not path.exists():
-        raise UploadError(
-            f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
-            hint="`vitconvert file DIR` makes one of any checkpoint.",
-        )
-    try:
-        written = read_object(path)
-    except CorruptFile:
-        written = {}
-    record, source = written.get("sha256"), written.get("source")
-    if not isinstance(record, dict) or not record or not all(map(_is_text, record.items())):
-        raise UploadError(
-            f"{RECORD} does not tell which weights were written.",
-            evidence={"file": path},
-            hint="convert again, to another directory.",
-        )
-    if isinstance(source, dict) and source.get("random") and not force:
-        raise UploadError(
-            "These weights are random: nothing was learned.",
-            evidence={"directory": directory},
-            hint="--force publishes them all the same; their card says what they are.",
-        )
-    return {name: digest for name, digest in record.items() if name != "README.md"}
-
-
-def _is_text(pair: tuple[object, object]) -> bool:
-    return all(isinstance(value, str) for value in pair)
-
-
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
-def _check(path: Path, written: str) -> None:
-    found = hash_file(path)
-    if found != written:
-        raise IntegrityError(
-            f"{path.name} is not the file that vitconvert wrote.",
-            evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
-            meaning="It was damaged, or changed since, so what was proved of it no longer holds.",
-            hint="convert again with --force, or convert what was changed.",
-        )
-
-
-def _repository(api: "HfApi", repo: str, revision: str | None, *, private: bool) -> str:
-    """The repository with its owner, created with its branch if it is not there."""
-    repo = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
-    # What was asked for when creating a repository does not change one that was there.
-    if private and not api.model_info(repo).private:
-        raise UploadError(
-            f"{repo} is there already, and public.",
-            hint="leave out --private, or make it private on its page.",
-        )
-    if revision not in (None, "main") and not str(revision).startswith("refs/"):
-        api.create_branch(repo, branch=str(revision), exist_ok=True)
-    return repo

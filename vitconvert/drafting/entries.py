@@ -8,15 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitconvert.tables.axes import Shape
-from vitconvert.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import read_tables
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
-@functools.cache
 def knowledge() -> Mapping[str, Any]:
     """The sections of the file."""
-    return LazyToml((tables_dir() / "drafts.toml").read_text(encoding="utf-8"))
+    return read_tables("drafts")
 
 
 def words_of(name: str) -> frozenset[str]:

@@ -1,8 +1,7 @@
 """Which files of a repository to read, from their names alone."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
 from vitconvert.errors import SourceError, nearest
 from vitconvert.file_formats import (
@@ -41,7 +40,30 @@ def choose_weights(repo: str, names: Collection[str], folder: str = "") -> str:
             details=found,
             hint=f"choose one: hf:{repo}/{folder}{found[0]}",
         )
-    raise _no_weights(repo, names)
+    # Files of weights, and folders that are a checkpoint as a whole.
+    folders: dict[str, set[str]] = {}
+    for name in names:
+        place, slash, file = name.rpartition("/")
+        folders.setdefault(place + slash, set()).add(file)
+    nested: list[str] = []
+    for place, inside in folders.items():
+        if place and of_directory(inside):
+            nested.append(place.rstrip("/"))
+        else:
+            nested += [place + file for file in inside if file.endswith(suffixes())]
+    if nested:
+        raise SourceError(
+            f"{repo} holds weights only in folders.",
+            details=sorted(nested),
+            hint=f"choose one: hf:{repo}/{min(nested)}",
+        )
+    foreign = sorted(name for name in names if name.endswith(FOREIGN_SUFFIXES))
+    distributed = any(name.endswith(DISTRIBUTED) for name in foreign)
+    raise SourceError(
+        f"{repo} holds no weights that vitconvert reads.",
+        details=foreign,
+        hint=GATHER if distributed else f"{in_words()} are read.",
+    )
 
 
 def _inside(folder: str, names: Collection[str]) -> set[str]:
@@ -63,35 +85,6 @@ def parts(weights: str, names: Collection[str]) -> list[str]:
     )
 
 
-def _no_weights(repo: str, names: Collection[str]) -> SourceError:
-    if nested := sorted(_places(names)):
-        return SourceError(
-            f"{repo} holds weights only in folders.",
-            details=nested,
-            hint=f"choose one: hf:{repo}/{nested[0]}",
-        )
-    foreign = sorted(name for name in names if name.endswith(FOREIGN_SUFFIXES))
-    parts_of_processes = any(name.endswith(DISTRIBUTED) for name in foreign)
-    return SourceError(
-        f"{repo} holds no weights that vitconvert reads.",
-        details=foreign,
-        hint=GATHER if parts_of_processes else f"{in_words()} are read.",
-    )
-
-
-def _places(names: Collection[str]) -> Iterator[str]:
-    """Files of weights, and folders that are a checkpoint as a whole."""
-    folders: dict[str, set[str]] = {}
-    for name in names:
-        folder, slash, file = name.rpartition("/")
-        folders.setdefault(folder + slash, set()).add(file)
-    for folder, here in folders.items():
-        if folder and of_directory(here):
-            yield folder.rstrip("/")
-        else:
-            yield from (folder + name for name in here if name.endswith(suffixes()))
-
-
 def require(repo: str, name: str, names: Collection[str]) -> str:
     """The name itself, if the repository has it.
 
@@ -109,7 +102,7 @@ def require(repo: str, name: str, names: Collection[str]) -> str:
     )
 
 
-def tokenizer(weights: str, names: Collection[str], config: Mapping[str, Any]) -> list[str]:
+def tokenizer(weights: str, names: Collection[str], config: Mapping[str, object]) -> list[str]:
     """The files of a tokenizer beside the weights, of a model whose configuration has texts."""
     sections = [config, *(config[key] for key in ("model_cfg", "config") if key in config)]
     words = {word for section in sections if isinstance(section, Mapping) for word in section}

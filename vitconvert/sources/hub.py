@@ -1,30 +1,56 @@
 """Files of a Hugging Face Hub repository, all of one commit, each compared with its published hash.
 
 One answer lists the files of a commit with their hashes; each is then asked for by that commit and
-kept by that hash. Why the Hub's client does not do it: see `hub_cache`.
+kept by that hash, in the layout of the Hub client's own cache:
+
+    models--ORG--REPO/blobs/HASH              a file's bytes, by the hash that is published of them
+    models--ORG--REPO/snapshots/COMMIT/NAME   a link to them
+    models--ORG--REPO/refs/REVISION           the commit that a branch or tag led to
+
+The client itself (huggingface_hub 2.4, file_download.py) names a blob by the ETag that the server
+sends with it and a snapshot by its X-Repo-Commit, without a look at either: a server that sends an
+absolute path as ETag chooses which file is written. To look before the client asks does not help,
+since the server may answer it otherwise; and hooks in its HTTP client are gone after a connection
+that fails, for which it makes another. Its Xet client has connections of its own. So this package
+downloads by itself, and every part of a path is one that `answers` has checked. The layout is the
+documented one (https://huggingface.co/docs/huggingface_hub/guides/manage-cache), so that other
+programs and `HF_HUB_OFFLINE` find what is here, and we what they have left.
 """
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from vitconvert.documents import MOST_BYTES, read_object
 from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
 from vitconvert.file_formats import INDEX
-from vitconvert.formats.hashing import hash_file
-from vitconvert.sources.answers import Listing, Published, kind_of, read_listing
+from vitconvert.formats.hashing import git_blob_hash, hash_file
+from vitconvert.sources.answers import (
+    NO_HUB,
+    SHA256,
+    Listing,
+    is_relative_name,
+    kind_of,
+    read_listing,
+    shown,
+)
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
-from vitconvert.sources.hub_cache import RepoCache, require_revision
-from vitconvert.sources.hub_errors import answered, broken, explained
-from vitconvert.sources.hub_ranges import WORTHWHILE, Asked, NoRanges, fetch_part, kept_part
+from vitconvert.sources.hub_ranges import WORTHWHILE, fetch_part, kept_part
 from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, beside
 from vitconvert.sources.references import HubRepo
-from vitconvert.sources.transfer import BrokenOff, Wanted, check_published, receive
-from vitconvert.sources.transport import get, offline_error
+from vitconvert.sources.transfer import BrokenOff, NoRanges, Wanted, mismatch, receive
+from vitconvert.sources.transport import (
+    describe,
+    get,
+    is_unreachable,
+    offline_error,
+    transport_errors,
+)
 from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:
@@ -35,29 +61,14 @@ _DEFAULT_REVISION = "main"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Client:
-    """One repository and how to reach it; the token stays out of every printed form."""
+class _Files:
+    """Local files of one commit, and which of them is the one to read.
 
-    repo: str
-    revision: str | None
-    token: str | None = field(repr=False)
-    cache_dir: Path
-    quiet: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Snapshot:
-    """One commit of a repository: the published hash of each file, empty where unknown."""
+    `hashes` are those that are published, empty where there is none.
+    """
 
     commit: str
     hashes: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Files:
-    """Local files of a snapshot, and which of them is the one to read."""
-
-    snapshot: _Snapshot
     weights: str
     paths: Mapping[str, Path]
     fetched: Fetched | None = None
@@ -67,146 +78,275 @@ def locate_repo(reference: str, hub: HubRepo, name: str | None, fetching: Fetchi
     """Download what a conversion reads of a repository, or take it from the cache."""
     from huggingface_hub import constants
 
-    revision = _one_revision(hub.revision, fetching.revision)
-    if revision is not None:
-        require_revision(revision)
-    client = _Client(
-        repo=hub.repo,
-        revision=revision,
-        token=fetching.token,
-        cache_dir=fetching.cache_dir or Path(constants.HF_HUB_CACHE),
-        quiet=fetching.quiet,
-    )
-    part = Asked(tower=fetching.tower, headers_only=fetching.headers_only)
-    if fetching.offline or constants.HF_HUB_OFFLINE:
-        files = _from_cache(client, hub.file, part, _offline(client, asked=True))
-    else:
-        files = _from_hub(client, hub.file, part)
-    return _located(reference, name, client, files)
-
-
-def _offline(client: _Client, *, asked: bool, cause: object = None) -> OfflineError:
-    what = client.repo + (f"@{client.revision}" if client.revision else "")
-    return offline_error(what, asked=asked, cache=client.cache_dir, cause=cause)
-
-
-def _one_revision(written: str | None, option: str | None) -> str | None:
-    if written and option and written != option:
+    if hub.revision and fetching.revision and hub.revision != fetching.revision:
         raise UsageError(
             "Two revisions are asked for.",
-            evidence={"reference": written, "revision": option},
+            evidence={"reference": hub.revision, "revision": fetching.revision},
             hint="leave one of them out.",
         )
-    return written or option
+    revision = hub.revision or fetching.revision
+    if revision is not None and not is_relative_name(revision):  # it becomes a part of a path
+        raise SourceError(
+            f"{shown(revision)} cannot be a revision.",
+            hint="a branch, a tag or a commit, as in hf:ORG/REPO@main",
+        )
+    cache = fetching.cache_dir or Path(constants.HF_HUB_CACHE)
+    repo = _Repository(name=hub.repo, revision=revision, fetching=fetching, cache=cache)
+    if fetching.offline or constants.HF_HUB_OFFLINE:
+        what = hub.repo + (f"@{revision}" if revision else "")
+        files = _from_cache(repo, hub.file, offline_error(what, asked=True, cache=cache))
+    else:
+        files = _from_hub(repo, hub.file)
+    whole = {
+        n: p for n, p in sorted(files.paths.items()) if n != files.weights or not files.fetched
+    }
+    sha256 = {file: hash_file(path) for file, path in whole.items()}
+    verified = []
+    for file, path in whole.items():
+        published = files.hashes.get(file, "")
+        if (kind := kind_of(published)) is not None:
+            found = sha256[file] if kind == SHA256 else git_blob_hash(path)
+            if found != published:
+                raise mismatch(path, file, kind, published=published, found=found)
+            verified.append(file)
+    weights = files.paths[files.weights]
+    others = [path for file, path in whole.items() if file != files.weights]
+    folder = others[0].parent if files.fetched and others else weights.parent
+    return Located(
+        reference=reference,
+        weights=weights,
+        **beside(folder),
+        name=name,
+        repo=hub.repo,
+        revision=files.commit,
+        url=None,
+        sha256=sha256,
+        verified=tuple(verified),
+        fetched=files.fetched,
+    )
 
 
-def _from_hub(client: _Client, file: str | None, part: Asked) -> _Files:
+@dataclass(frozen=True, kw_only=True)
+class _Repository:
+    """One repository at one revision, how it is reached, and where it is kept."""
+
+    name: str
+    revision: str | None
+    fetching: Fetching
+    cache: Path
+
+    @property
+    def _folder(self) -> str:
+        return "--".join(("models", *self.name.split("/")))
+
+    def blob(self, digest: str) -> Path:
+        """The bytes that have this hash."""
+        return self.cache / self._folder / "blobs" / digest
+
+    def pointer(self, commit: str, name: str) -> Path:
+        """A file of a commit."""
+        return self.cache / self._folder / "snapshots" / commit / name
+
+    def parts(self, commit: str) -> Path:
+        """The place of parts of a commit's large files; no folder of the client's."""
+        return self.cache / ".vitconvert-parts" / self._folder / commit
+
+    def headers(self) -> dict[str, str]:
+        """Those of each request; a name that the Hub cannot have is refused."""
+        from huggingface_hub.utils import (  # type: ignore[attr-defined]
+            build_hf_headers,
+            validate_repo_id,
+        )
+
+        validate_repo_id(self.name)
+        token = self.fetching.token
+        return build_hf_headers(token=token, library_name=LIBRARY, library_version=VERSION)
+
+    def listing(self) -> Listing:
+        """Names and hashes of one commit, in one answer, so that they agree."""
+        from huggingface_hub import constants
+        from huggingface_hub.errors import HFValidationError
+
+        url = f"{constants.ENDPOINT}/api/models/{self.name}"
+        if self.revision is not None:
+            url += f"/revision/{quote(self.revision, safe='')}"
+        body = bytearray()
+        try:
+            with get(f"{url}?blobs=true", self.headers()) as answer:
+                if answer.status_code != HTTPStatus.OK:
+                    raise _refused(self.name, self.revision, None, answer)
+                for chunk in answer.iter_bytes():
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        raise SourceError(
+                            f"The server's list of the files of {self.name} does not end.",
+                            evidence={"received": f"{len(body)} bytes"},
+                            hint=NO_HUB,
+                        )
+        except HFValidationError as error:
+            raise SourceError(
+                f"{self.name} cannot be the name of a Hub repository.",
+                hint="letters, digits, '-', '_' and '.', as in hf:ORG/REPO",
+            ) from error
+        except transport_errors() as error:
+            if is_unreachable(error):
+                cause = f"{type(error).__name__}: {error}"
+                raise offline_error(
+                    self.name, asked=False, cache=self.cache, cause=cause
+                ) from error
+            raise SourceError(
+                "The Hub does not answer as it should.",
+                evidence={"repository": self.name, "cause": shown(str(error))},
+                hint=NO_HUB,
+            ) from error
+        return read_listing(bytes(body), repo=self.name)
+
+    def wanted(self, listing: Listing, name: str) -> Wanted:
+        """A file of the commit.
+
+        Raises:
+            SourceError: No hash of it is published.
+        """
+        from huggingface_hub import hf_hub_url
+
+        if (published := listing.files[name]) is None:
+            raise SourceError(
+                f"The server publishes no hash of {name}, so nothing can vouch for it.",
+                evidence={"repository": self.name},
+                hint="HF_ENDPOINT may name a server that is no Hub; "
+                "download the file yourself and give its path.",
+            )
+        return Wanted(
+            url=hf_hub_url(self.name, name, revision=listing.commit),
+            headers=self.headers(),
+            name=name,
+            refuse=lambda answer: _refused(self.name, listing.commit, name, answer),
+            hash=published.hash,
+            size=published.size,
+        )
+
+    def download(self, listing: Listing, names: list[str]) -> dict[str, Path]:
+        """Files of the commit, from the last to the first of the names."""
+        # Small files first: what is wrong with a repository shows before gigabytes arrive.
+        files = {name: self._file(listing, name) for name in reversed(names)}
+        # Where a branch or tag leads, for those who are offline.
+        revision = self.revision or _DEFAULT_REVISION
+        if revision != listing.commit:
+            ref = self.cache / self._folder / "refs" / revision
+            if not ref.is_file() or ref.read_text(encoding="utf-8") != listing.commit:
+                ref.parent.mkdir(parents=True, exist_ok=True)
+                draft = ref.with_name(f"{ref.name}.part")
+                draft.write_text(listing.commit, encoding="utf-8")
+                draft.replace(ref)
+        return files
+
+    def _file(self, listing: Listing, name: str) -> Path:
+        pointer = self.pointer(listing.commit, name)
+        if pointer.is_file():
+            return pointer
+        wanted = self.wanted(listing, name)
+        blob = self.blob(wanted.hash)
+        with self._lock(wanted.hash):
+            if not blob.is_file():
+                blob.parent.mkdir(parents=True, exist_ok=True)
+                part = blob.with_name(f"{blob.name}.part")
+                try:
+                    receive(wanted, part, quiet=self.fetching.quiet)
+                except BrokenOff as error:
+                    raise SourceError(
+                        f"The download of {name} broke off.",
+                        evidence={
+                            "repository": self.name,
+                            "received": f"{error.received} bytes",
+                            "cause": error,
+                        },
+                        hint="run again: it goes on where it stopped.",
+                    ) from error
+                part.replace(blob)
+            pointer.parent.mkdir(parents=True, exist_ok=True)
+            pointer.unlink(missing_ok=True)  # a link whose blob was removed
+            up = "../" * (len(PurePosixPath(name).parts) + 1)
+            try:
+                pointer.symlink_to(f"{up}blobs/{wanted.hash}")
+            except OSError:  # where there are no links, it moves there
+                blob.replace(pointer)
+        return pointer
+
+    @contextmanager
+    def _lock(self, digest: str) -> Iterator[None]:
+        """One process at a time; the client's own lock, so that it waits for us as we for it."""
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+        path = self.cache / ".locks" / self._folder / f"{digest}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(path):
+            yield
+
+
+def _from_hub(repo: _Repository, file: str | None) -> _Files:
     try:
-        listing = _listing(client)
+        listing = repo.listing()
     except OfflineError as error:
         # A network that fails is no reason to fail where the cache can answer; it is said.
-        cached = _from_cache(client, file, part, error)
-        logger.warning("no network answers; %s is taken from the cache", client.repo)
+        cached = _from_cache(repo, file, error)
+        logger.warning("no network answers; %s is taken from the cache", repo.name)
         return cached
-    names = _wanted(client.repo, file, listing.files)
     hashes = {name: published.hash for name, published in listing.files.items() if published}
-    snapshot = _Snapshot(commit=listing.commit, hashes=hashes)
-    sharded = names[0].endswith(INDEX)
-    files = _download(client, listing, names if sharded else names[1:])
-    if sharded:
-        shards = _shards(client.repo, names[0], files[names[0]], listing.files)
+    weights, *others = _wanted(repo.name, file, listing.files)
+    if weights.endswith(INDEX):
+        paths = repo.download(listing, [weights, *others])
+        shards = _shards(repo.name, weights, paths[weights], listing.files)
     else:
+        paths = repo.download(listing, others)
         # Of a directory the file to open comes last: where it is here, all of it is.
-        shards = [names[0], *parts(names[0], listing.files)]
-    if found := _part(client, listing, names[0], shards, files, part):
-        path, fetched = found
-        paths = {**files, names[0]: path}
-        return _Files(snapshot=snapshot, weights=names[0], paths=paths, fetched=fetched)
-    tokenizing = tokenizer(names[0], listing.files, _config_among(files))
-    files |= _download(client, listing, [*shards, *tokenizing])
-    return _Files(snapshot=snapshot, weights=names[0], paths=files)
+        shards = [weights, *parts(weights, listing.files)]
+    fetched = None
+    if found := _part(repo, listing, weights, shards, paths):
+        paths[weights], fetched = found
+    else:
+        tokenizing = tokenizer(weights, listing.files, _config_among(paths))
+        paths |= repo.download(listing, [*shards, *tokenizing])
+    return _Files(
+        commit=listing.commit, hashes=hashes, weights=weights, paths=paths, fetched=fetched
+    )
 
 
 def _part(
-    client: _Client,
+    repo: _Repository,
     listing: Listing,
     weights: str,
     shards: list[str],
-    files: Mapping[str, Path],
-    part: Asked,
+    paths: Mapping[str, Path],
 ) -> tuple[Path, Fetched] | None:
     """The headers and the tower of a large repository; None where all of it is to be read."""
-    cache = RepoCache(cache=client.cache_dir, repo=client.repo)
-    of_shards = {name: _published(client, listing, name) for name in shards}
-    if all(cache.has(listing.commit, name, of_shards[name].hash) for name in shards):
+    of_shards = {name: repo.wanted(listing, name) for name in shards}
+    if all(
+        repo.blob(wanted.hash).is_file() or repo.pointer(listing.commit, name).is_file()
+        for name, wanted in of_shards.items()
+    ):
         return None  # all of it is here, and its hashes were checked
     sizes = [wanted.size for wanted in of_shards.values()]
-    total = sum(size or 0 for size in sizes)
-    known = None not in sizes and all(name.endswith(".safetensors") for name in shards)
-    if not known or (total < WORTHWHILE and not part.headers_only):
+    if None in sizes or not all(name.endswith(".safetensors") for name in shards):
         return None
-    config, store = _config_among(files), cache.parts(listing.commit)
-    if found := kept_part(weights, config, part, store):
+    if sum(size or 0 for size in sizes) < WORTHWHILE and not repo.fetching.headers_only:
+        return None
+    config, store = _config_among(paths), repo.parts(listing.commit)
+    if found := kept_part(weights, config, repo.fetching, store):
         return found
     try:
-        return fetch_part(of_shards, weights, files.get(weights), config, part, store)
+        return fetch_part(of_shards, weights, paths.get(weights), config, repo.fetching, store)
     except NoRanges:
         return None
 
 
-def _config_among(files: Mapping[str, Path]) -> Mapping[str, Any]:
-    # A preprocessor_config.json ends so too.
-    found = (path for name, path in files.items() if PurePosixPath(name).name in CONFIGS)
+def _config_among(paths: Mapping[str, Path]) -> Mapping[str, object]:
+    # By its whole name: a preprocessor_config.json ends so too.
+    found = (path for name, path in paths.items() if PurePosixPath(name).name in CONFIGS)
     return next(map(read_object, found), {})
 
 
-def _published(client: _Client, listing: Listing, name: str) -> Wanted:
-    if (published := listing.files[name]) is None:
-        raise _no_hash(client.repo, name)
-    return _wanted_file(client, listing.commit, name, published)
-
-
-def _listing(client: _Client) -> Listing:
-    """Names and hashes of one commit, in one answer, so that they agree."""
-    from huggingface_hub import constants
-
-    url = f"{constants.ENDPOINT}/api/models/{client.repo}"
-    if client.revision is not None:
-        url += f"/revision/{quote(client.revision, safe='')}"
-    with (
-        explained(client.repo, cache=client.cache_dir),
-        get(f"{url}?blobs=true", _headers(client)) as answer,
-    ):
-        if answer.status_code != HTTPStatus.OK:
-            raise answered(client.repo, client.revision, None, answer)
-        body = _whole(client.repo, answer)
-    return read_listing(body, repo=client.repo)
-
-
-def _headers(client: _Client) -> dict[str, str]:
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        build_hf_headers,
-        validate_repo_id,
-    )
-
-    validate_repo_id(client.repo)
-    return build_hf_headers(token=client.token, library_name=LIBRARY, library_version=VERSION)
-
-
-def _whole(repo: str, answer: "Response") -> bytes:
-    body = bytearray()
-    for chunk in answer.iter_bytes():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise SourceError(
-                f"The server's list of the files of {repo} does not end.",
-                evidence={"received": f"{len(body)} bytes"},
-                hint="HF_ENDPOINT or a proxy may lead to a server that is no Hub.",
-            )
-    return bytes(body)
-
-
 def _wanted(repo: str, file: str | None, names: Collection[str]) -> list[str]:
+    """The file of weights, and the configuration files beside it."""
     folder = f"{file.rstrip('/')}/" if file else ""
     if file and not any(name.startswith(folder) for name in names):
         weights = require(repo, file, names)
@@ -229,65 +369,8 @@ def _shards(repo: str, index: str, path: Path, names: Collection[str]) -> list[s
         ) from error
 
 
-def _download(client: _Client, listing: Listing, names: list[str]) -> dict[str, Path]:
-    # Small files first: what is wrong with a repository shows before gigabytes arrive.
-    files = {name: _one_file(client, listing, name) for name in reversed(names)}
-    cache = RepoCache(cache=client.cache_dir, repo=client.repo)
-    cache.remember(client.revision or _DEFAULT_REVISION, listing.commit)
-    return files
-
-
-def _one_file(client: _Client, listing: Listing, name: str) -> Path:
-    cache = RepoCache(cache=client.cache_dir, repo=client.repo)
-    path = cache.pointer(listing.commit, name)
-    if path.is_file():
-        return path
-    if (published := listing.files[name]) is None:
-        raise _no_hash(client.repo, name)
-    with cache.lock(published.hash):
-        blob = cache.blob(published.hash)
-        if not blob.is_file():
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            _receive(client, listing.commit, name, published, blob)
-        cache.link(listing.commit, name, published.hash)
-    return path
-
-
-def _receive(client: _Client, commit: str, name: str, published: Published, blob: Path) -> None:
-    wanted = _wanted_file(client, commit, name, published)
-    part = blob.with_name(f"{blob.name}.part")
-    try:
-        receive(wanted, part, quiet=client.quiet)
-    except BrokenOff as error:
-        raise broken(client.repo, name, error) from error
-    part.replace(blob)
-
-
-def _wanted_file(client: _Client, commit: str, name: str, published: Published) -> Wanted:
-    from huggingface_hub import hf_hub_url
-
-    return Wanted(
-        url=hf_hub_url(client.repo, name, revision=commit),
-        headers=_headers(client),
-        name=name,
-        refuse=lambda answer: answered(client.repo, commit, name, answer),
-        kind=kind_of(published.hash) or "",
-        hash=published.hash,
-        size=published.size,
-    )
-
-
-def _no_hash(repo: str, name: str) -> SourceError:
-    return SourceError(
-        f"The server publishes no hash of {name}, so nothing can vouch for it.",
-        evidence={"repository": repo},
-        hint="HF_ENDPOINT may name a server that is no Hub; "
-        "download the file yourself and give its path.",
-    )
-
-
-def _from_cache(client: _Client, file: str | None, part: Asked, missing: OfflineError) -> _Files:
-    """The files of the cached commit, or what was fetched of them.
+def _from_cache(repo: _Repository, file: str | None, missing: OfflineError) -> _Files:
+    """The files of the cached commit, or the part of them that was fetched.
 
     Raises:
         OfflineError: `missing`, when the cache lacks the repository, the weights or a shard.
@@ -298,72 +381,71 @@ def _from_cache(client: _Client, file: str | None, part: Asked, missing: Offline
     try:
         # No pattern: the folder of the commit, with whatever part of it is there.
         folder = snapshot_download(
-            client.repo,
-            revision=client.revision,
-            cache_dir=client.cache_dir,
+            repo.name,
+            revision=repo.revision,
+            cache_dir=repo.cache,
             local_files_only=True,
             allow_patterns=[],
         )
     except LocalEntryNotFoundError as error:
         raise missing from error
+    commit = Path(folder).name
     cached = {str(p.relative_to(folder).as_posix()): p for p in Path(folder).rglob("*")}
     files = {name: path for name, path in cached.items() if path.is_file()}
     # In the cache a file is a link to a blob that is named by its published hash.
     hashes = {name: path.resolve().name for name, path in files.items()}
-    snapshot = _Snapshot(commit=Path(folder).name, hashes=hashes)
     try:
-        names = _wanted(client.repo, file, hashes)
+        names = _wanted(repo.name, file, hashes)
         if names[0].endswith(INDEX):
-            names += _shards(client.repo, names[0], files[names[0]], hashes)
+            names += _shards(repo.name, names[0], files[names[0]], hashes)
         names += parts(names[0], hashes)
+        paths = {name: files[name] for name in names}
+        return _Files(commit=commit, hashes=hashes, weights=names[0], paths=paths)
     except SourceError as error:
-        if found := _part_from_cache(client, file, part, snapshot, files):
-            return found
-        raise missing from error
-    paths = {name: files[name] for name in names}
-    return _Files(snapshot=snapshot, weights=names[0], paths=paths)
+        # What was fetched of the commit is in folders, one for each tower.
+        store = repo.parts(commit)
+        kept = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
+        try:
+            weights, *others = _wanted(
+                repo.name, file, {*files, *(str(PurePosixPath(*path.parts[1:])) for path in kept)}
+            )
+        except SourceError:
+            raise missing from error
+        paths = {name: files[name] for name in others if name in files}
+        found = kept_part(weights, _config_among(paths), repo.fetching, store)
+        if found is None:
+            raise missing from error
+        paths[weights], fetched = found
+        return _Files(commit=commit, hashes=hashes, weights=weights, paths=paths, fetched=fetched)
 
 
-def _part_from_cache(
-    client: _Client, file: str | None, part: Asked, snapshot: _Snapshot, files: Mapping[str, Path]
-) -> _Files | None:
-    """What is asked for of the cached commit, if it alone was fetched."""
-    store = RepoCache(cache=client.cache_dir, repo=client.repo).parts(snapshot.commit)
-    kept = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
-    names = {*files, *(str(PurePosixPath(*path.parts[1:])) for path in kept)}
-    try:
-        weights, *others = _wanted(client.repo, file, names)
-    except SourceError:
-        return None
-    paths = {name: files[name] for name in others if name in files}
-    if (found := kept_part(weights, _config_among(paths), part, store)) is None:
-        return None
-    paths[weights], fetched = found
-    return _Files(snapshot=snapshot, weights=weights, paths=paths, fetched=fetched)
-
-
-def _located(reference: str, name: str | None, client: _Client, files: _Files) -> Located:
-    weights = files.paths[files.weights]
-    partial = {files.weights} if files.fetched else set()
-    paths = {name: path for name, path in sorted(files.paths.items()) if name not in partial}
-    sha256 = {file: hash_file(path) for file, path in paths.items()}
-    hashes = files.snapshot.hashes
-    verified = [
-        file
-        for file, path in paths.items()
-        if check_published(path, name=file, sha256=sha256[file], published=hashes.get(file, ""))
-    ]
-    others = [path for name, path in paths.items() if name != files.weights]
-    folder = others[0].parent if partial and others else weights.parent
-    return Located(
-        reference=reference,
-        weights=weights,
-        **beside(folder),
-        name=name,
-        repo=client.repo,
-        revision=files.snapshot.commit,
-        url=None,
-        sha256=sha256,
-        verified=tuple(verified),
-        fetched=files.fetched,
-    )
+def _refused(repo: str, revision: str | None, file: str | None, answer: "Response") -> SourceError:
+    """The error for a refusal, by the word that the Hub gives with it or by its status."""
+    page = f"https://huggingface.co/{repo}"
+    evidence: Mapping[str, object] = {"page": page}
+    match answer.headers.get("X-Error-Code"):
+        case "GatedRepo":
+            fact = f"{repo} is gated: its owners want their terms accepted first."
+            hint = "accept the licence on that page, then pass --token or run `hf auth login`."
+        case "RepoNotFound":
+            fact = f"The Hub has no repository {repo}, or it is private."
+            hint = "check the spelling; for a private one pass --token or run `hf auth login`."
+        case "RevisionNotFound":
+            fact, evidence = f"{repo} has no revision {revision}.", {}
+            hint = f"branches, tags and commits are listed at {page}/commits"
+        case "EntryNotFound":
+            fact, evidence = f"{repo} holds no file {file}.", {}
+            hint = f"the files are listed at {page}/tree/main"
+        case _:
+            evidence = {"repository": repo, **describe(answer)}
+            match answer.status_code:
+                case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+                    fact = "The Hub refuses the token, or wants one."
+                    hint = "pass --token, or run `hf auth login`."
+                case HTTPStatus.TOO_MANY_REQUESTS:
+                    fact = "The Hub takes no more requests from here for now."
+                    hint = "try again later; it takes more with a token (--token)."
+                case _:
+                    fact = "The Hub does not answer as it should."
+                    hint = "try again later; what has arrived is kept."
+    return SourceError(fact, evidence=evidence, hint=hint)

@@ -4,7 +4,6 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from vitconvert.errors import SourceError, UsageError
-from vitconvert.sources.downloads import address
 from vitconvert.sources.located import Fetching, Located, locate_path
 from vitconvert.sources.references import (
     HubRepo,
@@ -12,6 +11,7 @@ from vitconvert.sources.references import (
     NamedDownload,
     TimmName,
     WebAddress,
+    address,
     parse_reference,
 )
 from vitconvert.sources.timm_names import resolve_timm
@@ -52,9 +52,14 @@ def locate(
     """
     if isinstance(reference, Located):
         return reference
-    text = fspath(reference)
-    target, name = _resolve(text)
-    if revision and not isinstance(target, HubRepo):
+    text, name = fspath(reference), None
+    place = parse_reference(text)
+    match place:
+        case TimmName():
+            name, place = resolve_timm(place.name)
+        case NamedDownload():
+            name, place = place.name, WebAddress(url=address(place.collection, place.name))
+    if revision and not isinstance(place, HubRepo):
         raise UsageError(
             f"{text} has no revisions.",
             hint="leave out --revision, which is for repositories of the Hub.",
@@ -68,43 +73,22 @@ def locate(
         tower=tower,
         headers_only=headers_only,
     )
+    # The HTTP client and what it needs are imported for what is not here.
     try:
-        return _located(text, target, name, fetching)
+        match place:
+            case LocalPath(path=path):
+                return locate_path(text, path)
+            case WebAddress(url=url):
+                from vitconvert.sources.web import locate_address
+
+                return locate_address(text, url, name, fetching)
+            case HubRepo():
+                from vitconvert.sources.hub import locate_repo
+
+                return locate_repo(text, place, name, fetching)
     except OSError as error:
-        raise _unusable_disk(text, error) from error
-
-
-def _located(
-    text: str, target: LocalPath | HubRepo | WebAddress, name: str | None, fetching: Fetching
-) -> Located:
-    match target:
-        case LocalPath(path=path):
-            return locate_path(text, path)
-        case WebAddress(url=url):
-            from vitconvert.sources.web import locate_address
-
-            return locate_address(text, url, name, fetching)
-        case HubRepo():
-            from vitconvert.sources.hub import locate_repo
-
-            return locate_repo(text, target, name, fetching)
-
-
-def _resolve(text: str) -> tuple[LocalPath | HubRepo | WebAddress, str | None]:
-    """What to open or download, and the name of the model when the reference says it."""
-    match parse_reference(text):
-        case TimmName(name=name):
-            full, place = resolve_timm(name)
-            return place, full
-        case NamedDownload(collection=collection, name=name):
-            return WebAddress(url=address(collection, name)), name
-        case place:
-            return place, None
-
-
-def _unusable_disk(text: str, error: OSError) -> SourceError:
-    return SourceError(
-        f"{text} cannot be kept or read on this disk.",
-        evidence={"path": error.filename or "unknown", "cause": error.strerror or error},
-        hint="--cache-dir DIR keeps downloads elsewhere.",
-    )
+        raise SourceError(
+            f"{text} cannot be kept or read on this disk.",
+            evidence={"path": error.filename or "unknown", "cause": error.strerror or error},
+            hint="--cache-dir DIR keeps downloads elsewhere.",
+        ) from error

@@ -10,14 +10,16 @@ address of a Hub page means the repository. What exists on disk is a path before
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
 from vitconvert.errors import SourceError, nearest, printable
 from vitconvert.file_formats import suffixes
-from vitconvert.sources.downloads import collections
 from vitconvert.sources.located import OWN
+from vitconvert.toml_files import read_tables
 
 _SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
 _ID = r"[A-Za-z0-9][\w.-]*"
@@ -81,8 +83,60 @@ class WebAddress:
 Reference = LocalPath | TimmName | HubRepo | NamedDownload | WebAddress
 
 
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """Files under one base address, of `weights_map/downloads.toml`.
+
+    Attributes:
+        base: The beginning of every address.
+        files: Name to the rest of the address.
+        sha256_in_name: A file's name ends in the first digits of its sha256, torch.hub's habit.
+    """
+
+    base: str
+    files: Mapping[str, str]
+    sha256_in_name: bool
+
+
+@cache
+def collections() -> Mapping[str, Collection]:
+    """Every collection, by the prefix of its references."""
+    return {
+        prefix: Collection(
+            base=table["base"],
+            files=table["files"],
+            sha256_in_name=table.get("sha256_in_name", False),
+        )
+        for prefix, table in read_tables("downloads").items()
+    }
+
+
+def address(prefix: str, name: str) -> str:
+    """The address of a name.
+
+    Raises:
+        SourceError: The collection has no such name. Names the nearest.
+    """
+    collection = collections()[prefix]
+    if name in collection.files:
+        return collection.base + collection.files[name]
+    lowered = {known.lower(): known for known in collection.files}
+    near = nearest(name.lower(), lowered, 3)
+    raise SourceError(
+        f"{prefix}: has no checkpoint {name}.",
+        hint=f"did you mean {' or '.join(f'{prefix}:{lowered[match]}' for match in near)}?"
+        if near
+        else f"one of {', '.join(collection.files)}",
+    )
+
+
+def publishes_sha256_in_name(url: str) -> bool:
+    """Whether an address belongs to a collection whose file names hold hashes."""
+    return any(c.sha256_in_name and url.startswith(c.base) for c in collections().values())
+
+
 def parse_reference(text: str) -> Reference:
-    """Say what a reference means.
+    """The meaning of a reference.
 
     Raises:
         SourceError: It means nothing, or a path that does not exist. Names the nearest.
@@ -132,6 +186,46 @@ def _with_scheme(text: str, scheme: str, rest: str) -> Reference:
     )
 
 
+def _hub(match: re.Match[str]) -> HubRepo:
+    revision, file = (unquote(match[part] or "") or None for part in ("revision", "file"))
+    return HubRepo(repo=match["repo"], revision=revision, file=file)
+
+
+def _may_be_repo(text: str) -> bool:
+    """Whether the Hub could have this repository (huggingface_hub 2.4, `_validators.py`)."""
+    match = _HUB.fullmatch(text)
+    if match is None or match["file"]:
+        return False
+    odd = re.search(r"[^\w.@/-]|--|\.\.|[-.](/|$)|\.(git|ipynb)$", match["repo"], re.ASCII)
+    return odd is None and len(match["repo"]) <= _LONGEST_REPO
+
+
+def looks_like_path(text: str) -> bool:
+    """Whether a text means a path, whether or not something is there."""
+    # ORG/REPO never begins like these, and no repository is named like a file of weights;
+    # ORG/REPO/model.safetensors is a path unless it has hf: in front. .json: an index
+    return text.startswith(("/", "./", "../", "~")) or text.endswith((*suffixes(), ".json"))
+
+
+def _nothing_there(text: str, path: Path) -> SourceError:
+    if not text:
+        return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO.")
+    if os.path.islink(path):  # noqa: PTH114
+        return SourceError(
+            f"{text} is a link to what is not there.",
+            evidence={"link": path, "leads to": path.readlink()},
+            hint="in a cache of downloads, the download was not finished: get it again.",
+        )
+    siblings = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []  # noqa: PTH112
+    if near := nearest(path.name, siblings, 3):
+        hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
+    elif "/" in text or looks_like_path(text):
+        hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub."
+    else:
+        hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."
+    return SourceError(f"There is no file or directory {text}.", hint=hint)
+
+
 def without_secrets(reference: str) -> str:
     """An address without what may be a secret: a user's name and password, and the query."""
     scheme, found, rest = reference.partition("://")
@@ -153,51 +247,3 @@ def published(reference: str) -> str:
     kind = "local-dir:" if reference.startswith("local-dir:") else ""
     name = re.split(r"[/\\]", reference.rstrip("/\\"))[-1].removeprefix(kind)
     return kind + printable(name)
-
-
-def _hub(match: re.Match[str]) -> HubRepo:
-    revision, file = match["revision"], match["file"]
-    return HubRepo(
-        repo=match["repo"],
-        revision=unquote(revision) if revision else None,
-        file=unquote(file) if file else None,
-    )
-
-
-def _may_be_repo(text: str) -> bool:
-    """Whether the Hub could have this repository (huggingface_hub 2.4, `_validators.py`)."""
-    match = _HUB.fullmatch(text)
-    if match is None or match["file"]:
-        return False
-    odd = re.search(r"[^\w.@/-]|--|\.\.|[-.](/|$)|\.(git|ipynb)$", match["repo"], re.ASCII)
-    return odd is None and len(match["repo"]) <= _LONGEST_REPO
-
-
-def looks_like_path(text: str) -> bool:
-    """Whether a text means a path, whether or not something is there."""
-    # ORG/REPO never begins like these, and no repository is named like a file of weights;
-    # ORG/REPO/model.safetensors is a path unless it says hf:.
-    return text.startswith(("/", "./", "../", "~")) or _ends_like_weights(text)
-
-
-def _ends_like_weights(text: str) -> bool:
-    return text.endswith((*suffixes(), ".json"))  # .json: an index
-
-
-def _nothing_there(text: str, path: Path) -> SourceError:
-    if not text:
-        return SourceError("The reference is empty.", hint="give a path, timm:NAME or hf:ORG/REPO.")
-    if os.path.islink(path):  # noqa: PTH114
-        return SourceError(
-            f"{text} is a link to what is not there.",
-            evidence={"link": path, "leads to": path.readlink()},
-            hint="in a cache of downloads, the download was not finished: get it again.",
-        )
-    siblings = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []  # noqa: PTH112
-    if near := nearest(path.name, siblings, 3):
-        hint = f"did you mean {' or '.join(str(path.parent / name) for name in near)}?"
-    elif "/" in text or _ends_like_weights(text):
-        hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub."
-    else:
-        hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."
-    return SourceError(f"There is no file or directory {text}.", hint=hint)

@@ -20,18 +20,22 @@ def resolve_timm(name: str) -> tuple[str, HubRepo | WebAddress]:
     from timm.models import get_arch_pretrained_cfgs, get_pretrained_cfg, is_model
 
     architecture, _, tag = name.partition(".")
-    tags = [key.partition(".")[2] for key in get_arch_pretrained_cfgs(architecture)]
     if not is_model(architecture):
         raise _unknown_architecture(architecture)
+    tags = [key.partition(".")[2] for key in get_arch_pretrained_cfgs(architecture)]
     if tag and tag not in tags:
-        raise _unknown_tag(architecture, tag, tags)
-    cfg = get_pretrained_cfg(name)
-    full = f"{architecture}.{cfg.tag}" if cfg is not None and cfg.tag else name
-    if cfg is not None and cfg.hf_hub_id:
-        file = cfg.hf_hub_filename
-        return full, HubRepo(repo=cfg.hf_hub_id, revision=None, file=file)
-    if cfg is not None and isinstance(cfg.url, str) and cfg.url:
-        return full, WebAddress(url=cfg.url)
+        near = nearest(tag, tags) or tags[:1]
+        raise SourceError(
+            f"timm knows no weights {tag} of {architecture}.",
+            details=[f"{architecture}.{known}" for known in tags if known],
+            hint=f"did you mean timm:{architecture}.{near[0]}?" if near and near[0] else None,
+        )
+    if (cfg := get_pretrained_cfg(name)) is not None:
+        full = f"{architecture}.{cfg.tag}" if cfg.tag else name
+        if cfg.hf_hub_id:
+            return full, HubRepo(repo=cfg.hf_hub_id, revision=None, file=cfg.hf_hub_filename)
+        if isinstance(cfg.url, str) and cfg.url:
+            return full, WebAddress(url=cfg.url)
     raise SourceError(
         f"timm publishes no weights for {name}.",
         hint="--no-pretrained builds the model without its weights; "
@@ -84,13 +88,4 @@ def _unknown_architecture(architecture: str) -> SourceError:
         hint=f"did you mean {' or '.join(f'timm:{match}' for match in near)}?"
         if near
         else "`vitconvert list` shows the names.",
-    )
-
-
-def _unknown_tag(architecture: str, tag: str, tags: list[str]) -> SourceError:
-    near = nearest(tag, tags) or tags[:1]
-    return SourceError(
-        f"timm knows no weights {tag} of {architecture}.",
-        details=[f"{architecture}.{known}" for known in tags if known],
-        hint=f"did you mean timm:{architecture}.{near[0]}?" if near and near[0] else None,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, nearest
-from vitconvert.toml_files import LazyToml, parse_inline_table, tables_dir
+from vitconvert.toml_files import parse_inline_table, read_tables, tables_dir
 
 FILE = "weights_map/architectures.toml"
 
@@ -99,12 +99,11 @@ def preparation_of(ecosystem: str, name: str) -> Mapping[str, Any] | None:
 @functools.cache
 def _preparations() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """Names to what is said of them, by ecosystem: `weights_map/preprocessing.toml`."""
-    sections = LazyToml((tables_dir() / "preprocessing.toml").read_text(encoding="utf-8"))
     return {
         ecosystem: {
             name: {field: value for field, value in said.items() if field != "names"}
             for said in groups.values()
             for name in said["names"]
         }
-        for ecosystem, groups in sections.items()
+        for ecosystem, groups in read_tables("preprocessing").items()
     }

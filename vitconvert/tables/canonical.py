@@ -13,7 +13,7 @@ from vitconvert.config import Config, Kind, TextConfig, ViTConfig
 from vitconvert.errors import TableError
 from vitconvert.tables.axes import Axes, parse_axes
 from vitconvert.tables.templates import Template, parse_template
-from vitconvert.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import read_tables
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ def canonical_tensors(of: Kind = ViTConfig) -> Mapping[str, CanonicalTensor]:
 
 @functools.cache  # of its own: to it, a default that is written out is another call
 def _tensors(of: Kind) -> Mapping[str, CanonicalTensor]:
-    text = (tables_dir() / "canonical.toml").read_text(encoding="utf-8")
-    rows = LazyToml(text)[_SECTIONS[of]]
+    rows = read_tables("canonical")[_SECTIONS[of]]
     return {
         name: _tensor(name, value)
         for template, value in rows.items()

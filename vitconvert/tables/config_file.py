@@ -1,7 +1,6 @@
 """A project's own `config.json`: which of its keys say what our configuration says."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from vitconvert.config import Config, Kind
 from vitconvert.tables.predicates import Conditional, config_words, parse_conditional
 from vitconvert.tables.tensor_sections import SectionReader
-from vitconvert.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import read_tables
 
 _OF_RATIO = {"times", "over", "multiple", "whole", "alone"}
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
@@ -93,10 +92,9 @@ def read_config_file(section: Mapping[str, Any], reader: SectionReader) -> Confi
     return _ConfigSection(section, reader).config_file()
 
 
-@functools.cache
 def translations() -> Mapping[str, Mapping[str, Any]]:
     """Lists of words that several tables translate alike, by name."""
-    return LazyToml((tables_dir() / "translations.toml").read_text(encoding="utf-8"))
+    return read_tables("translations")
 
 
 class _ConfigSection:

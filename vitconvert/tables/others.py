@@ -1,13 +1,11 @@
 """What a checkpoint is that vitconvert has no table for: `weights_map/others.toml`."""
 
-import functools
 from collections.abc import Collection, Mapping, Sequence, Set
-from typing import Any
 
 from vitconvert.errors import Quantised
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.templates import skeleton_of
-from vitconvert.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import read_tables
 
 _COMPUTED = "computed"  # the section of quantised weights that `--dtype` computes
 _KERNEL_AXES = 4  # of a convolution's weights: out, in, height, width
@@ -16,16 +14,11 @@ _NAME_VIT = "name a checkpoint of a ViT; `vitconvert list` shows what is known."
 _NAME_TOWER = "--tower PREFIX (in Python, tower=) says where its ViT is, if it is a known one."
 
 
-@functools.cache
-def _sections() -> Mapping[str, Any]:
-    return LazyToml((tables_dir() / "others.toml").read_text(encoding="utf-8"))
-
-
 def look_alike(model_type: object) -> str | None:
     """In words, the model that this type of config.json is, if its tensors look like a ViT's."""
     if not isinstance(model_type, str):
         return None
-    known: Mapping[str, str] = _sections()["look_alikes"]
+    known: Mapping[str, str] = read_tables("others")["look_alikes"]
     return known.get(model_type)
 
 
@@ -38,7 +31,7 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     section, program = _quantised(shapes)
     if program is None:
         return
-    marks = [key for key in shapes if _ends(key, _sections()[section][program][:1])]
+    marks = [key for key in shapes if _ends(key, read_tables("others")[section][program][:1])]
     more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
     error = Quantised(
         f"These weights are quantised: {program}.",
@@ -100,7 +93,7 @@ def _ends_of(names: Collection[str]) -> Set[str]:
 
 
 def _first_fitting(section: str, ends: Set[str]) -> str | None:
-    known: Mapping[str, list[str]] = _sections()[section]
+    known: Mapping[str, list[str]] = read_tables("others")[section]
     for name, marks in known.items():
         if all(skeleton_of(mark) in ends for mark in marks):
             return name

@@ -12,7 +12,7 @@ from vitconvert.tables.detection import Recognised, fitting, identifies, recogni
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import look_alike, quantised_by
 from vitconvert.tables.table import Table
-from vitconvert.toml_files import LazyToml, tables_dir
+from vitconvert.toml_files import read_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +209,9 @@ class Header:
         )
 
 
-@functools.cache
 def sections() -> Mapping[str, Any]:
     """`weights_map/towers.toml`."""
-    return LazyToml((tables_dir() / "towers.toml").read_text(encoding="utf-8"))
+    return read_tables("towers")
 
 
 def config_section(config: Mapping[str, Any], path: str | None) -> Mapping[str, Any]:
