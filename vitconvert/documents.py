@@ -11,6 +11,10 @@ from typing import Any
 
 from vitconvert.errors import CorruptFile, SourceError
 
+# An object of JSON, whose values are what its reader finds; and one that is being made.
+JsonObject = Mapping[str, Any]
+JsonDict = dict[str, Any]
+
 # The longest that are known, of models with thousands of tensors or classes, have a few million
 # bytes. As Python objects, text can take thirty times its size.
 MOST_BYTES = 4 * 2**20

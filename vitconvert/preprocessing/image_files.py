@@ -50,7 +50,9 @@ def open_image(file: Path | bytes) -> Image.Image:
     path = file if isinstance(file, Path) else _IN_MEMORY
     with _decoding(path):
         if isinstance(file, Path):
-            _require_regular(file)
+            mode = file.stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe may block for ever
+                raise SourceError("This is not a regular file.", evidence={"image": file})
         image = Image.open(file if isinstance(file, Path) else io.BytesIO(file))
     if image.format == "EPS":
         image.close()
@@ -60,12 +62,6 @@ def open_image(file: Path | bytes) -> Image.Image:
             hint="save it as PNG.",
         )
     return image
-
-
-def _require_regular(path: Path) -> None:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would let us wait for ever
-        raise SourceError("This is not a regular file.", evidence={"image": path})
 
 
 def load(image: Image.Image) -> None:
@@ -92,7 +88,15 @@ def memory_for(image: Image.Image, backend: Backend, transparency: str) -> Itera
     Raises:
         UnsafeFile: It takes too much, whoever waits.
     """
-    needed = image.width * image.height * _bytes_per_pixel(image.mode, backend, transparency)
+    # The most that is held at a time for each pixel: Pillow has three channels in four bytes. An
+    # image is held while it is turned and converted, and, for "white", the background and both
+    # together; then as an array of uint8, and of float32.
+    stored = 1 if image.mode in ("1", "L", "P") else 4
+    turned = stored if backend.upright else 0
+    composed = 12 if transparency == "white" and image.mode not in ("1", "L", "RGB") else 0
+    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
+    per_pixel = max(stored + turned + composed + 4, arrays[backend.resize])
+    needed = image.width * image.height * per_pixel
     if needed > MOST_MEMORY:
         raise UnsafeFile(
             "The image has more pixels than can be decoded safely.",
@@ -105,19 +109,6 @@ def memory_for(image: Image.Image, backend: Backend, transparency: str) -> Itera
         )
     with _one_large_image if needed > _MUCH_MEMORY else nullcontext():
         yield
-
-
-def _bytes_per_pixel(mode: str, backend: Backend, transparency: str) -> int:
-    """The most that is held at a time for each pixel of an image.
-
-    Pillow has three channels in four bytes. An image is held while it is turned and converted,
-    and, for "white", the background and both together; then as an array of uint8, and of float32.
-    """
-    stored = 1 if mode in ("1", "L", "P") else 4
-    turned = stored if backend.upright else 0
-    composed = 12 if transparency == "white" and mode not in ("1", "L", "RGB") else 0
-    arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
-    return max(stored + turned + composed + 4, arrays[backend.resize])
 
 
 def _path_of(image: Image.Image) -> Path:
@@ -170,16 +161,12 @@ def _decoding(path: Path) -> Iterator[None]:
     except _DECODING_ERRORS as error:
         if isinstance(error, OSError) and error.errno is not None:  # it is the system that refuses
             raise SourceError(f"{error.strerror}.", evidence={"image": path}) from error
+        reason = str(error).replace(str(path), path.name) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):
+            reason = "not an image in a format that Pillow knows"
         raise CorruptFile(
-            "This file cannot be read as an image.",
-            evidence={"image": path, "Pillow": _reason(error, path)},
+            "This file cannot be read as an image.", evidence={"image": path, "Pillow": reason}
         ) from error
-
-
-def _reason(error: BaseException, path: Path) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image in a format that Pillow knows"
-    return str(error).replace(str(path), path.name) or type(error).__name__
 
 
 def converted(
@@ -194,14 +181,11 @@ def converted(
     with _decoding(_path_of(image)):
         if upright:
             image = ImageOps.exif_transpose(image)
-        if transparency == "white" and _has_alpha(image):
+        alpha = "A" in image.getbands() or image.info.get("transparency") is not None
+        if transparency == "white" and alpha:
             white = Image.new("RGBA", image.size, (255, 255, 255, 255))
             image = Image.alpha_composite(white, image.convert("RGBA"))
         elif isinstance(image.info.get("transparency"), bytes):
             # The same pixels as without this step, but no warning of Pillow's about palettes.
             image = image.convert("RGBA")
         return image.convert("L" if channels == 1 else "RGB")
-
-
-def _has_alpha(image: Image.Image) -> bool:
-    return "A" in image.getbands() or image.info.get("transparency") is not None

@@ -1,8 +1,8 @@
 """KerasHub 0.32: an `image_converter.json`, read and written."""
 
 from collections.abc import Mapping
-from typing import Any
 
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers, short
@@ -16,14 +16,12 @@ _INTERPOLATIONS = {
 _OF_OLD = ("height", "width", "mean", "variance")  # that ImageConverter still reads
 
 
-def is_image_converter(stated: Mapping[str, Any]) -> bool:
+def is_image_converter(stated: JsonObject) -> bool:
     """Whether a file on images is KerasHub's."""
     return str(stated.get("class_name")).endswith("ImageConverter")
 
 
-def from_image_converter(
-    stated: Mapping[str, Any], *, image_size: Size, channels: int
-) -> dict[str, Any]:
+def from_image_converter(stated: JsonObject, *, image_size: Size, channels: int) -> JsonDict:
     """Fields of `Steps`, as `ImageConverter` reads the file; sizes and channels are the model's."""
     config = stated.get("config")
     if not isinstance(config, Mapping):
@@ -34,6 +32,17 @@ def from_image_converter(
     if unread:
         said_so = f"{unread[0]} = {short(config[unread[0]])}"
         raise NotRepresentable(f"{said_so} of an ImageConverter is not supported.")
+    # x * scale + offset, in the words of a mean and a deviation
+    stated_scale, stated_offset = config.get("scale"), config.get("offset")
+    factor = None if stated_scale is None else 1 / 255
+    if stated_scale is None and stated_offset:
+        fact = f"offset = {short(stated_offset)} without a scale is added to whole numbers"
+        raise NotRepresentable(f"{fact}, and overflows.")
+    scale = numbers(1.0 if stated_scale is None else stated_scale, "scale", channels)
+    if not all(scale):
+        raise ConflictingFact(f"scale = {short(stated_scale)} makes all pixels alike.")
+    std = tuple((factor or 1.0) / each for each in scale)
+    offset = numbers(stated_offset or 0.0, "offset", channels)
     cuts = bool(config.get("crop_to_aspect_ratio", True)) and size is not None
     made = image_size if size is None else height_width(size, "image_size")
     return {
@@ -43,27 +52,13 @@ def from_image_converter(
         "resize_size": None if size is None else made,
         "crop": cuts,
         "backend": "keras_antialias" if config.get("antialias") else "keras",
-        **_scale(config, channels),
+        "mean": tuple(-each * deviation for each, deviation in zip(offset, std, strict=True)),
+        "std": std,
+        "rescale_factor": factor,
     }
 
 
-def _scale(config: Mapping[str, Any], channels: int) -> dict[str, Any]:
-    """x * scale + offset, in the words of a mean and a deviation."""
-    stated = config.get("scale")
-    factor = None if stated is None else 1 / 255
-    if stated is None and config.get("offset"):
-        fact = f"offset = {short(config['offset'])} without a scale is added to whole numbers"
-        raise NotRepresentable(f"{fact}, and overflows.")
-    scale = numbers(1.0 if stated is None else stated, "scale", channels)
-    offset = numbers(config.get("offset") or 0.0, "offset", channels)
-    if not all(scale):
-        raise ConflictingFact(f"scale = {short(stated)} makes all pixels alike.")
-    std = tuple((factor or 1.0) / each for each in scale)
-    mean = tuple(-each * deviation for each, deviation in zip(offset, std, strict=True))
-    return {"mean": mean, "std": std, "rescale_factor": factor}
-
-
-def to_image_converter(steps: Steps) -> dict[str, Any]:
+def to_image_converter(steps: Steps) -> JsonDict:
     """The arguments that say the same, or come near.
 
     Raises:

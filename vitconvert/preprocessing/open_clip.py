@@ -1,8 +1,6 @@
 """open_clip 3.3: a `preprocess_cfg`, read and written."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.preprocessing.backends import CLIP
 from vitconvert.preprocessing.steps import Size, Steps, numbers, unit_mean_std
@@ -12,7 +10,7 @@ _RESIZES = {"shortest": "cover", "squash": "squash", "longest": "border"}
 _RESIZE_MODES = {"squash": "squash", "patches": "squash", "border": "longest"}
 
 
-def from_preprocess_cfg(cfg: Mapping[str, Any], *, image_size: Size) -> dict[str, Any]:
+def from_preprocess_cfg(cfg: JsonObject, *, image_size: Size) -> JsonDict:
     """Fields of `Steps`, as `image_transform` reads the cfg; the tower states the size."""
     mode = str(cfg.get("resize_mode") or "shortest")
     if mode not in _RESIZES:
@@ -34,7 +32,7 @@ def from_preprocess_cfg(cfg: Mapping[str, Any], *, image_size: Size) -> dict[str
     }
 
 
-def to_preprocess_cfg(steps: Steps) -> dict[str, Any]:
+def to_preprocess_cfg(steps: Steps) -> JsonDict:
     """The keys that say the same, or come near."""
     mean, std = unit_mean_std(steps)
     square = steps.image_size[0] == steps.image_size[1]

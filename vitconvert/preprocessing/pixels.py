@@ -10,7 +10,6 @@ Letters: C channels, H height, W width. Sizes are (height, width).
 import math
 import platform
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from vitconvert.errors import InputMismatch, NotRepresentable, UnsafeFile, size_
 from vitconvert.preprocessing.backends import Backend
 from vitconvert.preprocessing.steps import Size
 
-Pixels = NDArray[Any]  # uint8 or float32
+Pixels = NDArray[np.uint8] | NDArray[np.float32]
 _Numbers = NDArray[np.float64]
 
 # Of a resized image: one of 1 x 100000 is a small file, but huge once its shortest side is 224.
@@ -38,7 +37,18 @@ def resized_size(source: Size, *, resize: str, size: Size) -> Size:
         InputMismatch: A side would have no pixels.
         UnsafeFile: The result would not fit in memory.
     """
-    result = _unchecked_size(source, resize=resize, size=size)
+    height, width = source
+    if resize == "none":
+        result = source
+    elif resize in ("squash", "cut"):
+        result = size
+    elif resize == "shortest":
+        long = int(size[0] * max(source) / min(source))
+        result = (long, size[0]) if width <= height else (size[0], long)
+    else:
+        ratios = height / size[0], width / size[1]
+        ratio = min(ratios) if resize == "cover" else max(ratios)
+        result = round(height / ratio), round(width / ratio)
     if min(result) < 1:
         raise InputMismatch(
             f"A {size_text(source)} image is too narrow to be resized into {size_text(size)}.",
@@ -50,20 +60,6 @@ def resized_size(source: Size, *, resize: str, size: Size) -> Size:
             evidence={"resize": f"{resize} to {size_text(size)}", "limit": f"{MAX_PIXELS} pixels"},
         )
     return result
-
-
-def _unchecked_size(source: Size, *, resize: str, size: Size) -> Size:
-    height, width = source
-    if resize == "none":
-        return source
-    if resize in ("squash", "cut"):
-        return size
-    if resize == "shortest":
-        long = int(size[0] * max(source) / min(source))
-        return (long, size[0]) if width <= height else (size[0], long)
-    ratios = height / size[0], width / size[1]
-    ratio = min(ratios) if resize == "cover" else max(ratios)
-    return round(height / ratio), round(width / ratio)
 
 
 def size_in_patches(source: Size, *, patch_size: int, max_patches: int) -> Size:
@@ -156,7 +152,11 @@ def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antiali
     image = torch.from_numpy(pixels)[None]
     if tuple(image.shape[-2:]) == size:
         return pixels
-    direct = image.dtype != torch.uint8 or _resizes_uint8(interpolation)
+    # torchvision's _do_native_uint8_resize_on_cpu: bilinear takes the detour through float32
+    # where it has no vectorised kernel, and the last bit differs.
+    vectorised = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    vectorised = vectorised or platform.machine() in ("aarch64", "arm64")
+    direct = image.dtype != torch.uint8 or interpolation != "bilinear" or vectorised
     nearest = interpolation == "nearest"
     try:
         result = torch.nn.functional.interpolate(
@@ -173,17 +173,6 @@ def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antiali
         ) from error
     numbers: Pixels = (result if direct else result.round().to(torch.uint8))[0].numpy()
     return numbers
-
-
-def _resizes_uint8(interpolation: str) -> bool:
-    # torchvision's _do_native_uint8_resize_on_cpu: bilinear takes the detour through float32
-    # where it has no vectorised kernel, and the last bit differs.
-    import torch
-
-    if interpolation != "bilinear":
-        return True
-    vectorised = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return vectorised or platform.machine() in ("aarch64", "arm64")
 
 
 def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backend) -> Pixels:
@@ -262,8 +251,8 @@ def largest_middle(source: Size, ratio_of: Size) -> tuple[Size, Size]:
 
 
 def resized_by_weights(
-    pixels: NDArray[np.uint8], size: Size, interpolation: str, *, antialias: bool
-) -> NDArray[np.uint8]:
+    pixels: Pixels, size: Size, interpolation: str, *, antialias: bool
+) -> Pixels:
     """Resize (C, H, W) as Keras does: weights along each side, then whole numbers, half to even.
 
     Source: keras 3.15, `keras/src/backend/numpy/image.py`, which follows JAX; TensorFlow's kernels
@@ -278,22 +267,14 @@ def resized_by_weights(
     values = pixels.astype(np.float32)
     for axis, (m, n) in enumerate(zip(pixels.shape[1:], size, strict=True), start=1):
         if m != n:
-            weights = _weights(m, n, _KERNELS[interpolation], antialias).astype(np.float32)
+            # (m, n): what each of m pixels gives to each of n, of which every column sums to 1
+            spread = max(m / n, 1.0) if antialias else 1.0
+            places = (np.arange(n) + 0.5) * (m / n) - 0.5
+            distances = np.abs(places[None, :] - np.arange(m)[:, None]) / spread
+            weights = _KERNELS[interpolation](distances)
+            weights = (weights / weights.sum(axis=0, keepdims=True)).astype(np.float32)
             values = np.moveaxis(np.tensordot(values, weights, axes=(axis, 0)), -1, axis)
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
-
-
-def _weights(m: int, n: int, kernel: Callable[[_Numbers], _Numbers], antialias: bool) -> _Numbers:
-    """(m, n): what each of m pixels gives to each of n, of which every column sums to 1."""
-    spread = max(m / n, 1.0) if antialias else 1.0
-    places = (np.arange(n) + 0.5) * (m / n) - 0.5
-    weights = kernel(np.abs(places[None, :] - np.arange(m)[:, None]) / spread)
-    sums: _Numbers = weights.sum(axis=0, keepdims=True)
-    return weights / sums
-
-
-def _triangle(x: _Numbers) -> _Numbers:
-    return np.maximum(0, 1 - x)
 
 
 def _cubic(x: _Numbers) -> _Numbers:
@@ -302,8 +283,8 @@ def _cubic(x: _Numbers) -> _Numbers:
     return np.where(x < 1, near, np.where(x < 2, far, 0))
 
 
-def _lanczos(x: _Numbers) -> _Numbers:
-    return np.where(x <= 3, np.sinc(x) * np.sinc(x / 3), 0)
-
-
-_KERNELS = {"bilinear": _triangle, "bicubic": _cubic, "lanczos": _lanczos}
+_KERNELS: dict[str, Callable[[_Numbers], _Numbers]] = {
+    "bilinear": lambda x: np.maximum(0, 1 - x),
+    "bicubic": _cubic,
+    "lanczos": lambda x: np.where(x <= 3, np.sinc(x) * np.sinc(x / 3), 0),
+}

@@ -1,11 +1,11 @@
 """How a checkpoint's own project turns an image into numbers."""
 
 import dataclasses
-from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import TableError, size_text
 from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
@@ -94,7 +94,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
     @classmethod
     def from_timm(
-        cls, pretrained_cfg: Mapping[str, Any], *, origin: str = "timm's pretrained_cfg"
+        cls, pretrained_cfg: JsonObject, *, origin: str = "timm's pretrained_cfg"
     ) -> "Preprocessing":
         """Read a `pretrained_cfg` as timm 1.0.31 does.
 
@@ -107,7 +107,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """
         return cls(**timm.from_pretrained_cfg(pretrained_cfg), origin=origin)
 
-    def to_timm(self) -> dict[str, Any]:
+    def to_timm(self) -> JsonDict:
         """The keys of timm's `pretrained_cfg` that say the same, as far as timm can.
 
         `Preprocessing.from_timm(p.to_timm())` is what timm will do; `differences` tells what
@@ -121,7 +121,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     @classmethod
     def from_huggingface(
         cls,
-        preprocessor_config: Mapping[str, Any],
+        preprocessor_config: JsonObject,
         *,
         backend: str = "torchvision",
         model_type: str | None = None,
@@ -151,7 +151,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         )
         return cls(**fields, origin=origin)
 
-    def to_huggingface(self) -> dict[str, Any]:
+    def to_huggingface(self) -> JsonDict:
         """The `preprocessor_config.json` that says the same, as far as transformers can.
 
         A crop needs BitImageProcessor (after resizing the shortest side) or DeiTImageProcessor
@@ -168,7 +168,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     @classmethod
     def from_openclip(
         cls,
-        preprocess_cfg: Mapping[str, Any],
+        preprocess_cfg: JsonObject,
         *,
         image_size: Size,
         origin: str = "open_clip_config.json",
@@ -182,7 +182,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         fields = open_clip.from_preprocess_cfg(preprocess_cfg, image_size=image_size)
         return cls(**fields, origin=origin)
 
-    def to_openclip(self) -> dict[str, Any]:
+    def to_openclip(self) -> JsonDict:
         """The `preprocess_cfg` that says the same, or comes near.
 
         open_clip resizes to exactly the size of the model's images, so that no margin is cropped
@@ -193,7 +193,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     @classmethod
     def from_keras_hub(
         cls,
-        image_converter: Mapping[str, Any],
+        image_converter: JsonObject,
         *,
         image_size: Size,
         channels: int = 3,
@@ -213,7 +213,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         )
         return cls(**fields, origin=origin)
 
-    def to_keras_hub(self) -> dict[str, Any]:
+    def to_keras_hub(self) -> JsonDict:
         """The `config` of the `image_converter.json` that says the same, or comes near.
 
         KerasHub resizes to exactly the size of the model's images, so that no margin is cropped
@@ -227,7 +227,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     @classmethod
     def from_dialect(
         cls,
-        section: Mapping[str, Any],
+        section: JsonObject,
         *,
         image_size: Size,
         channels: int = 3,
@@ -249,41 +249,24 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             TableError: A key is unknown or missing.
             ConflictingFact: A value is malformed.
         """
-        fields = _from_section(section, image_size=image_size, channels=channels)
-        return cls(**fields, origin=origin)
-
-
-def _from_section(section: Mapping[str, Any], *, image_size: Size, channels: int) -> dict[str, Any]:
-    """Fields of `Steps`.
-
-    Raises:
-        TableError: A key is unknown, missing, or contradicts another.
-    """
-    _check_keys(section)
-    fields = {key: value for key, value in section.items() if key not in _OF_TENSORS}
-    resize_size = timm.size_before_crop(image_size, fields.pop("crop_pct", 1.0))
-    if "resize_size" in fields:
-        resize_size = height_width(fields["resize_size"], "resize_size")
-    cover = section["resize"] == "shortest" and resize_size[0] != resize_size[1]
-    return {
-        "crop": resize_size != image_size or section["resize"] != "squash",
-        **fields,
-        # A size that is not square has no one shortest side. open_clip and timm do the same.
-        "resize": "cover" if cover else section["resize"],
-        "image_size": image_size,
-        "resize_size": None if section["resize"] == "none" else resize_size,
-        "mean": numbers(section["mean"], "mean", channels),
-        "std": numbers(section["std"], "std", channels),
-    }
-
-
-def _check_keys(section: Mapping[str, Any]) -> None:
-    unknown = sorted(set(section) - _REQUIRED - _OPTIONAL - _OF_TENSORS)
-    missing = sorted(_REQUIRED - set(section))
-    if unknown or missing:
-        raise TableError(
-            "A [preprocessing] section has unknown or missing keys.",
-            evidence={"unknown": ", ".join(unknown) or "-", "missing": ", ".join(missing) or "-"},
-        )
-    if "crop_pct" in section and "resize_size" in section:
-        raise TableError("A [preprocessing] section states both crop_pct and resize_size.")
+        unknown = sorted(set(section) - _REQUIRED - _OPTIONAL - _OF_TENSORS)
+        missing = sorted(_REQUIRED - set(section))
+        if unknown or missing:
+            evidence = {"unknown": ", ".join(unknown) or "-", "missing": ", ".join(missing) or "-"}
+            raise TableError(
+                "A [preprocessing] section has unknown or missing keys.", evidence=evidence
+            )
+        if "crop_pct" in section and "resize_size" in section:
+            raise TableError("A [preprocessing] section states both crop_pct and resize_size.")
+        fields = {key: value for key, value in section.items() if key not in _OF_TENSORS}
+        resize_size = timm.size_before_crop(image_size, fields.pop("crop_pct", 1.0))
+        if "resize_size" in fields:
+            resize_size = height_width(fields["resize_size"], "resize_size")
+        fields.setdefault("crop", resize_size != image_size or section["resize"] != "squash")
+        if section["resize"] == "shortest" and resize_size[0] != resize_size[1]:
+            # A size that is not square has no one shortest side. open_clip and timm do the same.
+            fields["resize"] = "cover"
+        fields["resize_size"] = None if section["resize"] == "none" else resize_size
+        for name in ("mean", "std"):
+            fields[name] = numbers(section[name], name, channels)
+        return cls(**fields, image_size=image_size, origin=origin)

@@ -4,8 +4,9 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, size_text
 from vitconvert.preprocessing import backends
 from vitconvert.preprocessing.backends import BACKENDS
@@ -23,6 +24,12 @@ _RESIZED = {
     "weights": "arrays by weights",
 }
 _TRANSPARENCY = {"drop": "ignores transparency", "white": "puts transparent images on white"}
+_VOCABULARIES = {
+    "interpolation": backends.INTERPOLATIONS,
+    "resize": backends.RESIZES,
+    "backend": tuple(BACKENDS),
+    "transparency": backends.TRANSPARENCIES,
+}
 # Fields that the sentences below put into words
 _IN_WORDS = ("backend", "transparency", "patch_size", "max_patches")
 
@@ -47,7 +54,7 @@ class Steps:
     origin: str  # where this was stated
 
     def __post_init__(self) -> None:
-        if problems := _contradictions(self):
+        if problems := list(_contradictions(self)):
             raise ConflictingFact("The preprocessing contradicts itself.", details=problems)
         filters = BACKENDS[self.backend].interpolations
         if self.interpolation not in filters:
@@ -68,28 +75,36 @@ class Steps:
 
     def differences(self, other: "Steps") -> tuple[str, ...]:
         """The differences from another preprocessing, one sentence per field."""
-        return tuple(
-            f"{field.name} is {_shown(mine)} here and {_shown(theirs)} there"
-            for field in dataclasses.fields(self)
-            if field.name != "origin"
-            and not (field.name == "crop" and self.cuts == other.cuts)
-            and (mine := getattr(self, field.name)) != (theirs := getattr(other, field.name))
-        )
+        found = []
+        for field in dataclasses.fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            same = mine == theirs or (field.name == "crop" and self.cuts == other.cuts)
+            if field.name != "origin" and not same:
+                shown = (v if isinstance(v, str) else repr(v) for v in (mine, theirs))
+                found.append("{} is {} here and {} there".format(field.name, *shown))
+        return tuple(found)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """All fields as JSON types."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: JsonObject) -> Self:
         """The inverse of `to_dict`.
 
         Raises:
             MissingFact: A field without a default is missing.
             ConflictingFact: A field is unknown or has a wrong value.
         """
-        _check_names(cls, values)
+        if not isinstance(values, Mapping):
+            fact = f"preprocessing = {short(values)} should be an object with fields."
+            raise ConflictingFact(fact)
+        known = {f.name: f.default is dataclasses.MISSING for f in dataclasses.fields(cls)}
+        if unknown := sorted(set(values) - set(known)):
+            raise ConflictingFact(f"Preprocessing has no {', '.join(unknown)}.")
+        if missing := sorted(n for n, needed in known.items() if needed and n not in values):
+            raise MissingFact(f"Preprocessing lacks {', '.join(missing)}.")
         fields = dict(values)
         for name in ("image_size", "resize_size"):
             if name == "image_size" or fields.get(name) is not None:
@@ -115,42 +130,15 @@ def unit_mean_std(steps: Steps) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(v / factor for v in steps.mean), tuple(v / factor for v in steps.std)
 
 
-def _check_names(cls: type[Steps], values: Mapping[str, Any]) -> None:
-    if not isinstance(values, Mapping):
-        raise ConflictingFact(f"preprocessing = {short(values)} should be an object with fields.")
-    known = {f.name: f for f in dataclasses.fields(cls)}
-    if unknown := sorted(set(values) - set(known)):
-        raise ConflictingFact(f"Preprocessing has no {', '.join(unknown)}.")
-    missing = sorted(
-        name
-        for name, field in known.items()
-        if field.default is dataclasses.MISSING and name not in values
-    )
-    if missing:
-        raise MissingFact(f"Preprocessing lacks {', '.join(missing)}.")
-
-
-def _contradictions(p: Steps) -> list[str]:
-    vocabularies = {
-        "interpolation": backends.INTERPOLATIONS,
-        "resize": backends.RESIZES,
-        "backend": tuple(BACKENDS),
-        "transparency": backends.TRANSPARENCIES,
-    }
-    unknown = [
-        f"{name} = {short(getattr(p, name))} is none of {', '.join(words)}"
-        for name, words in vocabularies.items()
-        if getattr(p, name) not in words
-    ]
-    untrue = [
-        f"{name} = {short(getattr(p, name))} is neither true nor false"
-        for name in ("crop", "normalize")
-        if not isinstance(getattr(p, name), bool)
-    ]
-    return [*unknown, *untrue, *_arithmetic_contradictions(p), *_size_contradictions(p)]
-
-
-def _arithmetic_contradictions(p: Steps) -> Iterator[str]:
+def _contradictions(p: Steps) -> Iterator[str]:
+    """Sentences about fields that have no such value, or contradict one another."""
+    for name, words in _VOCABULARIES.items():
+        if getattr(p, name) not in words:
+            yield f"{name} = {short(getattr(p, name))} is none of {', '.join(words)}"
+    for name in ("crop", "normalize"):
+        if not isinstance(getattr(p, name), bool):
+            yield f"{name} = {short(getattr(p, name))} is neither true nor false"
+    # Arithmetic
     if len(p.mean) not in (1, 3) or len(p.std) != len(p.mean):
         yield f"mean has {len(p.mean)} values and std {len(p.std)}: both need 3 (RGB) or 1 (grey)"
     if not p.normalize and (set(p.mean), set(p.std)) != ({0}, {1}):
@@ -166,9 +154,7 @@ def _arithmetic_contradictions(p: Steps) -> Iterator[str]:
     dividing = [name for name, backend in BACKENDS.items() if backend.numbers == "divide"]
     if p.rescale_factor != 1 / 255 and p.backend in dividing:
         yield f"backend = {p.backend!r} always rescales by 1/255, not by {p.rescale_factor}"
-
-
-def _size_contradictions(p: Steps) -> Iterator[str]:
+    # Sizes
     if (p.resize == "patches") != bool(p.patch_size and p.max_patches):
         patches = f"patch_size = {p.patch_size}, max_patches = {p.max_patches}"
         yield f"resize = {p.resize!r} does not fit {patches}"
@@ -176,7 +162,7 @@ def _size_contradictions(p: Steps) -> Iterator[str]:
         yield f"resize = {p.resize!r} does not fit resize_size = {p.resize_size}"
     if min(p.image_size + (p.resize_size or ())) < 1:
         yield f"{size_text(p.resize_size or p.image_size)} is not a size of an image"
-    if p.resize == "cut" and BACKENDS[p.backend].resize != "weights":
+    if p.resize == "cut" and p.backend in BACKENDS and BACKENDS[p.backend].resize != "weights":
         yield f"backend = {p.backend!r} does not cut before it resizes"
     if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
         yield f"resize = 'shortest' needs one size, not {size_text(p.resize_size)}"
@@ -189,10 +175,6 @@ def _size_contradictions(p: Steps) -> Iterator[str]:
         )
 
 
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else repr(value)
-
-
 def departures_of(program: str, source: Steps, theirs: Steps) -> tuple[str, ...]:
     """The differences of a program, one sentence each; rounding of the last bit is left out.
 
@@ -201,14 +183,6 @@ def departures_of(program: str, source: Steps, theirs: Steps) -> tuple[str, ...]
         source: The steps of the checkpoint's own project.
         theirs: The steps that the program takes.
     """
-    said = [*_of_backends(source, theirs)]
-    if theirs.transparency != source.transparency:
-        said.append(_TRANSPARENCY[theirs.transparency])
-    said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]
-    return tuple(f"{program} {sentence}" for sentence in said)
-
-
-def _of_backends(source: Steps, theirs: Steps) -> list[str]:
     ours, other = BACKENDS[source.backend], BACKENDS[theirs.backend]
     said = []
     if other.resize != ours.resize:
@@ -226,7 +200,10 @@ def _of_backends(source: Steps, theirs: Steps) -> list[str]:
         said.append(f"converts images that are neither grey nor RGB {order} resizing")
     if source.resize == theirs.resize == "border" and other.black_border != ours.black_border:
         said.append(f"pads with {'black' if other.black_border else 'the mean colour'}")
-    return said
+    if theirs.transparency != source.transparency:
+        said.append(_TRANSPARENCY[theirs.transparency])
+    said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]
+    return tuple(f"{program} {sentence}" for sentence in said)
 
 
 def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tuple[float, ...]:
@@ -238,7 +215,14 @@ def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tu
     found = tuple(values) if isinstance(values, Iterable) else (values,)
     if repeat and found and all(v == found[0] for v in found):
         found = found[:1] * count
-    if len(found) != count or not all(map(_is_finite, found)):
+    finite = all(
+        isinstance(v, int | float)
+        and not isinstance(v, bool)
+        # JSON's whole numbers may be larger than a float.
+        and abs(v) <= sys.float_info.max
+        for v in found
+    )
+    if len(found) != count or not finite:
         wanted = "a number" if count == 1 else f"{count} numbers"
         raise ConflictingFact(f"{name} = {short(values)} should be {wanted}.")
     return tuple(map(float, found))
@@ -282,9 +266,3 @@ def short(value: object) -> str:
     """A value of somebody's, for a message."""
     text = repr(value)
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
-
-
-def _is_finite(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) <= sys.float_info.max  # JSON's whole numbers may be larger

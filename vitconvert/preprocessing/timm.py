@@ -1,9 +1,8 @@
 """timm 1.0.31: the preprocessing in a `pretrained_cfg`, read and written."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, NotRepresentable, size_text
 from vitconvert.preprocessing.backends import IMAGENET
 from vitconvert.preprocessing.steps import (
@@ -21,7 +20,7 @@ _CROP_PCT = 0.875
 _SIZE = (3, 224, 224)
 
 
-def from_pretrained_cfg(cfg: Mapping[str, Any]) -> dict[str, Any]:
+def from_pretrained_cfg(cfg: JsonObject) -> JsonDict:
     """Fields of `Steps`, as `resolve_data_config` and `create_transform` read the cfg."""
     channels, *size = whole_numbers(cfg.get("input_size") or _SIZE, "input_size", 3, repeat=False)
     image_size = (size[0], size[1])
@@ -42,14 +41,26 @@ def from_pretrained_cfg(cfg: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def to_pretrained_cfg(steps: Steps) -> dict[str, Any]:
+def to_pretrained_cfg(steps: Steps) -> JsonDict:
     """The keys that say the same.
 
     Raises:
         NotRepresentable: timm has no such resizing.
     """
     mean, std = unit_mean_std(steps)
-    mode, crop_pct = _crop(steps)
+    center = "shortest" if steps.image_size[0] == steps.image_size[1] else "cover"
+    modes = {center: "center", "cut": "center", "border": "border", "squash": "squash"}
+    mode, crop_pct = "squash", 1.0  # without a crop nothing is resized twice, nothing is cut off
+    if steps.crop:
+        size = steps.resize_size or steps.image_size
+        fraction = _shortest_fraction(steps.image_size, size)
+        if steps.resize not in modes or fraction is None:
+            raise NotRepresentable(
+                f"timm cannot express this resizing: {steps.resize} to {size_text(size)}, "
+                f"then {size_text(steps.image_size)}.",
+                evidence={"from": steps.origin},
+            )
+        mode, crop_pct = modes[steps.resize], fraction
     return {
         "input_size": [steps.channels, *steps.image_size],
         "interpolation": steps.interpolation,
@@ -58,23 +69,6 @@ def to_pretrained_cfg(steps: Steps) -> dict[str, Any]:
         "mean": list(mean),
         "std": list(std),
     }
-
-
-def _crop(steps: Steps) -> tuple[str, float]:
-    """crop_mode and crop_pct."""
-    center = "shortest" if steps.image_size[0] == steps.image_size[1] else "cover"
-    modes = {center: "center", "cut": "center", "border": "border", "squash": "squash"}
-    if not steps.crop:
-        return "squash", 1.0  # nothing is resized twice, and nothing is cut off
-    size = steps.resize_size or steps.image_size
-    crop_pct = _shortest_fraction(steps.image_size, size)
-    if steps.resize not in modes or crop_pct is None:
-        raise NotRepresentable(
-            f"timm cannot express this resizing: {steps.resize} to {size_text(size)}, "
-            f"then {size_text(steps.image_size)}.",
-            evidence={"from": steps.origin},
-        )
-    return modes[steps.resize], crop_pct
 
 
 def size_before_crop(image_size: Size, crop_pct: float) -> Size:

@@ -27,11 +27,17 @@ def transformed(
         UnsafeFile: It is so large, or so narrow, that it would exhaust memory.
     """
     backend = BACKENDS[steps.backend]
-    shrunk = fast and _may_be_shrunk(steps)
+    # Without antialias, or with the nearest pixel, the result would be entirely different; and what
+    # is cut out is not the middle of what was resized.
+    antialias = backend.antialias and steps.interpolation != "nearest"
+    shrunk = fast and antialias and steps.resize_size is not None and steps.resize != "cut"
     with ExitStack() as held:
         if ours := not isinstance(image, Image.Image):
             image = held.enter_context(image_files.open_image(image))
-        source = _shrunk(image, steps) if ours and shrunk else None
+        source = None
+        if ours and shrunk:  # read smaller, which no resizing shows
+            at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
+            source = image_files.shrink(image, at_least, upright=backend.upright)
         held.enter_context(image_files.memory_for(image, backend, steps.transparency))
         image_files.load(image)
         if shrunk:
@@ -39,9 +45,21 @@ def transformed(
         else:
             values = _resized(image, steps, ours=ours)
     if steps.crop:
-        values = pixels.centred(values, steps.image_size, fill=_fill(steps), backend=backend)
+        fill = (0,) * steps.channels
+        if steps.resize == "border" and not backend.black_border:
+            # Only timm pads with the mean colour, in its border mode.
+            fill = tuple(round(255 * value) for value in steps.mean)
+        values = pixels.centred(values, steps.image_size, fill=fill, backend=backend)
     if values.shape[1:] != steps.image_size:
-        raise _wrong_size(values.shape[1:], steps)
+        made, read = size_text(values.shape[1:]), size_text(steps.image_size)
+        why, hint = (
+            f"is {made}, the model reads {read}, and this preprocessing resizes nothing",
+            None,
+        )
+        if steps.resize == "patches":
+            why = f"keeps its aspect ratio and becomes {made}, but the model reads {read}"
+            hint = f"`vitconvert file MODEL --image-size {made} -o DIR` makes a model of that size."
+        raise InputMismatch(f"The image {why}.", evidence={"from": steps.origin}, hint=hint)
     rescaled = backend.numbers == "first" and values.dtype == np.uint8
     return pixels.normalised(
         values,
@@ -49,20 +67,6 @@ def transformed(
         std=steps.std if steps.normalize else None,
         factor=steps.rescale_factor,
         numbers="fused" if rescaled else backend.numbers,
-    )
-
-
-def _wrong_size(found: tuple[int, ...], steps: Steps) -> InputMismatch:
-    made, read = size_text(found), size_text(steps.image_size)
-    if steps.resize == "patches":
-        return InputMismatch(
-            f"The image keeps its aspect ratio and becomes {made}, but the model reads {read}.",
-            evidence={"from": steps.origin},
-            hint=f"`vitconvert file MODEL --image-size {made} -o DIR` makes a model of that size.",
-        )
-    return InputMismatch(
-        f"The image is {made}, the model reads {read}, and this preprocessing resizes nothing.",
-        evidence={"from": steps.origin},
     )
 
 
@@ -101,22 +105,6 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
         values, size, steps.interpolation, antialias=backend.antialias
     )
     return np.trunc(values) if backend.truncate else values
-
-
-def _may_be_shrunk(steps: Steps) -> bool:
-    """Whether an image may be shrunk before it is resized.
-
-    Without antialias, or with the nearest pixel, the result would be entirely different; and what
-    is cut out is not the middle of what was resized.
-    """
-    antialias = BACKENDS[steps.backend].antialias and steps.interpolation != "nearest"
-    return antialias and steps.resize_size is not None and steps.resize != "cut"
-
-
-def _shrunk(image: Image.Image, steps: Steps) -> Size:
-    """Have a file read smaller, which no resizing shows; the size of the whole image."""
-    at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
-    return image_files.shrink(image, at_least, upright=BACKENDS[steps.backend].upright)
 
 
 def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pixels.Pixels:
@@ -162,13 +150,6 @@ def size_resized(steps: Steps, source: Size) -> Size:
         )
     size = steps.resize_size or steps.image_size
     return pixels.resized_size(source, resize=steps.resize, size=size)
-
-
-def _fill(steps: Steps) -> tuple[int, ...]:
-    # Only timm pads with the mean colour, in its border mode.
-    if steps.resize != "border" or BACKENDS[steps.backend].black_border:
-        return (0,) * steps.channels
-    return tuple(round(255 * value) for value in steps.mean)
 
 
 @dataclass(frozen=True, kw_only=True)

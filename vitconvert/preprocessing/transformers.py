@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET
 from vitconvert.preprocessing.steps import (
@@ -91,72 +91,57 @@ _MODEL_TYPES = {
 
 
 def from_preprocessor_config(
-    config: Mapping[str, Any],
+    config: JsonObject,
     *,
     backend: str,
     model_type: str | None,
     image_size: Size | None,
-) -> dict[str, Any]:
+) -> JsonDict:
     """Fields of `Steps`, as transformers reads the file; see `Preprocessing.from_huggingface`.
 
     A missing key means the processor's own default; a key that is null switches its step off.
     """
+    if backend not in ("torchvision", "pil"):
+        raise ConflictingFact(f"backend = {backend!r} is none of torchvision, pil.")
     name = _processor_name(config, model_type)
     processor = _PROCESSORS[name]
-    _refuse_unread(config, name)
+    for key in ("do_pad", "use_square_size"):
+        if config.get(key):
+            raise NotRepresentable(f"{key} of {name} is not supported.")
     sizes = _sizes(config, name, image_size)
-    resample = config.get("resample", processor.resample)
-    white = config.get("do_convert_rgb", processor.convert_rgb)
-    return {
-        **sizes,
-        **_scale(config, name),
-        "interpolation": "bilinear" if sizes["resize"] == "none" else _interpolation(resample),
-        "backend": _backend(processor, backend),
-        "transparency": "white" if white else "drop",
-    }
-
-
-def _sizes(config: Mapping[str, Any], name: str, image_size: Size | None) -> dict[str, Any]:
-    """The sizes of resizing and cropping; `image_size` is the model's."""
-    processor = _PROCESSORS[name]
-    resize, resize_size = _resize(config, processor)
-    crop = bool(config.get("do_center_crop", processor.crop))
-    if crop:
-        image_size = _crop_size(config, processor)
-    elif resize == "squash":
-        image_size = resize_size
-    if image_size is None or (resize == "shortest" and not crop):
-        raise MissingFact(
-            "The size of the processed images depends on the image itself.",
-            evidence={"processor": name, "size": config.get("size"), "do_center_crop": crop},
-        )
-    sizes = {"resize": resize, "resize_size": resize_size, "crop": crop, "image_size": image_size}
-    return sizes | (_patches(config) if resize == "patches" else {})
-
-
-def _scale(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """How pixels are rescaled and normalised."""
-    processor = _PROCESSORS[name]
-    mean, std = _mean_std(config, processor)
-    rescale = bool(config.get("do_rescale", True))
+    # One number serves all channels that the other list names.
+    mean = config.get("image_mean", processor.mean_std[0])
+    std = config.get("image_std", processor.mean_std[1])
+    listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
+    channels, normalize = max(listed, default=3), bool(config.get("do_normalize", True))
+    rescale, factor = bool(config.get("do_rescale", True)), config.get("rescale_factor", 1 / 255)
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
-    factor = config.get("rescale_factor", 1 / 255)
+    code, interpolation = config.get("resample", processor.resample), "bilinear"
+    if sizes["resize"] != "none":
+        if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_RESAMPLE):
+            raise ConflictingFact(
+                f"resample = {code!r} is not the number of a filter of Pillow.",
+                evidence={"known": ", ".join(f"{i} {name}" for i, name in enumerate(_RESAMPLE))},
+            )
+        interpolation = _RESAMPLE[code]
+    if processor.rescale_first:
+        arithmetic = "transformers_float"  # it has no Pillow variant, and falls back to this one
+    else:
+        arithmetic = "transformers" if backend == "torchvision" else "transformers_pil"
     return {
-        "mean": mean,
-        "std": std,
+        **sizes,
+        "mean": numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels,
+        "std": numbers(std, "image_std", channels) if normalize else (1.0,) * channels,
         "rescale_factor": positive(factor, "rescale_factor") if rescale else None,
-        "normalize": bool(config.get("do_normalize", True)),
+        "normalize": normalize,
+        "interpolation": interpolation,
+        "backend": arithmetic,
+        "transparency": "white" if config.get("do_convert_rgb", processor.convert_rgb) else "drop",
     }
 
 
-def _patches(config: Mapping[str, Any]) -> dict[str, int]:
-    (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
-    (most,) = whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
-    return {"patch_size": patch_size, "max_patches": most}
-
-
-def _processor_name(config: Mapping[str, Any], model_type: str | None) -> str:
+def _processor_name(config: JsonObject, model_type: str | None) -> str:
     """The class that AutoImageProcessor takes: the file's, its old extractor's, the model's."""
     legacy = str(config.get("feature_extractor_type") or "")
     named = config.get("image_processor_type") or legacy.replace(
@@ -178,13 +163,32 @@ def _processor_name(config: Mapping[str, Any], model_type: str | None) -> str:
     return name
 
 
-def _refuse_unread(config: Mapping[str, Any], name: str) -> None:
-    for key in ("do_pad", "use_square_size"):
-        if config.get(key):
-            raise NotRepresentable(f"{key} of {name} is not supported.")
+def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
+    """The sizes of resizing and cropping; `image_size` is the model's."""
+    processor = _PROCESSORS[name]
+    resize, resize_size = _resize(config, processor)
+    crop = bool(config.get("do_center_crop", processor.crop))
+    if crop:
+        crop_size = config.get("crop_size", processor.crop_size)
+        if crop_size is None:
+            raise MissingFact("do_center_crop is set, and crop_size is not.")
+        image_size = _stated_size(crop_size, "crop_size")
+    elif resize == "squash":
+        image_size = resize_size
+    if image_size is None or (resize == "shortest" and not crop):
+        raise MissingFact(
+            "The size of the processed images depends on the image itself.",
+            evidence={"processor": name, "size": config.get("size"), "do_center_crop": crop},
+        )
+    sizes = {"resize": resize, "resize_size": resize_size, "crop": crop, "image_size": image_size}
+    if resize != "patches":
+        return sizes
+    (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
+    (most,) = whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
+    return {**sizes, "patch_size": patch_size, "max_patches": most}
 
 
-def _resize(config: Mapping[str, Any], processor: _Processor) -> tuple[str, Size | None]:
+def _resize(config: JsonObject, processor: _Processor) -> tuple[str, Size | None]:
     if not config.get("do_resize", True):
         return "none", None
     if processor.patches:
@@ -201,13 +205,6 @@ def _resize(config: Mapping[str, Any], processor: _Processor) -> tuple[str, Size
     return "squash", _stated_size(size, "size")
 
 
-def _crop_size(config: Mapping[str, Any], processor: _Processor) -> Size:
-    size = config.get("crop_size", processor.crop_size)
-    if size is None:
-        raise MissingFact("do_center_crop is set, and crop_size is not.")
-    return _stated_size(size, "crop_size")
-
-
 def _stated_size(size: object, name: str) -> Size:
     if isinstance(size, Mapping):
         if set(size) != {"height", "width"}:
@@ -219,36 +216,7 @@ def _stated_size(size: object, name: str) -> Size:
     return height_width(size, name)
 
 
-def _mean_std(
-    config: Mapping[str, Any], processor: _Processor
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    mean = config.get("image_mean", processor.mean_std[0])
-    std = config.get("image_std", processor.mean_std[1])
-    listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
-    channels = max(listed, default=3)  # one number serves all that the other list names
-    if not config.get("do_normalize", True):
-        return (0.0,) * channels, (1.0,) * channels
-    return numbers(mean, "image_mean", channels), numbers(std, "image_std", channels)
-
-
-def _interpolation(code: object) -> str:
-    if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_RESAMPLE):
-        raise ConflictingFact(
-            f"resample = {code!r} is not the number of a filter of Pillow.",
-            evidence={"known": ", ".join(f"{i} {name}" for i, name in enumerate(_RESAMPLE))},
-        )
-    return _RESAMPLE[code]
-
-
-def _backend(processor: _Processor, backend: str) -> str:
-    if backend not in ("torchvision", "pil"):
-        raise ConflictingFact(f"backend = {backend!r} is none of torchvision, pil.")
-    if processor.rescale_first:
-        return "transformers_float"  # it has no Pillow variant, and falls back to this one
-    return "transformers" if backend == "torchvision" else "transformers_pil"
-
-
-def to_preprocessor_config(steps: Steps) -> dict[str, Any]:
+def to_preprocessor_config(steps: Steps) -> JsonDict:
     """The file that says the same, as far as transformers can.
 
     Raises:
@@ -264,8 +232,15 @@ def to_preprocessor_config(steps: Steps) -> dict[str, Any]:
             evidence={"from": steps.origin},
         )
     foreign = not steps.backend.startswith("transformers")
-    config: dict[str, Any] = {
-        "image_processor_type": _processor_for(steps),
+    named = "DeiTImageProcessor" if steps.cuts else "ViTImageProcessor"
+    if steps.backend == "transformers_float":
+        named = "DINOv3ViTImageProcessor"
+    elif steps.resize == "patches":
+        named = "Siglip2ImageProcessor"
+    elif steps.resize == "shortest":
+        named = "BitImageProcessor"
+    config: JsonDict = {
+        "image_processor_type": named,
         "do_resize": steps.resize != "none",
         "resample": _RESAMPLE.index(steps.interpolation),
         "do_center_crop": steps.cuts,
@@ -277,29 +252,15 @@ def to_preprocessor_config(steps: Steps) -> dict[str, Any]:
         "do_convert_rgb": steps.transparency == "white" or (foreign and steps.channels == 3),
     }
     if steps.resize_size is not None:
-        config["size"] = (
-            {"shortest_edge": steps.resize_size[0]}
-            if steps.resize == "shortest"
-            else _written_size(steps.resize_size)
-        )
+        height, width = steps.resize_size
+        config["size"] = {"height": height, "width": width}
+        if steps.resize == "shortest":
+            config["size"] = {"shortest_edge": height}
     if steps.cuts:
-        config["crop_size"] = _written_size(steps.image_size)
+        height, width = steps.image_size
+        config["crop_size"] = {"height": height, "width": width}
     if steps.rescale_factor is not None:
         config["rescale_factor"] = steps.rescale_factor
     if steps.resize == "patches":
         config |= {"patch_size": steps.patch_size, "max_num_patches": steps.max_patches}
     return config
-
-
-def _processor_for(steps: Steps) -> str:
-    if steps.backend == "transformers_float":
-        return "DINOv3ViTImageProcessor"
-    if steps.resize == "patches":
-        return "Siglip2ImageProcessor"
-    if steps.resize == "shortest":
-        return "BitImageProcessor"
-    return "DeiTImageProcessor" if steps.cuts else "ViTImageProcessor"
-
-
-def _written_size(size: Size) -> dict[str, int]:
-    return {"height": size[0], "width": size[1]}

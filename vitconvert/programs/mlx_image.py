@@ -1,26 +1,23 @@
 """mlx-image: torchvision's class in MLX, of Apple, which computes on any CPU too."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.file_formats import written_formats
 from vitconvert.programs.example import Example
-from vitconvert.programs.program import Opener, Program
+from vitconvert.programs.program import Foreign, Opener, Program
 from vitconvert.programs.target import Target
 from vitconvert.programs.torchvision import class_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from vitconvert.programs.reference import Reference
-
-_INSTALL = "mlx-image"
 
 
 class MlxImage(Program):
@@ -32,27 +29,27 @@ class MlxImage(Program):
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class, and the package's own reader of weights."""
-        return {"mlxim": partial(_open, config)}
+
+        def opened(directory: Path) -> "Callable[[Tensor], Tensor]":
+            import mlx.core as mx
+            from mlxim.model._utils import load_weights
+
+            model = _model(config)
+            load_weights(model, str(directory / written_formats()["safetensors"].output))
+            mx.eval(model.parameters())  # now, in this thread
+            return partial(_run, model)
+
+        return {"mlxim": opened}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
-        """The class with the checkpoint's own tensors.
-
-        Raises:
-            MissingPackage: mlx-image is not installed.
-            TensorsNotTaken: Its class does not take these tensors.
-        """
+        """The class with the checkpoint's own tensors."""
         from importlib.metadata import version
 
         from torch import nn
 
-        from vitconvert.programs.reference import (
-            Reference,
-            TensorsNotTaken,
-            own_tensors,
-            package,
-        )
+        from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 
-        package("mlxim", install=_INSTALL)
+        package("mlxim", install="mlx-image")
         import mlx.core as mx
 
         model = _model(checkpoint.config)
@@ -86,28 +83,18 @@ output = model(mx.zeros({(1, *source.config.image_size, 3)}))"""
         return [Example(title="With mlx-image", code=code)]
 
 
-def _arguments(config: ViTConfig) -> dict[str, Any]:
+def _arguments(config: ViTConfig) -> JsonObject:
     arguments = class_arguments(config)
     return arguments if config.qkv_bias else {**arguments, "attn_bias": False}
 
 
-def _model(config: ViTConfig) -> Any:
+def _model(config: ViTConfig) -> Foreign:
     from mlxim.model.vit.vit import VisionTransformer
 
     return VisionTransformer(**_arguments(config)).eval()
 
 
-def _open(config: ViTConfig, directory: Path) -> "Callable[[Tensor], Tensor]":
-    import mlx.core as mx
-    from mlxim.model._utils import load_weights
-
-    model = _model(config)
-    load_weights(model, str(directory / written_formats()["safetensors"].output))
-    mx.eval(model.parameters())  # now, in this thread
-    return partial(_run, model)
-
-
-def _run(model: Any, images: "Tensor") -> "Tensor":
+def _run(model: Foreign, images: "Tensor") -> "Tensor":
     """Images are as ours, (B, C, H, W)."""
     import mlx.core as mx
     import numpy as np

@@ -1,13 +1,14 @@
 """MMPretrain: classes that a configuration in Python builds by their arguments."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.programs.program import Program
+from vitconvert.documents import JsonDict
+from vitconvert.programs.program import Foreign, Program
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from vitconvert.programs.reference import Reference
 
@@ -18,6 +19,7 @@ _INSTALL = (
 )
 # Its classes are told everything but what their own defaults say.
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "pooling")
+_TOLD_OF_SAM = ("image_size", "num_heads", "norm_eps", "window_size", "global_blocks")
 
 
 class MMPretrain(Program):
@@ -27,35 +29,54 @@ class MMPretrain(Program):
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The backbone and the head of the configuration, mmpretrain 1.2."""
+        from torch import nn
+
         from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
-        from vitconvert.programs.taps import Tap, block_taps
+        from vitconvert.programs.taps import Tap, block_taps, channels_last
 
         mmpretrain = package("mmpretrain", install=_INSTALL)
         package("mmpretrain.models", install=_INSTALL)  # which registers the classes
-        config = checkpoint.config
-        if checkpoint.table.name == "mmpretrain_sam":
-            return _sam(checkpoint, f"mmpretrain {mmpretrain.__version__} ViTSAM")
-        beit = checkpoint.table.name == "mmpretrain_beit"
-        model = classifier(config, beit=beit)
+        from mmpretrain.registry import MODELS
+
+        config, tensors = checkpoint.config, own_tensors(checkpoint)
+        model: Foreign = nn.Module()
+        if sam := checkpoint.table.name == "mmpretrain_sam":
+            model.backbone = MODELS.build(_sam_backbone(config))
+        else:
+            beit = checkpoint.table.name == "mmpretrain_beit"
+            model.backbone = MODELS.build(_backbone(config, beit=beit))
+            if config.num_classes:
+                model.head = MODELS.build(_head(config))
         name = f"mmpretrain {mmpretrain.__version__} {type(model.backbone).__name__}"
-        load_strictly(model, _as_class_has(model, own_tensors(checkpoint)), name)
-        taps = {"patch_embed": Tap("backbone.patch_embed.projection")}
-        taps |= block_taps(
-            config.depth, block="backbone.layers.{i}", norm2="ln2", norm="backbone.ln1"
+        # Files without a head may lack "backbone.", and indices are computed.
+        bare = not any(name.startswith("backbone.") for name in tensors)
+        named = {f"backbone.{name}" if bare else name: t for name, t in tensors.items()}
+        computed = {n: t for n, t in model.named_buffers() if n.endswith("relative_position_index")}
+        own = model.state_dict()
+        classes = "head.fc." if "head.fc.weight" in own else "head.layers.head."
+        for old in ("head.fc.", "head.layers.head."):  # one layer, in either class of heads
+            named = {name.replace(old, classes): t for name, t in named.items()}
+        load_strictly(model, computed | named, name)
+        norm = "" if sam else "backbone.ln1"
+        taps = block_taps(config.depth, block="backbone.layers.{i}", norm2="ln2", norm=norm)
+        if sam:
+            del taps["norm"]  # it has none of all tokens
+            taps = channels_last(taps)
+        else:
+            taps["patch_embed"] = Tap("backbone.patch_embed.projection")
+        return Reference(
+            name=name,
+            model=model.eval(),
+            taps=taps,
+            run=_run,
+            reads="tokens" if sam else "output",
+            told=_TOLD_OF_SAM if sam else _TOLD,
         )
-        return Reference(name=name, model=model.eval(), taps=taps, run=_run, told=_TOLD)
 
 
-def _sam(checkpoint: Checkpoint, name: str) -> "Reference":
+def _sam_backbone(config: ViTConfig) -> JsonDict:
     """The image encoder of Segment Anything, which has no head."""
-    from mmpretrain.registry import MODELS
-    from torch import nn
-
-    from vitconvert.programs.reference import Reference, as_tokens, load_strictly, own_tensors
-    from vitconvert.programs.taps import block_taps, channels_last
-
-    config = checkpoint.config
-    backbone = {
+    return {
         "type": "ViTSAM",
         "arch": _arch(config) | {"global_attn_indexes": config.global_blocks},
         "img_size": config.image_size,
@@ -67,50 +88,12 @@ def _sam(checkpoint: Checkpoint, name: str) -> "Reference":
         "window_size": config.window_size,
         "norm_cfg": {"type": "LN", "eps": config.norm_eps},
     }
-    model: Any = nn.Module()
-    model.backbone = MODELS.build(backbone)
-    load_strictly(model, _as_class_has(model, own_tensors(checkpoint)), name)
-    taps = block_taps(config.depth, block="backbone.layers.{i}", norm2="ln2", norm="")
-    del taps["norm"]  # it has none of all tokens
-    return Reference(
-        name=name,
-        model=model.eval(),
-        taps=channels_last(taps),
-        run=lambda model, images: as_tokens(_run(model, images)),
-        reads="tokens",
-        told=("image_size", "num_heads", "norm_eps", "window_size", "global_blocks"),
-    )
 
 
-def classifier(config: ViTConfig, *, beit: bool = False) -> Any:
-    """A module with MMPretrain's `backbone` and, if there are classes, `head`.
-
-    Args:
-        config: Architecture and numerics.
-        beit: Whether the backbone is BEiT's.
-    """
-    from mmpretrain.registry import MODELS
-    from torch import nn
-
-    model: Any = nn.Module()
-    model.backbone = MODELS.build(_backbone(config, beit=beit))
-    if config.num_classes:
-        model.head = MODELS.build(_head(config))
-    return model
-
-
-def _head(config: ViTConfig) -> dict[str, Any]:
-    sizes = {"num_classes": config.num_classes, "in_channels": config.embed_dim}
-    if config.fc_norm and not config.representation_size:
-        return {"type": "LinearClsHead", **sizes}
-    kind = "DeiTClsHead" if config.dist_token else "VisionTransformerClsHead"
-    return {"type": kind, "hidden_dim": config.representation_size or None, **sizes}
-
-
-def _backbone(config: ViTConfig, *, beit: bool) -> dict[str, Any]:
+def _backbone(config: ViTConfig, *, beit: bool) -> JsonDict:
     kind = "DistilledVisionTransformer" if config.dist_token else "VisionTransformer"
     hidden = config.mlp_dim * 3 // 2 if config.gated_mlp else config.mlp_dim
-    backbone: dict[str, Any] = {
+    backbone: JsonDict = {
         "type": "BEiTViT" if beit else kind,
         "arch": _arch(config) | {"feedforward_channels": hidden},
         "img_size": config.image_size,
@@ -120,6 +103,7 @@ def _backbone(config: ViTConfig, *, beit: bool) -> dict[str, Any]:
         "out_type": "avg_featmap" if config.fc_norm else "cls_token",
         "norm_cfg": {"type": "LN", "eps": config.norm_eps},
         "layer_scale_init_value": 0.1 if config.layer_scale else 0.0,
+        "layer_cfgs": {},
     }
     if beit:
         backbone |= {
@@ -133,10 +117,14 @@ def _backbone(config: ViTConfig, *, beit: bool) -> dict[str, Any]:
         backbone["with_cls_token"] = config.class_token
     if config.pre_norm:
         backbone["pre_norm"] = True
-    return backbone | {"layer_cfgs": _layers(config)}
+    if config.gated_mlp:
+        backbone["layer_cfgs"] = {"ffn_type": "swiglu_fused"}
+    elif config.activation == "quick_gelu":
+        backbone["layer_cfgs"] = {"act_cfg": {"type": "mmpretrain.QuickGELU"}}
+    return backbone
 
 
-def _arch(config: ViTConfig) -> dict[str, Any]:
+def _arch(config: ViTConfig) -> JsonDict:
     return {
         "embed_dims": config.embed_dim,
         "num_layers": config.depth,
@@ -145,32 +133,23 @@ def _arch(config: ViTConfig) -> dict[str, Any]:
     }
 
 
-def _layers(config: ViTConfig) -> dict[str, Any]:
-    if config.gated_mlp:
-        return {"ffn_type": "swiglu_fused"}
-    return (
-        {"act_cfg": {"type": "mmpretrain.QuickGELU"}} if config.activation == "quick_gelu" else {}
-    )
+def _head(config: ViTConfig) -> JsonDict:
+    sizes = {"num_classes": config.num_classes, "in_channels": config.embed_dim}
+    if config.fc_norm and not config.representation_size:
+        return {"type": "LinearClsHead", **sizes}
+    kind = "DeiTClsHead" if config.dist_token else "VisionTransformerClsHead"
+    return {"type": kind, "hidden_dim": config.representation_size or None, **sizes}
 
 
-def _as_class_has(model: "nn.Module", tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
-    """With `backbone.`, which files without a head may lack, and the indices that are computed."""
-    bare = not any(name.startswith("backbone.") for name in tensors)
-    named = {f"backbone.{name}" if bare else name: t for name, t in tensors.items()}
-    computed = {n: t for n, t in model.named_buffers() if n.endswith("relative_position_index")}
-    classes = "head.fc." if "head.fc.weight" in model.state_dict() else "head.layers.head."
-    for old in ("head.fc.", "head.layers.head."):  # one layer, in one or the other class of heads
-        named = {name.replace(old, classes): t for name, t in named.items()}
-    return computed | named
+def _run(model: Foreign, images: "Tensor") -> "Tensor":
+    """Logits, or the last features, of which maps become tokens."""
+    from vitconvert.programs.reference import as_tokens
 
-
-def _run(model: Any, images: "Tensor") -> "Tensor":
     features = model.backbone(images)
     if hasattr(model, "head"):
         logits: Tensor = model.head(features)
         return logits
-    last: Tensor = features[-1]
-    return last
+    return as_tokens(features[-1])
 
 
 PROGRAM = MMPretrain()

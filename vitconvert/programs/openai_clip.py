@@ -1,18 +1,20 @@
 """OpenAI's CLIP: a repository of scripts, whose image towers open_clip computes."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.programs.example import Example, blank_text, zeros
-from vitconvert.programs.program import Program
+from vitconvert.programs.open_clip import PROGRAM as OPEN_CLIP
+from vitconvert.programs.open_clip import both_towers, open_clip_module, text_tower
+from vitconvert.programs.program import BothTowers, Program
 from vitconvert.programs.target import Target
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.program import BothTowers
     from vitconvert.programs.reference import Reference
 
 
@@ -23,15 +25,41 @@ class OpenAIClip(Program):
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """open_clip's own tower."""
-        from vitconvert.programs.open_clip.reference import openclip_reference
+        return OPEN_CLIP.reference(checkpoint)
 
-        return openclip_reference(checkpoint)
+    def open_both(self, directory: Path) -> BothTowers:
+        """With open_clip's loader of OpenAI's state dicts.
 
-    def open_both(self, directory: Path) -> "BothTowers":
-        """With open_clip's loader of OpenAI's state dicts."""
-        from vitconvert.programs.open_clip.reference import open_state_dict
+        It rounds the weights to half precision, which OpenAI's have: the others are loaded again.
+        """
+        import torch
 
-        return open_state_dict(directory / "model.pt")
+        from vitconvert.programs.isolation import silent
+
+        open_clip, file = open_clip_module(), directory / "model.pt"
+        with silent("root"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it tries torch.jit first, which warns
+            model = open_clip.load_openai_model(str(file), precision="fp32", device="cpu").eval()
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        exact = {name: t.float() for name, t in tensors.items() if t.is_floating_point()}
+        model.load_state_dict(exact, strict=True)
+        return both_towers(open_clip, model)
+
+    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
+        """By the sizes of its tensors, as open_clip builds it."""
+        text = checkpoint.text
+        assert text is not None
+        shapes = text.binding.shapes
+        length, width = shapes["positional_embedding"]
+        text_cfg = {
+            "context_length": length,
+            "vocab_size": shapes["token_embedding.weight"][0],
+            "width": width,
+            "heads": width // 64,  # as OpenAI's loader has it: CLIP, model.py, build_model
+            "layers": sum(name.endswith("ln_1.weight") for name in shapes),
+        }
+        features = shapes["text_projection"][1]
+        return text_tower(text, {"embed_dim": features, "text_cfg": text_cfg, "quick_gelu": True})
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With the project's own loader, of a model of both towers."""
@@ -43,12 +71,6 @@ class OpenAIClip(Program):
             f"texts = model.encode_text({blank_text(target)})  # ids of clip.tokenize"
         )
         return [Example(title="With openai/CLIP", code=code)]
-
-    def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
-        """open_clip's own."""
-        from vitconvert.programs.open_clip.reference import texts_of_openai
-
-        return texts_of_openai(checkpoint)
 
 
 PROGRAM = OpenAIClip()

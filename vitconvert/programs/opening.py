@@ -3,16 +3,18 @@
 import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.comparison import TOLERANCE, relative_difference
 from vitconvert.config import TextConfig, ViTConfig, field_names
+from vitconvert.documents import JsonDict
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed, VitConvertError
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import Container, bytes_of, written_module
-from vitconvert.programs.program import Opener, build_reference, explained_refusal, program_of
+from vitconvert.programs.program import build_reference, explained_refusal, program_of
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
@@ -40,29 +42,23 @@ def open_plainly(directory: Path, table: Table, container: Container) -> str:
         ParityFailed: It finds other names, shapes or bytes.
     """
     form, module = written_formats()[table.container], written_module(table.container)
-    left = set(container.manifest)
+    left, differs = set(container.manifest), ""
     for path in sorted(directory.glob(f"*{Path(form.output).suffix}")):
         for name, shape, data in module.read_plainly(path, table.wrapper):
-            if name not in left or (shape, data) != _contents(container.read(name)):
-                raise _differs(module.READER, name)
-            left.remove(name)
-    if left:
-        raise _differs(module.READER, min(left))
+            ours = container.read(name) if name in left else None
+            if ours is None or tuple(ours.shape) != shape or bytes_of(ours).tobytes() != data:
+                differs = differs or name
+            left.discard(name)
+    if differs or left:
+        raise ParityFailed(
+            f"{module.READER} reads other tensors in the output than were written.",
+            evidence={"tensor": differs or min(left)},
+            hint=_REPORT,
+        )
     return module.READER
 
 
-def _contents(tensor: "Tensor") -> tuple[tuple[int, ...], bytes]:
-    return tuple(tensor.shape), bytes_of(tensor).tobytes()
-
-
-def _differs(reader: str, key: str) -> ParityFailed:
-    return ParityFailed(
-        f"{reader} reads other tensors in the output than were written.",
-        evidence={"tensor": key},
-        hint="nothing was written. Please report this with the checkpoint's name.",
-    )
-
-
+_REPORT = "nothing was written. Please report this with the checkpoint's name."
 # What timm and transformers raise for weights or arguments that they do not take.
 _REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
 
@@ -89,7 +85,7 @@ class Opened:
             raise ParityFailed(
                 f"{self.consumer} loads the output and computes something else.",
                 evidence={"relative difference": f"{self.relative:.3g}", "tolerance": TOLERANCE},
-                hint="nothing was written. Please report this with the checkpoint's name.",
+                hint=_REPORT,
             )
 
     def summary(self, *, to: str = "") -> str:
@@ -101,7 +97,7 @@ class Opened:
         equal = "bit-equal" if self.bit_equal else f"relative difference {self.relative:.1e}"
         return f"{self.consumer}: {f'the output, {equal} to {to}' if to else equal}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `vitconvert.json` and `--json`."""
         return {**asdict(self), "of": "output"}
 
@@ -121,15 +117,31 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
     Raises:
         ParityFailed: A program cannot load the output, or reads other tensors in it.
     """
+    from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
+
     openers = program_of(table).openers(model.config)
     if not openers:
         return _open_as_their_project(directory, table, model)
-    return tuple(
-        _compare_opened(consumer, opener, directory, model) for consumer, opener in openers.items()
-    )
+    verdicts, model = [], model.float()
+    images = random_images(model.config)
+    for consumer, opener in openers.items():
+        if importlib.util.find_spec(consumer) is None:
+            verdicts.append(Opened(consumer=consumer, relative=None, why_not="not installed"))
+            continue
+        with isolated(), silent_transformers():
+            opened = _open(consumer, opener, directory)
+            theirs, ours = side_by_side(partial(opened, images), partial(model, images))
+            if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
+                ours = model.forward_features(images)
+        verdicts.append(verdict(consumer, ours, theirs))
+    return tuple(verdicts)
 
 
-def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
+def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, Opened]:
+    """The function that reads such files, and the project's own class with the tensors."""
+    from vitconvert.programs.isolation import isolated, side_by_side
+    from vitconvert.programs.reference import ConfigNotTaken, TensorsNotTaken
+
     own = None if builtin_tables().get(table.name) is table else table.file
     fields = {name: getattr(model.config, name) for name in field_names()}
     stated = {name: value for name, value in fields.items() if value is not None}
@@ -143,65 +155,22 @@ def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple
             why_not = f"{error.name} is not installed"
             reader = written_module(table.container).READER
             read = Opened(consumer=reader, relative=None, why_not=why_not)
-        return read, _compute(written, model)
-
-
-def _compute(written: Checkpoint, model: "ViT") -> Opened:
-    """The project's own class with the tensors of the output."""
-    from vitconvert.programs.isolation import isolated, side_by_side
-    from vitconvert.programs.reference import ConfigNotTaken, TensorsNotTaken
-
-    with isolated():
-        try:
-            reference = build_reference(written)
-        except (ConfigNotTaken, TensorsNotTaken) as error:  # vitconvert wrote both
-            raise _cannot_load(error.fact, "; ".join(error.details)) from error
-        except (MissingPackage, NotRepresentable) as error:
-            return _not_tried(written.table.ecosystem, error)
-        theirs = reference.model.float()
-        ours = reference.adapt(model).float()
-        images = random_images(ours.config)
-        reads_output = reference.reads == "output"
-        found, wanted = side_by_side(
-            lambda: reference.run(theirs, images),
-            lambda: ours(images) if reads_output else ours.forward_features(images),
-        )
-        return verdict(reference.name, wanted, found)
-
-
-def _compare_opened(consumer: str, opener: Opener, directory: Path, model: "ViT") -> Opened:
-    from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
-
-    if importlib.util.find_spec(consumer) is None:
-        return Opened(consumer=consumer, relative=None, why_not="not installed")
-    model = model.float()
-    images = random_images(model.config)
-    with isolated(), silent_transformers():
-        opened = _open(consumer, opener, directory)
-        theirs, ours = side_by_side(lambda: opened(images), lambda: model(images))
-        if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
-            ours = model.forward_features(images)
-    return verdict(consumer, ours, theirs)
-
-
-def random_images(config: ViTConfig) -> "Tensor":
-    """Two images of noise, the same for the same configuration."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, config.in_channels, *config.image_size, generator=generator)
-
-
-def verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
-    """How near what a program computed comes."""
-    import torch
-
-    ours, theirs = ours.double(), theirs.double()
-    return Opened(
-        consumer=consumer,
-        relative=relative_difference(theirs, ours),
-        bit_equal=torch.equal(ours, theirs),
-    )
+        with isolated():
+            try:
+                reference = build_reference(written)
+            except (ConfigNotTaken, TensorsNotTaken) as error:  # vitconvert wrote both
+                raise _cannot_load(error.fact, "; ".join(error.details)) from error
+            except (MissingPackage, NotRepresentable) as error:
+                return read, _not_tried(written.table.ecosystem, error)
+            theirs = reference.model.float()
+            ours = reference.adapt(model).float()
+            images = random_images(ours.config)
+            reads_output = reference.reads == "output"
+            found, wanted = side_by_side(
+                lambda: reference.run(theirs, images),
+                lambda: ours(images) if reads_output else ours.forward_features(images),
+            )
+            return read, verdict(reference.name, wanted, found)
 
 
 def _open(consumer: str, opener: Callable[[Path], Result], directory: Path) -> Result:
@@ -214,15 +183,23 @@ def _open(consumer: str, opener: Callable[[Path], Result], directory: Path) -> R
         raise _cannot_load(f"{consumer} cannot load the output.", problem) from error
 
 
+def _cannot_load(fact: str, problem: str) -> ParityFailed:
+    return ParityFailed(fact, evidence={"problem": problem}, hint=_REPORT)
+
+
 def _not_tried(consumer: str, error: VitConvertError) -> Opened:
     return Opened(consumer=consumer, relative=None, why_not=error.fact.rstrip("."))
 
 
-def _cannot_load(fact: str, problem: str) -> ParityFailed:
-    return ParityFailed(
-        fact,
-        evidence={"problem": problem},
-        hint="nothing was written. Please report this with the checkpoint's name.",
+def verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
+    """How near what a program computed comes."""
+    import torch
+
+    ours, theirs = ours.double(), theirs.double()
+    return Opened(
+        consumer=consumer,
+        relative=relative_difference(theirs, ours),
+        bit_equal=torch.equal(ours, theirs),
     )
 
 
@@ -267,6 +244,14 @@ def open_both_towers(
             of_texts = verdict(consumer, wanted, theirs)
     # Those that have openers were asked for images already.
     return (of_texts,) if program.openers(model.config) else (of_images, of_texts)
+
+
+def random_images(config: ViTConfig) -> "Tensor":
+    """Two images of noise, the same for the same configuration."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(2, config.in_channels, *config.image_size, generator=generator)
 
 
 def random_ids(config: TextConfig) -> "Tensor":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable, TableError, VitConvertError
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
     from vitconvert.programs.reference import Reference
 
-Tokenizer = Mapping[str, Path | Mapping[str, Any]]
+Foreign = Any  # an object of a package that states no types
+
+Tokenizer = Mapping[str, Path | JsonObject]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
 UNKNOWN = "nothing says how images become the model's input"
@@ -51,7 +54,7 @@ class DescribedModel:
     labels: Labels | None = None
     dialect: str | None = None
     name: str | None = None
-    their_config: Mapping[str, Any] = field(default_factory=dict)
+    their_config: JsonObject = field(default_factory=dict)
     text: DescribedText | None = None
     called: tuple[str, ...] = ()
 
@@ -67,9 +70,9 @@ class CompanionFiles:
             checkpoint's own project, one sentence each.
     """
 
-    files: Mapping[str, Mapping[str, Any]]
+    files: Mapping[str, JsonObject]
     departures: tuple[str, ...] = ()
-    within: Mapping[str, Any] = field(default_factory=dict)
+    within: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +164,7 @@ class Program:
         return {**files, TOKENIZER_CONFIG: said}
 
     def with_preprocessing(
-        self, name: str, config: dict[str, Any], preprocessing: Preprocessing
+        self, name: str, config: JsonDict, preprocessing: Preprocessing
     ) -> CompanionFiles:
         """The configuration file, and what it or another file says of images."""
         return CompanionFiles(files={name: config})

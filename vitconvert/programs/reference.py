@@ -108,6 +108,21 @@ def package(name: str, *, install: str) -> ModuleType:
         ) from None
 
 
+def built_of_size(
+    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], name: str = ""
+) -> nn.Module:
+    """A model for tensors: on the meta device, where it takes no memory, but for its buffers.
+
+    Raises:
+        ConfigNotTaken: It is far larger than the tensors are.
+    """
+    with torch.device("meta"):
+        model = build()
+    check_size(model, tensors, name or type(model).__name__)
+    # Rotary tables, masks and the like are in no file, so the package must compute them.
+    return build() if any(buffer.is_meta for buffer in model.buffers()) else model
+
+
 def check_size(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
     """Refuse a model of which a config.json makes more than the tensors could fill.
 

@@ -5,12 +5,13 @@ and behind the MLP of each block, at the final norm, at the features that the he
 its output.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 OUTPUT = "output"
 BRANCH = " output"  # behind the name of a module of a block: what it gives before it is added
@@ -66,42 +67,24 @@ def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str,
     A tap that the computation does not pass is left out.
     """
     kept: dict[str, Tensor] = {}
-    with _hooks(model, taps, kept):
+
+    def keep(layer: str, tap: Tap, *passed: object) -> None:
+        value = passed[-1]  # the module; its inputs; its output, unless it was not computed yet
+        tensor = value[0] if isinstance(value, tuple) else value
+        assert isinstance(tensor, Tensor)
+        if tensor.ndim == 4 and not tap.channels_last:
+            tensor = tensor.movedim(1, -1)
+        if tensor.ndim == 4:
+            tensor = tensor.flatten(1, 2)
+        kept[layer] = tensor.detach().clone()  # some models add to their tokens in place
+
+    modules = dict(model.named_modules())
+    with ExitStack() as hooks:
+        for layer, tap in taps.items():
+            if (module := modules.get(tap.module)) is not None:
+                register: Callable[..., RemovableHandle] = module.register_forward_hook
+                if tap.input:
+                    register = module.register_forward_pre_hook
+                hooks.callback(register(partial(keep, layer, tap)).remove)
         kept[OUTPUT] = run()
     return kept
-
-
-@contextmanager
-def _hooks(model: nn.Module, taps: Taps, kept: dict[str, Tensor]) -> Iterator[None]:
-    modules = dict(model.named_modules())
-    handles = [
-        _attach(modules[tap.module], tap, layer, kept)
-        for layer, tap in taps.items()
-        if tap.module in modules
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _attach(module: nn.Module, tap: Tap, layer: str, kept: dict[str, Tensor]) -> Any:
-    def keep_input(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        kept[layer] = _tokens(inputs, tap)
-
-    def keep_output(_: nn.Module, __: object, output: Any) -> None:
-        kept[layer] = _tokens(output, tap)
-
-    if tap.input:
-        return module.register_forward_pre_hook(keep_input)
-    return module.register_forward_hook(keep_output)
-
-
-def _tokens(value: Any, tap: Tap) -> Tensor:
-    tensor: Tensor = value[0] if isinstance(value, tuple) else value
-    if tensor.ndim == 4 and not tap.channels_last:
-        tensor = tensor.movedim(1, -1)
-    if tensor.ndim == 4:
-        tensor = tensor.flatten(1, 2)
-    return tensor.detach().clone()  # some models add to their tokens in place

@@ -6,10 +6,10 @@ the same function. If not, the target is refused with the differences.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vitconvert.checkpoint.text_tower import derive_text
 from vitconvert.config import TextConfig, ViTConfig
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
@@ -27,7 +27,7 @@ from vitconvert.facts.project_config import (
     written_config,
 )
 from vitconvert.tables.axes import Shape
-from vitconvert.tables.binding import Binding, bind
+from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import text_tables_beside
 from vitconvert.tables.table import Table
@@ -66,7 +66,7 @@ class TextTarget:
 
     table: Table
     plan: Plan
-    their_config: Mapping[str, Any]
+    their_config: JsonObject
     numbers: Mapping[str, int]
     changes: tuple[str, ...] = ()
 
@@ -85,7 +85,7 @@ class Target:
 
     table: Table
     plan: Plan
-    their_config: Mapping[str, Any]
+    their_config: JsonObject
     text: TextTarget | None = None
     left: str = ""
 
@@ -93,7 +93,7 @@ class Target:
 def fit_target(
     table: Table,
     config: ViTConfig,
-    their_config: Mapping[str, Any] | None = None,
+    their_config: JsonObject | None = None,
     named: Facts | None = None,
     *,
     only: bool = True,
@@ -156,7 +156,7 @@ def check_place(table: Table, config: ViTConfig, *, only: bool = True) -> None:
 def _read_back_alike(
     table: Table,
     config: ViTConfig,
-    their_config: Mapping[str, Any],
+    their_config: JsonObject,
     named: Facts,
     text: TextTarget | None = None,
 ) -> Target:
@@ -180,7 +180,14 @@ def _read_back_alike(
     if text:  # what one file says of both towers, such as an activation, is of both
         stated_sizes = {name: v for name, v in stated_sizes.items() if name not in in_file}
     stated = strongest(state(stated_sizes, "constructor"), in_file, named)
-    found = _read_back(binding, stated).function()
+    try:
+        found = derive_config(binding, stated)[0].function()
+    except (ConflictingFact, MissingFact) as error:
+        raise NotRepresentable(
+            f"{table.title} would not be read back.",
+            evidence={"table": table.file},
+            details=error.details,
+        ) from None
     # A reader believes the number of positions; the project's own code does not.
     found |= {
         default.name: default.value
@@ -196,17 +203,6 @@ def _read_back_alike(
     return Target(table=table, plan=plan, their_config=their_config, text=text)
 
 
-def _read_back(binding: Binding, stated: Facts) -> ViTConfig:
-    try:
-        return derive_config(binding, stated)[0]
-    except (ConflictingFact, MissingFact) as error:
-        raise NotRepresentable(
-            f"{binding.table.title} would not be read back.",
-            evidence={"table": binding.table.file},
-            details=error.details,
-        ) from None
-
-
 def _lacks(table: Table, groups: Sequence[Sequence[str]]) -> NotRepresentable:
     return NotRepresentable(
         f"{table.title} always has tensors that this model lacks.",
@@ -218,7 +214,7 @@ def _shapes(plan: Plan) -> dict[str, Shape]:
     return {assembly.target: plan.shape(assembly) for assembly in plan.assemblies}
 
 
-def _differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, str]:
+def _differences(wanted: JsonObject, found: JsonObject) -> dict[str, str]:
     return {
         name: f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
         for name in {**wanted, **found}
@@ -231,7 +227,7 @@ def _fit_text(
     described: DescribedText,
     table: Table,
     config: ViTConfig,
-    their_config: Mapping[str, Any],
+    their_config: JsonObject,
 ) -> TextTarget:
     """Plan writing a text tower beside an image tower.
 
@@ -251,7 +247,13 @@ def _fit_text(
     if broken := [found for always in tower.only if (found := always.broken_by(text))]:
         raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
     plan = plan_writing(tower, text)
-    whole = _config_of_both(tower, text, their_config)
+    whole: JsonObject = {}
+    if their_config and tower.config_file:
+        image: JsonDict = {}
+        if place := tower.config_file.image:
+            # What the class is called is of the whole.
+            put(image, place, {k: v for k, v in their_config.items() if k != "architectures"})
+        whole = merged(image or their_config, written_config(tower, text))
     read_back = derive_text(bind(tower, _shapes(plan)), whole)
     differences = _differences(text.function(), read_back.function())
     only_eps = differences.keys() <= _EPS
@@ -268,17 +270,7 @@ def _fit_text(
     return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers, changes=changes)
 
 
-def _config_of_both(tower: Table, text: TextConfig, image: Mapping[str, Any]) -> dict[str, Any]:
-    """The project's configuration of both towers; what the class is called is of the whole."""
-    if not image or tower.config_file is None:
-        return {}
-    whole: dict[str, Any] = {}
-    if place := tower.config_file.image:
-        put(whole, place, {key: value for key, value in image.items() if key != "architectures"})
-    return merged(whole or image, written_config(tower, text))
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: JsonObject, above: JsonObject) -> JsonDict:
     """Two nested objects of JSON, of which the second counts."""
     both = {**below, **above}
     for key in below.keys() & above.keys():

@@ -1,12 +1,13 @@
 """Projects of scripts whose files timm's own loader reads: timm computes what it makes of them."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable
-from vitconvert.programs.program import DescribedModel, Program, program_of
+from vitconvert.programs.program import DescribedModel, Program
+from vitconvert.programs.timm import PROGRAM as TIMM
 from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table
 
@@ -29,7 +30,16 @@ class TimmOriginals(Program):
 
         timm = package("timm", install="timm")
         written = _described_to_timm(checkpoint)
-        model = _built(timm, written)
+        keys = ("num_classes", "global_pool")
+        arguments = {key: written[key] for key in keys if key in written} | written["model_args"]
+        try:
+            model = timm.create_model(written["architecture"], **arguments)
+        except (
+            Exception
+        ) as error:  # convolutions in front of a ViT have no argument for their width
+            raise NotRepresentable(
+                f"timm does not make {written['architecture']} in these sizes: {error}"
+            ) from error
         hybrid = "timm.models.vision_transformer_hybrid" if checkpoint.config.stem else ""
         loader = import_module(hybrid or type(model).__module__)
         tensors = loader.checkpoint_filter_fn(own_tensors(checkpoint), model)
@@ -38,28 +48,14 @@ class TimmOriginals(Program):
         return timm_like(model.eval(), checkpoint.config, name)
 
 
-def _built(timm: Any, written: dict[str, Any]) -> Any:
-    """The model that timm makes of its `config.json`."""
-    keys = ("num_classes", "global_pool")
-    arguments = {key: written[key] for key in keys if key in written} | written["model_args"]
-    try:
-        return timm.create_model(written["architecture"], **arguments)
-    except Exception as error:  # convolutions in front of a ViT have no argument for their width
-        raise NotRepresentable(
-            f"timm does not make {written['architecture']} in these sizes: {error}"
-        ) from error
-
-
-def _as_timm_has_it(config: ViTConfig) -> ViTConfig:
-    """With biases that timm's loader sets to zero, and periods that timm computes."""
-    heads = {"head_bias": True} if config.num_classes else {}
-    patches = {} if config.pre_norm else {"patch_bias": True}
-    return config.replace(**heads, **patches, rope_periods=False)
-
-
-def _described_to_timm(checkpoint: Checkpoint) -> dict[str, Any]:
+def _described_to_timm(checkpoint: Checkpoint) -> JsonObject:
     """An architecture of timm's, and arguments with which it computes the function."""
-    model = DescribedModel(config=_as_timm_has_it(checkpoint.config), name=checkpoint.located.name)
+    config = checkpoint.config
+    # timm's loader sets biases to zero that a file lacks, and timm computes periods.
+    biases = {"head_bias": True} if config.num_classes else {}
+    biases |= {} if config.pre_norm else {"patch_bias": True}
+    theirs = config.replace(**biases, rope_periods=False)
+    model = DescribedModel(config=theirs, name=checkpoint.located.name)
     refused = []
     # Its loader keeps biases of q and v apart where the original does: for Eva, not for a ViT.
     keyless = _keyless(checkpoint.table)
@@ -67,7 +63,7 @@ def _described_to_timm(checkpoint: Checkpoint) -> dict[str, Any]:
         if _keyless(table) != keyless:
             continue
         try:
-            return dict(program_of(table).fit(table, model).their_config)
+            return TIMM.fit(table, model).their_config
         except NotRepresentable as error:
             refused.append(f"{table.name}: {error.in_one_line()}")
     raise NotRepresentable("timm has no architecture that computes this.", details=refused)

@@ -1,10 +1,11 @@
 """torchvision: one class, built by arguments; it has no configuration files."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.example import Example, class_example
 from vitconvert.programs.program import Program
@@ -26,6 +27,8 @@ class Torchvision(Program):
 
         torchvision 0.29. Its own hook renames the MLPs of old files (linear_1, linear_2).
         """
+        from torch import nn
+
         from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
         from vitconvert.programs.taps import Tap, block_taps
 
@@ -33,7 +36,18 @@ class Torchvision(Program):
         config = checkpoint.config
         model = torchvision_model(config)
         name = f"torchvision {torchvision.__version__} VisionTransformer"
-        notes = _changed(model, config)
+        notes = []  # what the class has no arguments for
+        if config.in_channels != 3:
+            sizes = (config.in_channels, config.embed_dim, config.patch_size, config.patch_size)
+            model.conv_proj = nn.Conv2d(*sizes)
+            notes.append(
+                f"the patch convolution was replaced by one of {config.in_channels} channels"
+            )
+        if config.num_classes == 0:
+            heads = model.heads
+            assert isinstance(heads, nn.Sequential)
+            heads[-1] = nn.Identity()
+            notes.append("the head was taken away")
         load_strictly(model, own_tensors(checkpoint), name)
         return Reference(
             name=name,
@@ -48,7 +62,7 @@ class Torchvision(Program):
                     norm="encoder.ln",
                 ),
             },
-            notes=notes,
+            notes=tuple(notes),
             told=("image_size", "num_heads", "norm_eps"),
         )
 
@@ -62,11 +76,11 @@ class Torchvision(Program):
             "from torchvision.models import VisionTransformer"
         )
         norm = {"norm_layer": f"partial(torch.nn.LayerNorm, eps={config.norm_eps!r})"}
-        arguments = class_arguments(config) | norm
+        arguments = {**class_arguments(config), **norm}
         return [class_example("With torchvision", imports, "VisionTransformer", arguments, config)]
 
 
-def class_arguments(config: ViTConfig) -> dict[str, Any]:
+def class_arguments(config: ViTConfig) -> JsonObject:
     """Arguments of torchvision's VisionTransformer, but for its norms."""
     return {
         "image_size": config.image_size[0],
@@ -89,13 +103,6 @@ def torchvision_model(config: ViTConfig) -> "nn.Module":
     from torch import nn
     from torchvision.models import VisionTransformer
 
-    _require_plain(config)
-    norm = partial(nn.LayerNorm, eps=config.norm_eps)
-    model: nn.Module = VisionTransformer(**class_arguments(config), norm_layer=norm)
-    return model
-
-
-def _require_plain(config: ViTConfig) -> None:
     if not config.square:
         raise NotRepresentable("torchvision's VisionTransformer reads square images only.")
     if not config.even_heads or config.activation != "gelu" or config.attention_scale:
@@ -103,24 +110,9 @@ def _require_plain(config: ViTConfig) -> None:
             "torchvision's VisionTransformer has exact GELU and divides its width among the heads; "
             "this model does not."
         )
-
-
-def _changed(model: "nn.Module", config: ViTConfig) -> tuple[str, ...]:
-    """Change what the class has no arguments for; what was changed."""
-    from torch import nn
-
-    notes = []
-    if config.in_channels != 3:
-        model.conv_proj = nn.Conv2d(
-            config.in_channels, config.embed_dim, config.patch_size, config.patch_size
-        )
-        notes.append(f"the patch convolution was replaced by one of {config.in_channels} channels")
-    if config.num_classes == 0:
-        heads = model.heads
-        assert isinstance(heads, nn.Sequential)
-        heads[-1] = nn.Identity()
-        notes.append("the head was taken away")
-    return tuple(notes)
+    norm = partial(nn.LayerNorm, eps=config.norm_eps)
+    model: nn.Module = VisionTransformer(**class_arguments(config), norm_layer=norm)
+    return model
 
 
 PROGRAM = Torchvision()

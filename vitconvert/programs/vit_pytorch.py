@@ -1,26 +1,24 @@
 """lucidrains' vit-pytorch: two classes, built by arguments; it has no configuration files."""
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.programs.example import Example, class_example
-from vitconvert.programs.program import Program
+from vitconvert.programs.program import Foreign, Program
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.tables.dialects import find_tables
-from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from vitconvert.programs.reference import Reference
-    from vitconvert.programs.taps import Taps
 
 _EPS = 1e-5  # torch.nn.LayerNorm's default, which the package never changes
 _MODULES = {"relu": "ReLU", "silu": "SiLU", "tanh": "Tanh"}  # of torch, by our activations
-
 # Fields of ViTConfig that the class is built with, and that tensors need not show
 _TOLD = (
     *("image_size", "patch_size", "in_channels", "num_heads", "head_dim"),
@@ -41,6 +39,7 @@ class VitPytorch(Program):
         noted.
         """
         from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+        from vitconvert.programs.taps import Tap
 
         table, config = checkpoint.table, checkpoint.config
         if table.install:
@@ -57,11 +56,24 @@ class VitPytorch(Program):
                 "the installed vit-pytorch has no class that pools these tokens in this way."
             )
         model, notes = vit_pytorch_model(config)
-        load_strictly(model, _flat_tokens(model, own_tensors(checkpoint)), name)
+        tensors, wanted = own_tensors(checkpoint), dict(model.named_parameters())
+        for key in ("cls_token", "pos_embedding"):  # before 1.16.1 they had a leading axis of one
+            if key in tensors and tensors[key].numel() == wanted[key].numel():
+                tensors[key] = tensors[key].reshape(wanted[key].shape)
+        load_strictly(model, tensors, name)
+        # The residual sums are no modules of their own, but each is what the next module reads.
+        taps = {"patch_embed": Tap("to_patch_embedding"), "norm": Tap("transformer.norm")}
+        taps["embedding"] = Tap("transformer.layers.0.0", input=True)
+        for i in range(config.depth):
+            last = i + 1 == config.depth
+            after = "transformer.norm" if last else f"transformer.layers.{i + 1}.0"
+            taps[f"blocks.{i}.attn"] = Tap(f"transformer.layers.{i}.1", input=True)
+            taps[f"blocks.{i}.mlp"] = Tap(after, input=True)
+        taps["features"] = Tap("to_latent")
         return Reference(
             name=name,
             model=model.eval(),
-            taps=_taps(config.depth),
+            taps=taps,
             reads="output" if config.num_classes else "tokens",
             notes=notes,
             told=_TOLD,
@@ -81,9 +93,9 @@ class VitPytorch(Program):
         return [class_example("With vit-pytorch", imports, name, arguments, config)]
 
 
-def _class_and_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+def _class_and_arguments(config: ViTConfig) -> tuple[str, JsonDict]:
     """The name of the class for a configuration, and its arguments."""
-    arguments: dict[str, Any] = {
+    arguments: JsonDict = {
         "image_size": config.image_size,
         "patch_size": config.patch_size,
         "num_classes": config.num_classes,
@@ -100,26 +112,29 @@ def _class_and_arguments(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 
 
 def vit_pytorch_model(config: ViTConfig) -> "tuple[nn.Module, tuple[str, ...]]":
-    """The installed release's class for a configuration, and what was replaced in it."""
+    """The installed release's class for a configuration, and what was replaced in it.
+
+    Raises:
+        NotRepresentable: torch has no module for the activation.
+    """
     import vit_pytorch
-
-    name, arguments = _class_and_arguments(config)
-    model: nn.Module = getattr(vit_pytorch, name)(**arguments)
-    return model, _fit(model, config)
-
-
-def _fit(model: "nn.Module", config: ViTConfig) -> tuple[str, ...]:
-    """Replace what the class has no arguments for."""
     from torch import nn
 
-    notes = []
+    name, arguments = _class_and_arguments(config)
+    model: Foreign = getattr(vit_pytorch, name)(**arguments)
+    layers, notes = model.transformer.layers, []
     for index, present in {1: config.patch_pre_norm, 3: config.patch_norm}.items():
         if not present:
-            embedding: Any = model.to_patch_embedding
-            embedding[index] = nn.Identity()
+            model.to_patch_embedding[index] = nn.Identity()
             notes.append(f"to_patch_embedding.{index}, a norm, was replaced by nn.Identity")
     if config.activation != "gelu":
-        _replace_activation(model, config.activation)
+        if config.activation not in (*_MODULES, "gelu_tanh"):
+            raise NotRepresentable(f"torch has no module for the activation {config.activation}.")
+        kind = _MODULES.get(config.activation)
+        for _, mlp in layers:
+            for place, module in enumerate(mlp.net):
+                if isinstance(module, nn.GELU):
+                    mlp.net[place] = getattr(nn, kind)() if kind else nn.GELU("tanh")
         notes.append(f"GELU was replaced by {config.activation}, as the configuration says")
     if config.norm_eps != _EPS:
         for module in model.modules():
@@ -127,51 +142,10 @@ def _fit(model: "nn.Module", config: ViTConfig) -> tuple[str, ...]:
                 module.eps = config.norm_eps
         notes.append(f"the norms' epsilon was set to {config.norm_eps}, as the configuration says")
     if config.attention_scale:
-        for layer in _layers(model):
-            layer[0].scale = config.attention_scale
+        for attention, _ in layers:
+            attention.scale = config.attention_scale
         notes.append(f"attention was scaled by {config.attention_scale:.6g}")
-    return tuple(notes)
-
-
-def _replace_activation(model: "nn.Module", activation: str) -> None:
-    from torch import nn
-
-    if activation not in (*_MODULES, "gelu_tanh"):
-        raise NotRepresentable(f"torch has no module for the activation {activation}.")
-    for layer in _layers(model):
-        net = layer[1].net
-        places = [i for i, module in enumerate(net) if isinstance(module, nn.GELU)]
-        for place in places:
-            kind = _MODULES.get(activation)
-            net[place] = getattr(nn, kind)() if kind else nn.GELU("tanh")
-
-
-def _layers(model: "nn.Module") -> Any:
-    transformer: Any = model.transformer
-    return transformer.layers
-
-
-def _flat_tokens(model: "nn.Module", tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
-    """Before 1.16.1 the class token and the positions had a leading axis of one."""
-    wanted = dict(model.named_parameters())
-    for name in ("cls_token", "pos_embedding"):
-        if name in tensors and tensors[name].numel() == wanted[name].numel():
-            tensors[name] = tensors[name].reshape(wanted[name].shape)
-    return tensors
-
-
-def _taps(depth: int) -> "Taps":
-    from vitconvert.programs.taps import Tap
-
-    # The residual sums are no modules of their own, but each is what the next module reads.
-    taps = {"patch_embed": Tap("to_patch_embedding"), "norm": Tap("transformer.norm")}
-    taps["embedding"] = Tap("transformer.layers.0.0", input=True)
-    for i in range(depth):
-        after = f"transformer.layers.{i + 1}.0" if i + 1 < depth else "transformer.norm"
-        taps[f"blocks.{i}.attn"] = Tap(f"transformer.layers.{i}.1", input=True)
-        taps[f"blocks.{i}.mlp"] = Tap(after, input=True)
-    taps["features"] = Tap("to_latent")
-    return taps
+    return model, tuple(notes)
 
 
 def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
@@ -180,8 +154,19 @@ def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
 
     package("vit_pytorch", install="vit-pytorch")
     if isinstance(source, ViTConfig):
-        _require_class(source)
-        return vit_pytorch_model(source)[0].eval()
+        refused = []
+        for table in find_tables("lucidrains"):
+            if table.install:  # another release computes it
+                continue
+            try:
+                fit_target(table, source)
+            except NotRepresentable as error:
+                refused.append(f"{table.name}: {error.in_one_line()}")
+            else:
+                return vit_pytorch_model(source)[0].eval()
+        raise NotRepresentable(
+            "vit-pytorch's class cannot compute this function, even changed.", details=refused
+        )
     if source.table.program != "vit_pytorch":
         raise UsageError(
             "This checkpoint is not spelled as vit-pytorch's are.",
@@ -192,26 +177,7 @@ def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
             hint='convert it first: --to lucidrains (in Python, to="lucidrains").',
         )
     with source.weights.container:
-        model: nn.Module = PROGRAM.reference(source).model
-        return model
-
-
-def _require_class(config: ViTConfig) -> None:
-    current = (table for table in find_tables("lucidrains") if not table.install)
-    refused = {table.name: _refusal(table, config) for table in current}
-    if all(refused.values()):
-        raise NotRepresentable(
-            "vit-pytorch's class cannot compute this function, even changed.",
-            details=[f"{name}: {why}" for name, why in refused.items()],
-        )
-
-
-def _refusal(table: Table, config: ViTConfig) -> str | None:
-    try:
-        fit_target(table, config)
-    except NotRepresentable as error:
-        return error.in_one_line()
-    return None
+        return PROGRAM.reference(source).model
 
 
 PROGRAM = VitPytorch()

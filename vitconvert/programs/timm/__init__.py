@@ -2,18 +2,25 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, imports_for, opened_image, zeros
-from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
+from vitconvert.programs.program import (
+    CompanionFiles,
+    DescribedModel,
+    Opener,
+    Preparation,
+    Program,
+)
 from vitconvert.programs.target import Target, check_place, fit_target
-from vitconvert.programs.timm.config import BY_ARGUMENTS, config_by_arguments, config_by_name
+from vitconvert.programs.timm.fitting import BY_ARGUMENTS, config_by_arguments, config_by_name
 from vitconvert.programs.transformers import auto_model_opener, transformers_example
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.table import Table
@@ -21,7 +28,6 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.program import Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -33,38 +39,67 @@ class Timm(Program):
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """By arguments, which describe a plain ViT, or else by an architecture's name."""
+
+        def by_name() -> Target:
+            check_place(table, model.config, only=False)
+            written = config_by_name(table, model)
+            named = state(find_architecture("timm", written["architecture"]), "architecture")
+            return fit_target(table, model.config, written, named, only=False)
+
         if table.name not in BY_ARGUMENTS:
-            return _fit_by_name(table, model)
+            return by_name()
         try:
-            return _fit_by_arguments(table, model)
+            check_place(table, model.config)
+            written = config_by_arguments(table, model)
+            # All else that the architecture's name says is overruled by the arguments.
+            eps = find_architecture("timm", written["architecture"])["norm_eps"]
+            named = state({"norm_eps": eps}, "architecture")
+            return fit_target(table, model.config, written, named)
         except NotRepresentable as by_arguments:
             try:
-                return _fit_by_name(table, model)
+                return by_name()
             except NotRepresentable:
                 raise by_arguments from None
 
     def with_preprocessing(
-        self, name: str, config: dict[str, Any], preprocessing: Preprocessing
+        self, name: str, config: JsonDict, preprocessing: Preprocessing
     ) -> CompanionFiles:
         """A file for transformers is added only where it is exact and timm's words are not.
 
         transformers 5.23, TimmWrapperImageProcessor: without such a file, timm makes the images.
         """
+        files = {name: config}
         theirs = Preprocessing.from_timm(config["pretrained_cfg"])
         departures = departures_of("timm", preprocessing, theirs)
-        processor = _exact_processor(preprocessing) if departures else None
-        if processor is None:
-            return CompanionFiles(files={name: config}, departures=departures)
-        # Without it, transformers would not read the other file of a timm directory.
-        config["image_processor_type"] = processor["image_processor_type"]
-        files = {name: config, "preprocessor_config.json": processor}
+        if not departures or preprocessing.resize == "patches":  # which no model of timm reads
+            return CompanionFiles(files=files, departures=departures)
+        try:
+            processor = preprocessing.to_huggingface()
+        except NotRepresentable:
+            return CompanionFiles(files=files, departures=departures)
+        theirs = Preprocessing.from_huggingface(processor, image_size=preprocessing.image_size)
+        if not theirs.differences(preprocessing):
+            # Without it, transformers would not read the other file of a timm directory.
+            config["image_processor_type"] = processor["image_processor_type"]
+            files["preprocessor_config.json"] = processor
         return CompanionFiles(files=files, departures=departures)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """timm, and transformers through its TimmWrapper, which needs a model with a head."""
-        own = _open_resnet_d if config.resnet_d_stem else _open
-        wrapper = {} if _of_merged(config) else {"transformers": auto_model_opener}
-        return {"timm": own, **wrapper}
+
+        def opened(directory: Path) -> "Callable[[Tensor], Tensor]":
+            import timm
+
+            from vitconvert.programs.reference import as_tokens
+
+            weights: JsonDict = {"pretrained": True}
+            if config.resnet_d_stem:  # of whose stem timm 1.0.31 downloads ImageNet weights first
+                weights = {"checkpoint_path": directory / "model.safetensors"}
+            model = timm.create_model(f"local-dir:{directory}", **weights).eval()
+            return lambda images: as_tokens(model(images))
+
+        wrapper = {} if _merges_only(config) else {"transformers": auto_model_opener}
+        return {"timm": opened, **wrapper}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The named architecture, or the class for the configuration."""
@@ -72,8 +107,11 @@ class Timm(Program):
 
         return timm_reference(checkpoint)
 
-    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
-        """What `create_transform` makes of `pretrained_cfg`."""
+    def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
+        """What `create_transform` of timm 1.0.31 makes of `pretrained_cfg`.
+
+        Images are opened as timm's `ImageDataset` opens them.
+        """
         from vitconvert.programs.timm.reference import timm_preparation
 
         cfg = checkpoint.their_config.get("pretrained_cfg")
@@ -82,82 +120,29 @@ class Timm(Program):
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With timm and with transformers."""
         config, preprocessing = source.config, source.preprocessing
+        # As in `openers`.
+        how = 'checkpoint_path="model.safetensors"' if config.resnet_d_stem else "pretrained=True"
+        lines = ["import timm", *imports_for(preprocessing), ""]
+        lines += [f'model = timm.create_model("local-dir:.", {how}).eval()']
+        if preprocessing:
+            lines += [
+                "data = timm.data.resolve_model_data_config(model)",
+                "transform = timm.data.create_transform(**data, is_training=False)",
+                f"output = model(transform({opened_image(config)}).unsqueeze(0))",
+            ]
+        else:
+            lines += [f"output = model({zeros(config)})"]
+        title = 'With timm (from the Hub: `"hf-hub:ORG/REPO"` instead of `"local-dir:."`)'
+        own = Example(title=title, code="\n".join(lines))
+        if _merges_only(config):
+            return [own]
         kind = "AutoModelForImageClassification" if config.num_classes else "AutoModel"
-        if _of_merged(config):
-            return [_example(config, preprocessing)]
-        return [
-            _example(config, preprocessing),
-            transformers_example(kind, config, has_processor=preprocessing is not None),
-        ]
+        return [own, transformers_example(kind, config, has_processor=preprocessing is not None)]
 
 
-def _of_merged(config: ViTConfig) -> bool:
+def _merges_only(config: ViTConfig) -> bool:
     """Whether timm's class is an encoder for a language model, which has no `forward_head`."""
     return bool(config.merge_size) and config.pooling == "none"
-
-
-def _fit_by_arguments(table: Table, model: DescribedModel) -> Target:
-    check_place(table, model.config)
-    written = config_by_arguments(table, model)
-    # All else that the architecture's name says is overruled by the arguments.
-    eps = find_architecture("timm", written["architecture"])["norm_eps"]
-    return fit_target(table, model.config, written, state({"norm_eps": eps}, "architecture"))
-
-
-def _fit_by_name(table: Table, model: DescribedModel) -> Target:
-    """The name that the checkpoint came with, or one that fits."""
-    check_place(table, model.config, only=False)
-    written = config_by_name(table, model)
-    row = find_architecture("timm", written["architecture"])
-    return fit_target(table, model.config, written, state(row, "architecture"), only=False)
-
-
-def _exact_processor(source: Preprocessing) -> dict[str, Any] | None:
-    """transformers' own file if it makes the images of the source, else None."""
-    try:
-        processor = source.to_huggingface()
-    except NotRepresentable:
-        return None
-    theirs = Preprocessing.from_huggingface(processor, image_size=source.image_size)
-    # A timm model cannot read patches.
-    exact = source.resize != "patches" and not theirs.differences(source)
-    return processor if exact else None
-
-
-def _open(directory: Path) -> "Callable[[Tensor], Tensor]":
-    import timm
-
-    from vitconvert.programs.reference import as_tokens
-
-    model = timm.create_model(f"local-dir:{directory}", pretrained=True).eval()
-    return lambda images: as_tokens(model(images))
-
-
-def _open_resnet_d(directory: Path) -> "Callable[[Tensor], Tensor]":
-    """As `_open`, without the ImageNet weights of the stem, which timm 1.0.31 downloads first."""
-    import timm
-
-    model: Callable[[Tensor], Tensor] = timm.create_model(
-        f"local-dir:{directory}", checkpoint_path=directory / "model.safetensors"
-    ).eval()
-    return model
-
-
-def _example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
-    # As `_open_resnet_d`.
-    how = 'checkpoint_path="model.safetensors"' if config.resnet_d_stem else "pretrained=True"
-    lines = ["import timm", *imports_for(preprocessing), ""]
-    lines += [f'model = timm.create_model("local-dir:.", {how}).eval()']
-    if preprocessing:
-        lines += [
-            "data = timm.data.resolve_model_data_config(model)",
-            "transform = timm.data.create_transform(**data, is_training=False)",
-            f"output = model(transform({opened_image(config)}).unsqueeze(0))",
-        ]
-    else:
-        lines += [f"output = model({zeros(config)})"]
-    title = 'With timm (from the Hub: `"hf-hub:ORG/REPO"` instead of `"local-dir:."`)'
-    return Example(title=title, code="\n".join(lines))
 
 
 PROGRAM = Timm()

@@ -3,25 +3,31 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
-from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, blank_text, opened_image, zeros
-from vitconvert.programs.program import CompanionFiles, DescribedModel, Opener, Program
+from vitconvert.programs.program import (
+    BothTowers,
+    CompanionFiles,
+    DescribedModel,
+    Opener,
+    Preparation,
+    Program,
+)
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.program import BothTowers, Preparation
     from vitconvert.programs.reference import Reference
 
 
@@ -44,7 +50,11 @@ class Transformers(Program):
             )
         # CLIP's projection is a head without labels.
         if "ForImageClassification" in written["architectures"][0]:
-            written |= _labels(model.config, model.labels)
+            count = model.config.num_classes
+            names = model.labels or [f"LABEL_{index}" for index in range(count)]
+            written["id2label"] = {str(index): name for index, name in enumerate(names)}
+            written["label2id"] = {name: index for index, name in enumerate(names)}
+            written["num_labels"] = count
         fitted = fit_target(table, model.config, written, text=model.text)
         return normalising(fitted, model.preprocessing) if "norm_mean" in written else fitted
 
@@ -58,21 +68,52 @@ class Transformers(Program):
         return super().companions(stated, preprocessing, dtypes)
 
     def with_preprocessing(
-        self, name: str, config: dict[str, Any], preprocessing: Preprocessing
+        self, name: str, config: JsonDict, preprocessing: Preprocessing
     ) -> CompanionFiles:
         """Images have a file of their own."""
         if "norm_mean" in config:  # the model does it
             zero, one = ((number,) * preprocessing.channels for number in (0.0, 1.0))
             preprocessing = replace(preprocessing, mean=zero, std=one, normalize=False)
-        processor, departures = _processor(preprocessing, patches=_reads_patches(config))
-        if processor is None:
-            return CompanionFiles(files={name: config}, departures=departures)
-        files = {name: config, "preprocessor_config.json": processor}
+        files: dict[str, JsonObject] = {name: config}
+        try:
+            patches = _reads_patches(config)
+            if patches != (preprocessing.resize == "patches"):
+                keeps, other = "the source", "this class"
+                if patches:
+                    keeps, other = other, keeps
+                raise NotRepresentable(
+                    f"{keeps} keeps the aspect ratio of images, and {other} does not"
+                )
+            processor = preprocessing.to_huggingface()
+        except NotRepresentable as error:
+            left_out = f"preprocessor_config.json is left out: {error.fact}"
+            return CompanionFiles(files=files, departures=(left_out,))
+        files["preprocessor_config.json"] = processor
+        theirs = Preprocessing.from_huggingface(processor, image_size=preprocessing.image_size)
+        departures = departures_of("transformers", preprocessing, theirs)
+        if departures and BACKENDS[preprocessing.backend].resize == "pil":
+            # The file cannot choose it.
+            advice = (
+                'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")'
+            )
+            departures = (*departures, advice)
         return CompanionFiles(files=files, departures=departures)
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class that `config.json` names."""
-        return {"transformers": _open_named_class}
+
+        def opened(directory: Path) -> "Callable[[Tensor], Tensor]":
+            from vitconvert.programs.transformers.running import (
+                behind_normalisation,
+                load_named_class,
+                run_opened,
+            )
+
+            model = load_named_class(directory)
+            behind_normalisation(model)
+            return lambda images: run_opened(model, images)
+
+        return {"transformers": opened}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The class that the tensors are of."""
@@ -80,11 +121,18 @@ class Transformers(Program):
 
         return transformers_reference(checkpoint)
 
-    def open_both(self, directory: Path) -> "BothTowers":
-        """The class that `config.json` names."""
-        from vitconvert.programs.transformers.running import open_directory
+    def open_both(self, directory: Path) -> BothTowers:
+        """The class that `config.json` names, as `from_pretrained` loads an output."""
+        from vitconvert.programs.reference import package
+        from vitconvert.programs.transformers.running import load_named_class, run_opened
 
-        return open_directory(directory)
+        transformers = package("transformers", install="transformers")
+        model = load_named_class(directory)
+        return BothTowers(
+            name=f"transformers {transformers.__version__} {type(model).__name__}",
+            images=lambda images: run_opened(model, images),
+            texts=lambda ids: model.get_text_features(input_ids=ids).pooler_output,
+        )
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
         """By `config.json`."""
@@ -92,7 +140,7 @@ class Transformers(Program):
 
         return texts_by_config(checkpoint)
 
-    def preparation(self, checkpoint: Checkpoint) -> "Preparation | None":
+    def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
         """The processor that `preprocessor_config.json` names."""
         from vitconvert.programs.transformers.running import transformers_preparation
 
@@ -117,7 +165,13 @@ class Transformers(Program):
             options=', backend="pil"' if on_pillow else "",
             patches=patches,
         )
-        return [_with_texts(example, target) if target.text else example]
+        if target.text:  # the same with the functions of a class of both towers
+            code = example.code.replace("output = model(", "output = model.get_image_features(")
+            ids = f"ids = {blank_text(target)}  # of your tokenizer"
+            texts = "texts = model.get_text_features(input_ids=ids).pooler_output"
+            lines = ("import torch", f"{code}.pooler_output", ids, texts)
+            example = replace(example, code="\n".join(lines))
+        return [example]
 
 
 def normalising(target: Target, preprocessing: Preprocessing | None) -> Target:
@@ -147,18 +201,6 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     model = load_all(kind, directory)
     output = "logits" if config.num_labels else "pooler_output"
     return lambda images: as_tokens(getattr(model(images), output))
-
-
-def _open_named_class(directory: Path) -> "Callable[[Tensor], Tensor]":
-    from vitconvert.programs.transformers.running import (
-        behind_normalisation,
-        load_named_class,
-        run_opened,
-    )
-
-    model = load_named_class(directory)
-    behind_normalisation(model)
-    return lambda images: run_opened(model, images)
 
 
 def transformers_example(
@@ -193,51 +235,9 @@ def transformers_example(
     )
 
 
-def _with_texts(example: Example, target: Target) -> Example:
-    """The same with the functions of a class of both towers."""
-    code = example.code.replace("output = model(", "output = model.get_image_features(")
-    ids = f"ids = {blank_text(target)}  # of your tokenizer"
-    texts = "texts = model.get_text_features(input_ids=ids).pooler_output"
-    lines = ("import torch", f"{code}.pooler_output", ids, texts)
-    return Example(title=example.title, code="\n".join(lines))
-
-
-def _labels(config: ViTConfig, labels: Labels | None) -> dict[str, Any]:
-    names = labels or [f"LABEL_{index}" for index in range(config.num_classes)]
-    return {
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-        "num_labels": config.num_classes,
-    }
-
-
-def _reads_patches(their_config: Mapping[str, Any]) -> bool:
+def _reads_patches(their_config: JsonObject) -> bool:
     """Whether the class is SigLIP 2's, which reads patches that its own processor cuts."""
     return bool(their_config["architectures"][0].startswith("Siglip2"))
-
-
-def _processor(
-    source: Preprocessing, *, patches: bool
-) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """The `preprocessor_config.json`, or None, and what departs from the source."""
-    if patches != (source.resize == "patches"):
-        reason = (
-            "this class keeps the aspect ratio of images, and the source does not"
-            if patches
-            else "the source keeps the aspect ratio of images, and this class does not"
-        )
-        return None, (f"preprocessor_config.json is left out: {reason}",)
-    try:
-        processor = source.to_huggingface()
-    except NotRepresentable as error:
-        return None, (f"preprocessor_config.json is left out: {error.fact}",)
-    theirs = Preprocessing.from_huggingface(processor, image_size=source.image_size)
-    departures = departures_of("transformers", source, theirs)
-    if departures and BACKENDS[source.backend].resize == "pil":
-        # The file cannot choose it.
-        advice = 'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")'
-        departures = (*departures, advice)
-    return processor, departures
 
 
 PROGRAM = Transformers()

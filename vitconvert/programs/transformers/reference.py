@@ -2,22 +2,17 @@
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.reference import (
-    Reference,
-    check_size,
-    own_tensors,
-    package,
-)
+from vitconvert.programs.program import Foreign
+from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
 from vitconvert.programs.transformers.running import (
     MODULES,
@@ -35,6 +30,13 @@ _WITH_PROJECTION = {
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
+# What some classes compute in float32, whatever the dtype of the weights
+_IN_FLOAT32 = {
+    "DINOv3ViTModel": "rotary angles",
+    "Aimv2VisionModel": "norms",
+    "Gemma4VisionModel": "norms",
+    "RadioModel": "fitted positions",
+}
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -44,15 +46,19 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
 
     transformers 5.23. `from_pretrained` reads both spellings, on disk and in memory; what it
     would initialise anew or leave out is an error here, unless it plays no part.
-
-    Raises:
-        MissingPackage: transformers is not installed.
-        NotRepresentable: transformers does not take these tensors.
     """
     transformers = package("transformers", install="transformers")
-    tensors = own_tensors(checkpoint)
-    own = _has_own_config(checkpoint)
-    theirs = _their_config(checkpoint, own=own)
+    tensors, config = own_tensors(checkpoint), checkpoint.config
+    own = str(checkpoint.their_config.get("model_type")).removesuffix(TOWER) in MODULES
+    theirs = without_code(checkpoint.their_config) if own else _config_from_ours(checkpoint)
+    theirs["num_labels"] = config.num_classes  # a config.json does not write two classes
+    theirs.pop("id2label", None)
+    theirs.pop("label2id", None)
+    if theirs["model_type"] == "vit_mae":
+        theirs["mask_ratio"] = 0.0
+    if theirs["model_type"] in ("beit", "data2vec-vision"):
+        # With the head of masked pre-training, tokens are normed in spite of mean pooling.
+        theirs["use_mean_pooling"] = not config.final_norm
     model_type = theirs["model_type"].removesuffix(TOWER)
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
@@ -64,112 +70,27 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
+    rounded = _IN_FLOAT32.get(kind)
+    if kind.startswith("Qwen"):
+        rounded = "rotary angles"
+    elif kind == "InternVLVisionModel" and config.norm == "rms":
+        rounded = "norms"
+    note = f"transformers computes the {rounded} in float32, so float64 was not compared"
     whole = gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
         # Qwen has its tokens in another order, until they are merged.
-        taps={} if kind.startswith("Qwen") else _taps(model, places, checkpoint.config.depth),
+        taps={} if kind.startswith("Qwen") else _taps(model, places, config.depth),
         run=run if whole else run_to_tokens,
         reads="output" if whole else "tokens",
         told=() if own else _TOLD,
-        **_in_float32(kind, checkpoint.config),
+        dtypes=("float32",) if rounded else ("float32", "float64"),
+        notes=(note,) if rounded else (),
     )
 
 
-def _built(
-    kind: str, theirs: Mapping[str, Any], tensors: dict[str, Tensor], checkpoint: Checkpoint
-) -> Any:
-    import transformers
-
-    # Some classes of towers have no sibling with the projection that stands beside the tower.
-    projection = {} if "Projection" in kind else _taken(tensors, "visual_projection.")
-    options = _pooler(kind, checkpoint.config, tensors)
-    with silent_transformers():
-        of_kind = getattr(transformers, kind)
-        config = _config_of(of_kind, theirs)
-        with torch.device("meta"):
-            check_size(of_kind(config, **options), tensors, kind)
-        model, problems = of_kind.from_pretrained(
-            None,
-            config=config,
-            state_dict=tensors,
-            dtype=next(iter(tensors.values())).dtype,
-            attn_implementation="sdpa" if of_kind._supports_sdpa else "eager",
-            output_loading_info=True,
-            **options,
-        )
-    _check(kind, problems, checkpoint.ledger.ignored)
-    return _Projected(model, projection["visual_projection.weight"]) if projection else model
-
-
-def _taken(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
-    """What begins so, taken out of the others."""
-    return {name: tensors.pop(name) for name in list(tensors) if name.startswith(start)}
-
-
-class _Projected(nn.Module):
-    """An image tower with the projection of its larger model, as `get_image_features` has them."""
-
-    def __init__(self, tower: nn.Module, weight: Tensor) -> None:
-        super().__init__()
-        self.vision_model = tower
-        self.visual_projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
-        self.visual_projection.weight = nn.Parameter(weight)
-
-    def forward(self, pixel_values: Tensor) -> Any:
-        output = self.vision_model(pixel_values=pixel_values)
-        output["image_embeds"] = self.visual_projection(output.pooler_output)
-        return output
-
-
-def _in_float32(kind: str, config: ViTConfig) -> dict[str, Any]:
-    """For classes that compute a part in float32, whatever the dtype of the weights."""
-    rounded = {"DINOv3ViTModel": "rotary angles", "Aimv2VisionModel": "norms"}
-    rounded |= {"Gemma4VisionModel": "norms"}
-    rounded |= {kind: "rotary angles"} if kind.startswith("Qwen") else {}
-    rounded |= {"RadioModel": "fitted positions"}
-    if config.norm == "rms":
-        rounded["InternVLVisionModel"] = "norms"
-    if kind not in rounded:
-        return {}
-    note = f"transformers computes the {rounded[kind]} in float32, so float64 was not compared"
-    return {"dtypes": ("float32",), "notes": (note,)}
-
-
-def _has_own_config(checkpoint: Checkpoint) -> bool:
-    return str(checkpoint.their_config.get("model_type")).removesuffix(TOWER) in MODULES
-
-
-def _their_config(checkpoint: Checkpoint, *, own: bool) -> dict[str, Any]:
-    theirs = without_code(checkpoint.their_config) if own else _config_from_ours(checkpoint)
-    theirs["num_labels"] = checkpoint.config.num_classes  # a config.json does not write two classes
-    theirs.pop("id2label", None)
-    theirs.pop("label2id", None)
-    if theirs["model_type"] == "vit_mae":
-        theirs["mask_ratio"] = 0.0
-    if theirs["model_type"] in ("beit", "data2vec-vision"):
-        # With the head of masked pre-training, tokens are normed in spite of mean pooling.
-        theirs["use_mean_pooling"] = not checkpoint.config.final_norm
-    return theirs
-
-
-def _config_of(kind: Any, theirs: Mapping[str, Any]) -> Any:
-    """The configuration of a class: of an image tower, where the file is about two towers."""
-    # A CLIP of 2022 may have the older section, which then counts alone.
-    vision = theirs.get("vision_config_dict") or theirs.get("vision_config")
-    if vision is None:
-        said = dict(theirs)
-    elif "ForImageClassification" in kind.__name__:
-        # Pooling by attention plays no part in it.
-        said = {**theirs, "vision_config": {**vision, "vision_use_head": False}}
-    else:
-        projected = "WithProjection" in kind.__name__
-        said = vision | ({"projection_dim": theirs["num_labels"]} if projected else {})
-    return kind.config_class(**{k: v for k, v in said.items() if k != "model_type"})
-
-
-def _config_from_ours(checkpoint: Checkpoint) -> dict[str, Any]:
+def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
     """For tensors without a config.json, from what the user stated."""
     table, config = checkpoint.table, checkpoint.config
     if table.name == "hf_radio":  # NVIDIA's own files
@@ -205,53 +126,89 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
     return found if isinstance(found, str) else str(found[0])
 
 
-def _pooler(kind: str, config: ViTConfig, tensors: Collection[str]) -> dict[str, bool]:
+def _built(
+    kind: str, theirs: JsonObject, tensors: dict[str, Tensor], checkpoint: Checkpoint
+) -> Foreign:
+    import transformers
+
+    options = {}
     if kind in ("BeitModel", "Data2VecVisionModel"):
-        return {"add_pooling_layer": config.pooling != "none"}
-    if kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel"):
-        return {"add_pooling_layer": any(name.endswith("pooler.dense.weight") for name in tensors)}
-    return {}
-
-
-def _check(kind: str, problems: Mapping[str, Any], ignored: Collection[str]) -> None:
+        options = {"add_pooling_layer": checkpoint.config.pooling != "none"}
+    elif kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel"):
+        pooler = any(name.endswith("pooler.dense.weight") for name in tensors)
+        options = {"add_pooling_layer": pooler}
+    projection = None
+    if "Projection" not in kind:
+        # Some classes of towers have no sibling with the projection that stands beside the tower.
+        projection = tensors.pop("visual_projection.weight", None)
+    with silent_transformers():
+        of_kind: Foreign = getattr(transformers, kind)
+        config = _config_of(of_kind, theirs)
+        with torch.device("meta"):
+            check_size(of_kind(config, **options), tensors, kind)
+        model, problems = of_kind.from_pretrained(
+            None,
+            config=config,
+            state_dict=tensors,
+            dtype=next(iter(tensors.values())).dtype,
+            attn_implementation="sdpa" if of_kind._supports_sdpa else "eager",
+            output_loading_info=True,
+            **options,
+        )
     # A class with a head calls the same tensors by longer names.
-    inert = {end for name in ignored for end in (name, name.partition(".")[2])}
-    found = {key: set(value) - inert for key, value in problems.items()}
+    inert = {end for name in checkpoint.ledger.ignored for end in (name, name.partition(".")[2])}
+    found = {key: sorted(map(str, set(value) - inert)) for key, value in problems.items()}
     if any(found.values()):
         raise NotRepresentable(
             f"transformers' {kind} does not take these tensors.",
-            details=[
-                f"{key}: {', '.join(sorted(map(str, value)))}"
-                for key, value in found.items()
-                if value
-            ],
+            details=[f"{key}: {', '.join(value)}" for key, value in found.items() if value],
         )
+    return model if projection is None else _Projected(model, projection)
 
 
-def _taps(model: nn.Module, places: Modules, depth: int) -> Taps:
+class _Projected(nn.Module):
+    """An image tower with the projection of its larger model, as `get_image_features` has them."""
+
+    def __init__(self, tower: nn.Module, weight: Tensor) -> None:
+        super().__init__()
+        self.vision_model = tower
+        self.visual_projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        self.visual_projection.weight = nn.Parameter(weight)
+
+    def forward(self, pixel_values: Tensor) -> Mapping[str, Tensor]:
+        output: Foreign = self.vision_model(pixel_values=pixel_values)
+        output["image_embeds"] = self.visual_projection(output.pooler_output)
+        return output  # type: ignore[no-any-return]
+
+
+def _config_of(kind: Foreign, theirs: JsonObject) -> Foreign:
+    """The configuration of a class: of an image tower, where the file is about two towers."""
+    # A CLIP of 2022 may have the older section, which then counts alone.
+    vision = theirs.get("vision_config_dict") or theirs.get("vision_config")
+    if vision is None:
+        said = dict(theirs)
+    elif "ForImageClassification" in kind.__name__:
+        # Pooling by attention plays no part in it.
+        said = {**theirs, "vision_config": {**vision, "vision_use_head": False}}
+    else:
+        projected = "WithProjection" in kind.__name__
+        said = vision | ({"projection_dim": theirs["num_labels"]} if projected else {})
+    return kind.config_class(**{k: v for k, v in said.items() if k != "model_type"})
+
+
+def _taps(model: Foreign, places: Modules, depth: int) -> Taps:
     modules = dict(model.named_modules())
-    base = _encoder(model, modules)
+    # What a class with a head calls the bare model
+    headed = "ForImageClassification" in type(model).__name__
+    names = ("vision_model", *([str(model.base_model_prefix)] if headed else []))
+    base = next((f"{name}." for name in names if name in modules), "")
     # Some releases have ViT's blocks a level deeper, under the names that they have on disk.
     deep = f"{base}encoder.layer.0" in modules
-    taps = block_taps(
-        depth,
-        block=base + ("encoder.layer.{i}" if deep else places.block),
-        norm2=places.norm2,
-        norm=base + places.norm,
-    )
+    block = base + ("encoder.layer.{i}" if deep else places.block)
+    taps = block_taps(depth, block=block, norm2=places.norm2, norm=base + places.norm)
     if not places.norm:
         del taps["norm"]
     taps["patch_embed"] = Tap(f"{base}{places.patches}")
     taps = channels_last(taps, ends=places.last)
     head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
-    return {
-        "features": Tap(head, input=True) if head else Tap("pooler"),
-        **taps,
-    }
-
-
-def _encoder(model: nn.Module, modules: Collection[str]) -> str:
-    """What a class with a head calls the bare model, with a dot; "" for a bare model."""
-    headed = "ForImageClassification" in type(model).__name__
-    names = ("vision_model", *([str(model.base_model_prefix)] if headed else []))
-    return next((f"{name}." for name in names if name in modules), "")
+    return {"features": Tap(head, input=True) if head else Tap("pooler"), **taps}

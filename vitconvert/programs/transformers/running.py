@@ -1,23 +1,22 @@
 """transformers' classes in use: what each reads and gives, and how an output is loaded."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.checkpoint.weights import Text
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.program import BothTowers, Preparation
+from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
@@ -124,19 +123,21 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     """The output of a class of transformers: logits, an embedding, features or tokens."""
     output = model(**image_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
-        if getattr(output, name, None) is not None:
-            tensor: Tensor = getattr(output, name)
-            return as_tokens(of_each_image(model, tensor, images))
+        tensor: Tensor | None = getattr(output, name, None)
+        if tensor is not None:
+            if type(model).__name__.startswith(("Gemma4", "Qwen3")):
+                # The tokens of all images come one after another.
+                tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
+            return as_tokens(tensor)
     raise AssertionError(type(output))
 
 
-def run_opened(model: nn.Module, images: Tensor) -> Tensor:
+def run_opened(model: Foreign, images: Tensor) -> Tensor:
     """As `run`; of two towers what images lead to; the tokens, where those are read (BLIP)."""
     if features := getattr(model, "get_image_features", None):
         pooled: Tensor = features(**image_inputs(model, images)).pooler_output
         return pooled
-    config: Any = model.config
-    places = MODULES.get(config.model_type.removesuffix(TOWER))
+    places = MODULES.get(model.config.model_type.removesuffix(TOWER))
     bare = places is not None and not gives_output(model, places)
     return run_to_tokens(model, images) if bare else run(model, images)
 
@@ -152,13 +153,13 @@ def gives_output(model: nn.Module, places: Modules) -> bool:
     return places.pooled or any(getattr(model, name, None) is not None for name in heads)
 
 
-def behind_normalisation(model: Any) -> None:
+def behind_normalisation(model: Foreign) -> None:
     """Let a model that normalises pixels itself (RADIO) read what its ViT does."""
     if hasattr(model, "make_preprocessor_external"):
         model.make_preprocessor_external()
 
 
-def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     """What a class is called with for images."""
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
@@ -167,18 +168,17 @@ def image_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
         return _gemma4_inputs(model, images)
     if kind.startswith("Qwen3"):
         return _qwen3_inputs(model, images)
-    more = {}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
-        embeddings: Any = model.embeddings
-        patches = embeddings.patch_embeddings.num_patches
-        more["noise"] = torch.arange(patches).expand(len(images), -1)
-    return {"pixel_values": images, **more}
+        patches = model.embeddings.patch_embeddings.num_patches
+        noise = torch.arange(patches).expand(len(images), -1)
+        return {"pixel_values": images, "noise": noise}
+    return {"pixel_values": images}
 
 
-def _siglip2_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def _siglip2_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     """What the processor of SigLIP 2 makes of images: flattened patches, (y x channel)."""
-    config: Any = model.config
+    config = model.config
     side = getattr(config, "vision_config", config).patch_size
     B, C, height, width = images.shape
     rows, columns = height // side, width // side
@@ -191,13 +191,12 @@ def _siglip2_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     """What the processor of Gemma 4 makes of images: flattened patches, (channel y x), and (x, y).
 
     transformers 5.23, `image_processing_gemma4.py`.
     """
-    config: Any = model.config
-    side = config.patch_size
+    side = model.config.patch_size
     B, C, height, width = images.shape
     rows, columns = height // side, width // side
     grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
@@ -209,13 +208,13 @@ def _gemma4_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+def _qwen3_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     """What the processor of Qwen3-VL makes of images: patches, (channel frame y x), in squares.
 
     transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one
     another.
     """
-    config: Any = model.config
+    config = model.config
     side, merged, frames = config.patch_size, config.spatial_merge_size, config.temporal_patch_size
     B, C, height, width = images.shape
     rows, columns = height // side, width // side
@@ -227,13 +226,7 @@ def _qwen3_inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def of_each_image(model: nn.Module, output: Tensor, images: Tensor) -> Tensor:
-    """What a class gives; of these two, the tokens of all images come one after another."""
-    joined = type(model).__name__.startswith(("Gemma4", "Qwen3"))
-    return output.reshape(len(images), -1, output.shape[-1]) if joined else output
-
-
-def load_named_class(directory: Path) -> Any:
+def load_named_class(directory: Path) -> Foreign:
     """The class that `config.json` names."""
     import transformers
 
@@ -241,7 +234,7 @@ def load_named_class(directory: Path) -> Any:
     return load_all(getattr(transformers, config.architectures[0]), directory)
 
 
-def load_all(kind: Any, directory: Path) -> Any:
+def load_all(kind: Foreign, directory: Path) -> Foreign:
     """A model whose every weight is in the file; transformers would draw what is missing."""
     model, problems = kind.from_pretrained(directory, dtype="float32", output_loading_info=True)
     found = [
@@ -252,21 +245,6 @@ def load_all(kind: Any, directory: Path) -> Any:
     if found:
         raise ValueError("; ".join(found))
     return model.eval()
-
-
-def open_directory(directory: Path) -> BothTowers:
-    """As `from_pretrained` of the class that `config.json` names loads an output.
-
-    Raises:
-        MissingPackage: transformers is not installed.
-    """
-    transformers = package("transformers", install="transformers")
-    model = load_named_class(directory)
-    return BothTowers(
-        name=f"transformers {transformers.__version__} {type(model).__name__}",
-        images=lambda images: run_opened(model, images),
-        texts=lambda ids: model.get_text_features(input_ids=ids).pooler_output,
-    )
 
 
 def texts_by_config(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
@@ -284,33 +262,29 @@ def texts_by_config(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
     if name is None:
         raise NotRepresentable("config.json is of no model whose text tower transformers names.")
     theirs = transformers.AutoConfig.for_model(**whole)
-    config = theirs.text_config
-    if "Projection" in name:
+    kind, config, projected = getattr(transformers, name), theirs.text_config, "Projection" in name
+    if projected:
         config.projection_dim = theirs.projection_dim  # CLIPModel reads that of the whole
-    return _texts_of(getattr(transformers, name), config, text)
-
-
-def _texts_of(kind: Any, config: Any, text: Text) -> Callable[[Tensor], Tensor]:
     tensors = {key: text.read(key).float() for key in text.keys if not key.startswith("logit_")}
     with torch.device("meta"):
-        check_size(kind(config), tensors, kind.__name__)
+        check_size(kind(config), tensors, name)
     model, problems = kind.from_pretrained(
         None, config=config, state_dict=tensors, dtype="float32", output_loading_info=True
     )
     if found := [f"{problem}: {names}" for problem, names in problems.items() if names]:
-        raise NotRepresentable(f"{kind.__name__} does not take these tensors.", details=found)
+        raise NotRepresentable(f"{name} does not take these tensors.", details=found)
     model.eval()
 
     def texts(ids: Tensor) -> Tensor:
         output = model(input_ids=ids)
-        found: Tensor = output.text_embeds if "Projection" in kind.__name__ else output[1]
-        return found
+        features: Tensor = output.text_embeds if projected else output[1]
+        return features
 
     return texts
 
 
 def transformers_preparation(
-    preprocessor_config: Mapping[str, Any], model_type: str | None, image_size: Size
+    preprocessor_config: JsonObject, model_type: str | None, image_size: Size
 ) -> Preparation | None:
     """transformers 5.23, AutoImageProcessor of a copy of the file without what chooses code.
 
@@ -349,7 +323,7 @@ def transformers_preparation(
     )
 
 
-def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_code(config: JsonObject) -> JsonDict:
     """A config.json without what chooses code: kernels of the Hub, quantisers, modules beside it.
 
     transformers keeps to what it is asked for here anyway, but for mistakes (CVE-2026-4372).
