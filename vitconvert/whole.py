@@ -74,6 +74,37 @@ def require_file(path: Path) -> None:
         raise UsageError("The output is a directory, not a file.", evidence={"output": path})
 
 
+def require_replaceable(
+    path: Path, is_ours: Callable[[Path], bool], *, overwrite: bool, lies_at: Path | None = None
+) -> None:
+    """Refuse an output whose place is taken, but for what vitconvert wrote and may replace.
+
+    Args:
+        path: The output.
+        is_ours: Whether vitconvert wrote what lies at the output's path.
+        overwrite: Replace it then.
+        lies_at: What is there already, if that is a file beside the output.
+
+    Raises:
+        OutputExists: Something is there, and `overwrite` is false or it is not vitconvert's.
+    """
+    there = lies_at or path
+    if not os.path.lexists(there):  # a link that leads nowhere is something, too
+        return
+    if not overwrite:
+        raise OutputExists(
+            "The output is there already.",
+            evidence={"output": there},
+            hint="--force (in Python, overwrite=True) replaces it, if vitconvert wrote it.",
+        )
+    if not is_ours(path):
+        raise OutputExists(
+            "vitconvert did not write what lies there, and does not replace it.",
+            evidence={"output": there},
+            hint="name another file.",
+        )
+
+
 def _impossible(path: Path, reason: object, hint: str | None = None) -> UsageError:
     return UsageError(
         "The output cannot be written.", evidence={"output": path, "reason": reason}, hint=hint

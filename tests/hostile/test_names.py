@@ -189,9 +189,9 @@ def test_outputs_that_no_system_can_write(
 
 
 def run_verify(page: str) -> None:
-    from vitconvert.cli.verify import _check_page
+    from vitconvert.pages import check_file
 
-    _check_page(Path(page), overwrite=False)
+    check_file(Path(page), overwrite=False)
 
 
 def run_push(folder: str) -> None:

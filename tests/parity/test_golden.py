@@ -150,7 +150,7 @@ def test_images_survive_another_rounding_of_the_fft(timm_golden, monkeypatch):
 
 def test_a_golden_file_is_not_replaced_without_being_asked(timm_golden, tmp_path):
     path, golden = timm_golden
-    with pytest.raises(OutputExists, match="already exists"):
+    with pytest.raises(OutputExists, match="there already"):
         record_golden(path, golden)
     before = golden.read_bytes()
     record_golden(path, golden, overwrite=True)
@@ -159,7 +159,7 @@ def test_a_golden_file_is_not_replaced_without_being_asked(timm_golden, tmp_path
     record_golden(path, golden, overwrite=True)
     assert golden.read_bytes() == before
     (tmp_path / "precious.golden").write_text("precious")
-    with pytest.raises(OutputExists, match="not replaced"):
+    with pytest.raises(OutputExists, match="does not replace"):
         record_golden(path, tmp_path / "precious.golden", overwrite=True)
     with pytest.raises(UsageError, match=r"ends with \.golden"):
         record_golden(path, tmp_path / "vit.safetensors")

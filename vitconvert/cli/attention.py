@@ -122,7 +122,8 @@ def _attention(options: dict[str, Any]) -> int:
 def _check(options: dict[str, Any], output: Path | None, *, page: bool) -> None:
     """Before anything is downloaded."""
     from vitconvert.conversion.output import check_output
-    from vitconvert.pictures.files import check_file, is_picture
+    from vitconvert.pages import check_file
+    from vitconvert.pictures.files import is_picture
 
     if output is None and not options["as_json"]:
         raise UsageError(

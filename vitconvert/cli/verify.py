@@ -85,15 +85,17 @@ def command(name: str, help_text: str) -> click.Command:
     @fetching_options
     @reporting_options
     def verify_(**options: Any) -> int:
+        from vitconvert.pages import check_file
+
         page: Path | None = options["report"]
         if page:
-            _check_page(page, overwrite=options["force"])
+            check_file(page, overwrite=options["force"])
         _check_options(options)
         report = _verify(options)
         if page:
             from vitconvert.whole import whole_file
 
-            check = partial(_check_page, overwrite=options["force"])
+            check = partial(check_file, overwrite=options["force"])
             with whole_file(page, check=check) as file:
                 file.write(report.to_html().encode())
         if options["as_json"]:
@@ -105,27 +107,6 @@ def command(name: str, help_text: str) -> click.Command:
         return 0 if report.ok else 3
 
     return verify_
-
-
-def _check_page(page: Path, *, overwrite: bool) -> None:
-    """Make sure, before any work is done, that the page may be written."""
-    from vitconvert.errors import OutputExists
-    from vitconvert.parity.page import is_report
-    from vitconvert.whole import require_possible
-
-    require_possible(page)
-    if page.exists() and not overwrite:
-        raise OutputExists(
-            "The report already exists.",
-            evidence={"report": page},
-            hint="--force replaces it; --report names another file.",
-        )
-    if page.exists() and not is_report(page):
-        raise OutputExists(
-            "What lies there is no report of vitconvert, and is not replaced.",
-            evidence={"report": page},
-            hint="--report names another file.",
-        )
 
 
 def _verify(options: dict[str, Any]) -> "ParityReport":

@@ -35,13 +35,13 @@ from vitconvert.comparison import fingerprint
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
 from vitconvert.documents import parse_object
-from vitconvert.errors import CorruptFile, OutputExists, UsageError, VitConvertError
+from vitconvert.errors import CorruptFile, UsageError, VitConvertError
 from vitconvert.formats import Container, open_container, write_safetensors
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import FEATURES, TOKENS, Implementation, Run
 from vitconvert.preprocessing.sample_images import edge_images, sample_images
 from vitconvert.programs.taps import OUTPUT, Taps
-from vitconvert.whole import require_place
+from vitconvert.whole import require_place, require_replaceable
 
 SUFFIX = ".golden"
 MOST_NUMBERS = 2**24  # of a batch of images; there are seven batches
@@ -217,18 +217,10 @@ def check_golden_output(path: Path, *, overwrite: bool) -> None:
             f"The name of a golden file ends with {SUFFIX}.", evidence={"output": path}
         )
     require_place(path)
-    if not path.exists():
-        return
-    if not overwrite:
-        hint = "--force (in Python, overwrite=True) replaces it."
-        raise OutputExists("The golden file already exists.", evidence={"output": path}, hint=hint)
-    if not _is_ours(path):
-        raise OutputExists(
-            "What lies there is no golden file, and is not replaced.", evidence={"output": path}
-        )
+    require_replaceable(path, _is_golden_file, overwrite=overwrite)
 
 
-def _is_ours(path: Path) -> bool:
+def _is_golden_file(path: Path) -> bool:
     """Whether vitconvert wrote it, perhaps in an older format."""
     try:
         with open_container(path) as container:

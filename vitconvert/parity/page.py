@@ -3,22 +3,19 @@
 The chart's axis fits the differences: nothing is clipped or hidden.
 """
 
-import html
 import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from vitconvert.comparison import Comparison, Divergence, LayerDifference
-from vitconvert.errors import printable
+from vitconvert.pages import GENERATOR, shown
 from vitconvert.programs.taps import block_of
 from vitconvert.version import VERSION
 
 _RED = "#b42318"  # of the layer that departs
-_GENERATOR = '<meta name="generator" content="vitconvert">'
 _STYLE = f"""
 :root {{ color-scheme: light }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto;
@@ -82,13 +79,13 @@ def parity_page(
         divergence: Marked in the chart, with its cause.
     """
     rows = (
-        f"<tr><td>{_shown(name)}</td><td>{_shown(text)}</td></tr>"
+        f"<tr><td>{shown(name)}</td><td>{shown(text)}</td></tr>"
         for name, text in [*facts, ("versions", _versions())]
         if text
     )
     return "\n".join(
         [
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8">{_GENERATOR}',
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">{GENERATOR}',
             f"<title>Parity: {verdict}</title><style>{_STYLE}</style></head><body>",
             f'<h1>Parity <span class="verdict {_MOODS[verdict]}">{verdict}</span></h1>',
             f'<table class="facts">{"".join(rows)}</table>',
@@ -97,25 +94,6 @@ def parity_page(
             "</body></html>",
         ]
     )
-
-
-def is_report(path: Path) -> bool:
-    """Whether a file is a page that vitconvert wrote, which alone is replaced."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        beginning = file.read(1024)
-    return beginning.startswith(b"<!doctype html>") and _GENERATOR.encode() in beginning
-
-
-def framed(text: str) -> str:
-    """A page inside a notebook's cell, which nothing in it can leave."""
-    return f'<iframe sandbox srcdoc="{html.escape(text)}" width="100%" height="600"></iframe>'
-
-
-def _shown(text: str) -> str:
-    """Text that is shown as it is, whatever names it holds."""
-    return html.escape(printable(text))
 
 
 def _versions() -> str:
@@ -131,10 +109,10 @@ def _versions() -> str:
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, marked: str = "") -> str:
     """A table; the row whose first cell is `marked` stands out."""
-    head = "".join(f"<th>{_shown(cell)}</th>" for cell in header)
+    head = "".join(f"<th>{shown(cell)}</th>" for cell in header)
     body = "".join(
         ('<tr class="marked">' if marked and row[0] == marked else "<tr>")
-        + "".join(f"<td>{_shown(cell)}</td>" for cell in row)
+        + "".join(f"<td>{shown(cell)}</td>" for cell in row)
         + "</tr>"
         for row in rows
     )
@@ -316,7 +294,7 @@ class _Chart:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places.values())
         points = "".join(
             f'<path class="point" transform="translate({x:.1f} {y:.1f})" {_look(shape, colour)}>'
-            f"<title>{_shown(f'{name}, {one.name}: {one.values[name]:.1e}')}</title></path>"
+            f"<title>{shown(f'{name}, {one.name}: {one.values[name]:.1e}')}</title></path>"
             for name, (x, y) in places.items()
         )
         return f'<polyline points="{path}" fill="none" stroke="{colour}"/>{points}'
@@ -358,7 +336,7 @@ def _line(right: float, y: float, look: str) -> str:
 
 def _text(x: float, y: float, words: str, **attributes: str) -> str:
     more = "".join(f' {key.replace("_", "-")}="{value}"' for key, value in attributes.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{more}>{_shown(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{more}>{shown(words)}</text>'
 
 
 def _look(shape: str, colour: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from vitconvert.comparison import Comparison, Divergence, LayerDifference
 from vitconvert.errors import ParityFailed
-from vitconvert.parity.page import framed, parity_page
+from vitconvert.pages import framed
+from vitconvert.parity.page import parity_page
 
 UNKNOWN = "unknown"  # the cause of a difference that no known mistake explains
 
@@ -195,7 +196,7 @@ class ParityReport:
 
     def _repr_html_(self) -> str:
         """The same page inside a notebook's cell."""
-        return framed(self.to_html())
+        return framed(self.to_html(), height="600px")
 
 
 def _line(comparison: Comparison) -> str:

@@ -11,14 +11,15 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from vitconvert.errors import OutputExists, UsageError
+from vitconvert.errors import UsageError
+from vitconvert.pages import check_file
 from vitconvert.pictures.page import page
 from vitconvert.pictures.seen import Query
 from vitconvert.pictures.view import Choice, View
 from vitconvert.preprocessing.pixels import MAX_PIXELS
 from vitconvert.sources.located import OWN
 from vitconvert.version import VERSION
-from vitconvert.whole import require_place, whole_file
+from vitconvert.whole import whole_file
 
 PANEL = 224  # pixels of the longer side of a picture
 _GAP, _TITLE = 6, 18
@@ -76,8 +77,6 @@ def _fitting(
     return title
 
 
-# What a picture and a page of ours say near their beginning: only these are replaced.
-_MARKS = (b"Software\0vitconvert", b'<meta name="generator" content="vitconvert">')
 _LONGEST = 60  # characters of a name; in UTF-8, each may take four bytes of 255
 
 
@@ -93,39 +92,6 @@ def is_picture(output: Path) -> bool:
             f"Pictures are written as .png, not as {suffix}.", evidence={"output": output}
         )
     return suffix == ".png"
-
-
-def check_file(path: Path, *, overwrite: bool) -> None:
-    """Check, before any work is done, that a file may be written.
-
-    Raises:
-        UsageError: Nothing can be here, or its directory does not exist.
-        OutputExists: Something is here, and `overwrite` is false or vitconvert did not write it.
-    """
-    require_place(path)
-    if path.exists() and not overwrite:
-        raise OutputExists(
-            "The output is there already.",
-            evidence={"output": path},
-            hint="--force replaces it, if vitconvert wrote it; -o names another.",
-        )
-    if path.exists() and not _is_ours(path):
-        raise OutputExists(
-            "vitconvert did not write what lies there, and does not replace it.",
-            evidence={"output": path},
-            hint="-o names another file.",
-        )
-
-
-def _is_ours(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as file:
-            beginning = file.read(1024)
-    except OSError:
-        return False
-    return any(mark in beginning for mark in _MARKS)
 
 
 def write_page(

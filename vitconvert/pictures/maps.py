@@ -18,8 +18,9 @@ from vitconvert.inference.batches import check_batches
 from vitconvert.model import ViT
 from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
+from vitconvert.pages import framed
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
-from vitconvert.pictures.page import Panel, Plane, chosen_heads, framed, page, planes_by_head
+from vitconvert.pictures.page import Panel, Plane, chosen_heads, page, planes_by_head
 from vitconvert.pictures.seen import (
     PATCH,
     POOLING,
@@ -208,7 +209,7 @@ class AttentionMaps:
         return page([panel])
 
     def _repr_html_(self) -> str:
-        return framed(self.to_html())
+        return framed(self.to_html(), height="44rem", scripts=True)
 
     def _repr_png_(self) -> bytes:
         return self.picture()._repr_png_() or b""

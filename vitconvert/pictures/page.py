@@ -7,7 +7,6 @@ Letters: H heads, N tokens, P patches, R rows of all planes together.
 """
 
 import base64
-import html
 import io
 import json
 import zlib
@@ -24,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.errors import UsageError, printable
+from vitconvert.pages import GENERATOR, shown
 from vitconvert.pictures.overlay import palette
 from vitconvert.pictures.seen import SeenImage
 
@@ -141,7 +141,7 @@ _SMALL = 2**16  # pixels below which PNG keeps all of them
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
 content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<meta name="generator" content="vitconvert"><meta name="viewport" content="width=device-width">
+{generator}<meta name="viewport" content="width=device-width">
 <title>{title}</title><style>
 {style}</style></head><body>
 {body}
@@ -183,9 +183,10 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
         VitConvertError: An image can no longer be read.
     """
     return _PAGE.format(
-        title=html.escape(printable(title)),
+        title=shown(title),
+        generator=GENERATOR,
         style=_shipped("page.css"),
-        body=_shipped("page.html").format(title=html.escape(printable(title))),
+        body=_shipped("page.html").format(title=shown(title)),
         data=json.dumps(_content(panels)).replace("<", "\\u003c"),  # which could end the script
         script=_shipped("page.js"),
     )
@@ -193,24 +194,24 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 
 def _content(panels: Iterable[Panel]) -> dict[str, Any]:
     """What the script of the page reads."""
-    shown: list[SeenImage] = []
+    images: list[SeenImage] = []
     placed: list[dict[str, Any]] = []
     for panel in panels:
         photograph = panel.photograph
-        number = next((i for i, other in enumerate(shown) if _is_same(other, photograph)), None)
+        number = next((i for i, other in enumerate(images) if _is_same(other, photograph)), None)
         if number is None:
-            number = len(shown)
-            shown.append(photograph)
+            number = len(images)
+            images.append(photograph)
         placed.append({"photograph": number, **_placed(panel)})
         if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:
             raise UsageError(
                 "These are too many images for one page.",
-                evidence={"images": f"more than {len(shown) - 1}"},
+                evidence={"images": f"more than {len(images) - 1}"},
                 hint="show fewer, or fewer maps of each: --layers last, --heads mean.",
             )
     return {
         "palette": _base64(palette().tobytes()),
-        "photographs": [_pictured(photograph) for photograph in shown],
+        "photographs": [_pictured(photograph) for photograph in images],
         "views": placed,
     }
 
@@ -233,21 +234,13 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def framed(text: str) -> str:
-    """A page within a notebook."""
-    return (
-        '<iframe sandbox="allow-scripts" style="width: 100%; height: 44rem; border: 0" '
-        f'srcdoc="{html.escape(text)}"></iframe>'
-    )
-
-
 def stills(pictures: Mapping[str, Image.Image]) -> str:
     """Pictures side by side within a notebook, each with its name."""
     figures = "".join(
         f'<figure style="margin: 0 1rem 0 0"><img src="{_data_uri(_within(picture, _STILL))}" '
         f'style="width: {_STILL}px; image-rendering: '
         f'{"pixelated" if picture.width < _STILL // 2 else "auto"}">'
-        f"<figcaption>{html.escape(printable(name))}</figcaption></figure>"
+        f"<figcaption>{shown(name)}</figcaption></figure>"
         for name, picture in pictures.items()
     )
     return f'<div style="display: flex; flex-wrap: wrap">{figures}</div>'

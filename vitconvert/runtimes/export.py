@@ -1,7 +1,6 @@
 """A checkpoint as a file for another runtime, checked in that runtime before it appears."""
 
 import json
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +18,6 @@ from vitconvert.comparison import TOLERANCE, Comparison
 from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.errors import (
     ConflictingFact,
-    OutputExists,
     ParityFailed,
     UsageError,
     VitConvertError,
@@ -36,7 +34,7 @@ from vitconvert.runtimes.graph import OUTPUTS, Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
 from vitconvert.runtimes.runtime import Runtime
 from vitconvert.version import VERSION
-from vitconvert.whole import require_file, whole_files
+from vitconvert.whole import require_file, require_replaceable, whole_files
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -117,26 +115,15 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
         )
     require_file(path)
     runtime.require()
-    files = (path, *runtime.companions(path))
-    there = [file for file in files if os.path.lexists(file)]  # be it a link that leads nowhere
-    if there and not overwrite:
-        raise OutputExists(
-            "The output is there already.",
-            evidence={"output": there[0]},
-            hint="--force (in Python, overwrite=True) replaces it.",
-        )
-    if there and not _is_ours(path, runtime):
-        raise OutputExists(
-            "vitconvert did not write what lies there, and does not replace it.",
-            evidence={"output": there[0]},
-        )
 
+    def is_ours(path: Path) -> bool:
+        try:
+            return RECORD in runtime.metadata(path)
+        except Exception:  # parsers of foreign files raise anything
+            return False
 
-def _is_ours(path: Path, runtime: Runtime) -> bool:
-    try:
-        return RECORD in runtime.metadata(path)
-    except Exception:  # parsers of foreign files raise anything
-        return False
+    for file in (path, *runtime.companions(path)):
+        require_replaceable(path, is_ours, overwrite=overwrite, lies_at=file)
 
 
 _WORKERS = ("torch", "onnxscript", "onnx_ir", "root")  # what logs while a file is made
