@@ -97,8 +97,12 @@ def write(table):
 @pytest.mark.parametrize(
     ("body", "place", "problem"),
     [
-        ("[config_json]\nfile = 3", "config_json.file", "expected a text"),
-        ("[config_json]\ninert = [3]", "config_json.inert", "expected a text or a list of texts"),
+        ("[config_json]\nfile = 3", "config_json.file", "expected a text, found int"),
+        ("[config_json]\ninert = [3]", "config_json.inert", "expected a [section]"),
+        (
+            "[config_json.inert]\nmodel_args = [3]",
+            *("config_json.inert.model_args", "expected a text or a list of texts"),
+        ),
         (
             '[config_json.values]\nactivation = "mine"',
             *("config_json.values.activation", "translations.toml has no list 'mine'"),

@@ -106,11 +106,11 @@ def _with_own_scale(
     """The same with what the project's model does to pixels before its ViT reads them.
 
     The files beside the weights leave normalising to such a model. Which two tensors hold its mean
-    and deviation, `mean_in` and `std_in` in `[preprocessing]` of the dialect's table say.
+    and deviation, `[constants]` of the dialect's table says.
     """
-    names = [table.preprocessing.get(name) for name in ("mean_in", "std_in")]
-    keys = [key for name in names for key in container.manifest if name and key.endswith(name)]
-    if preprocessing is None or len(keys) != len(names):
+    ends = [table.normalising.get(name) for name in ("mean", "std")]
+    keys = [key for end in ends for key in container.manifest if end and key.endswith(end)]
+    if preprocessing is None or len(keys) != len(ends):
         return preprocessing, ()
     usual, said = table.preprocessing, preprocessing
     mean = _numbers(container, keys[0], (said.mean, usual["mean"]))

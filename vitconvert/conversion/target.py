@@ -60,7 +60,7 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str] =
     Args:
         to: An ecosystem, a dialect, `vit`, or a table of somebody's own.
         model: The model.
-        allow: Names of steps, and of changed classes (`allowed_as` of their table).
+        allow: Names of steps, and of changed classes (`adapted` of their program).
 
     Raises:
         NotRepresentable: No dialect fits. The hint names all steps that together would help.
@@ -82,7 +82,7 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str] =
         error.steps, offer = _offer(to, model) or ((), None)
         error.hint = offer or _without_head(to, model) or error.hint
         held = (builtin_tables()[name] for name, why in holders(model).items() if why is None)
-        error.holders = tuple(sorted({table.ecosystem for table in held if not table.allowed_as}))
+        error.holders = tuple(sorted({table.ecosystem for table in held if not _adapted(table)}))
         if model.dialect is not None and model.dialect in builtin_tables():
             error.source = ecosystem_of(model.dialect)
         error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
@@ -140,7 +140,7 @@ def _candidates(to: str | Table, model: DescribedModel, allow: Sequence[str]) ->
         return [[to]]
 
     def may_be_chosen(table: Table) -> bool:
-        allowed = not table.allowed_as or table.allowed_as in allow
+        allowed = _adapted(table) in ("", *allow)
         return table.name == to or (not table.historic and allowed)
 
     return [
@@ -263,7 +263,12 @@ def _adapted_modules(to: str | Table) -> tuple[str, ...]:
     if isinstance(to, Table):
         return ()
     tables = itertools.chain(*(find_tables(layout) for layout in _layouts(to)))
-    return tuple(dict.fromkeys(table.allowed_as for table in tables if table.allowed_as))
+    return tuple(dict.fromkeys(filter(None, map(_adapted, tables))))
+
+
+def _adapted(table: Table) -> str:
+    """What allows to write for a changed class; "" for a class as it is."""
+    return program_of(table).adapted.get(table.name, "")
 
 
 def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:

@@ -139,7 +139,7 @@ def write_weights(
     surroundings = Surroundings(
         metadata={**metadata, "format": program_of(table).framework},
         wrapper=table.wrapper,
-        extras=table.beside,
+        extras=program_of(table).beside.get(table.name, {}),
         config=config or {},
     )
     module = written_module(table.container)

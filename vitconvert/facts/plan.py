@@ -107,11 +107,7 @@ def plan_writing(table: Table, config: Config) -> Plan:
 def _inert(table: Table, config: Config) -> Iterable[Assembly]:
     """Tensors that the project's class has, and that play no part."""
     first = table.first_texts(config)
-    for key, layout in table.empty:
-        yield Assembly(key.write({}, first), layout, ())
-    for key, value, layout, dtype in table.constants:
-        yield Assembly(key.write({}, first), layout, (), (value,), dtype)
-    for key, constant in table.holds:
+    for key, constant in (*table.constants, *table.holds):
         for i in range(config.depth if key.indices else 1):
             numbers = constant.along(config.axes())
             yield Assembly(key.write({"i": i}, first), constant.axes, (), numbers, constant.dtype)

@@ -11,10 +11,8 @@ from vitconvert.config import Config
 from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.tables.config_file import ConfigFile, Ratio, Word
+from vitconvert.tables.config_file import ALL_BUT, ConfigFile, Ratio, Word
 from vitconvert.tables.table import Table
-
-_ALL_BUT = "all but "  # before a path: the blocks that are not listed there
 
 Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
 
@@ -33,8 +31,10 @@ def facts_from_config(
     facts: Facts = {}
     for field, default in _defaults(mapping, their_config).items():
         facts[field] = (default, f"{table.origin}, for a config.json that does not say")
-    for field, paths in mapping.paths(_section_in(mapping, their_config)):
-        stated = ((p, v) for p in paths if (v := _said(mapping, their_config, p)) is not None)
+    within = _section_in(mapping, their_config)
+    for field, paths in mapping.fields.items():
+        several = (within + path for path in paths)
+        stated = ((p, v) for p in several if (v := _said(mapping, their_config, p)) is not None)
         path, found = next(stated, ("", None))
         if _in_our_words(mapping, field, found) == "":
             continue  # nothing stated
@@ -60,10 +60,10 @@ def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str,
 
 def _said(mapping: ConfigFile, their_config: Mapping[str, Any], path: str) -> Any:
     """The value at a path; of `all but PATH`, the blocks that are not listed there."""
-    listed = look_up(their_config, path.removeprefix(_ALL_BUT))
+    listed = look_up(their_config, path.removeprefix(ALL_BUT))
     depths = (look_up(their_config, depth) for depth in mapping.fields.get("depth", ()))
     depth = next((number for number in depths if type(number) is int), None)
-    if not path.startswith(_ALL_BUT) or depth is None or not isinstance(listed, list | tuple):
+    if not path.startswith(ALL_BUT) or depth is None or not isinstance(listed, list | tuple):
         return listed
     return [block for block in range(min(depth, MOST_BLOCKS)) if block not in listed]
 
@@ -152,10 +152,8 @@ def written_config(table: Table, config: Config) -> dict[str, Any]:
     """
     written = written_besides(table, config)
     mapping = table.config_file
-    for field, paths in mapping.fields.items() if mapping else ():
-        if paths and mapping:
-            path = mapping.within[-1] + paths[0]
-            put(written, path, their_word(table, field, getattr(config, field)))
+    for field, path in mapping.written_fields if mapping else ():
+        put(written, path, their_word(table, field, getattr(config, field)))
     return written
 
 
@@ -213,6 +211,6 @@ def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str
     arguments = look_up(their_config, mapping.arguments)
     if not isinstance(arguments, Mapping):
         return []
-    paths = {path for _, paths in mapping.paths() for path in paths}
+    paths = {path for paths in mapping.fields.values() for path in paths}
     known = {p.removeprefix(f"{mapping.arguments}.") for p in paths} | set(mapping.inert)
     return sorted(set(arguments) - known)

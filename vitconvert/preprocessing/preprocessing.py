@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 # Keys of the `[preprocessing]` section of a table in `weights_map/`
 _REQUIRED = {"resize", "interpolation", "mean", "std", "backend"}
 _OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency"}
-_OF_TENSORS = {"mean_in", "std_in"}  # which tensors hold them, for `checkpoint.images`
 
 
 class Preprocessing(Steps):  # without fields of its own, so it is a dataclass as it is
@@ -243,13 +242,12 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             resize_size     in pixels; without either, image_size
             crop            true by default, unless the image is squashed to image_size
             transparency    "drop" by default
-            mean_in, std_in what the names of two tensors end with that hold mean and std
 
         Raises:
             TableError: A key is unknown or missing.
             ConflictingFact: A value is malformed.
         """
-        unknown = sorted(set(section) - _REQUIRED - _OPTIONAL - _OF_TENSORS)
+        unknown = sorted(set(section) - _REQUIRED - _OPTIONAL)
         missing = sorted(_REQUIRED - set(section))
         if unknown or missing:
             evidence = {"unknown": ", ".join(unknown) or "-", "missing": ", ".join(missing) or "-"}
@@ -258,7 +256,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             )
         if "crop_pct" in section and "resize_size" in section:
             raise TableError("A [preprocessing] section states both crop_pct and resize_size.")
-        fields = {key: value for key, value in section.items() if key not in _OF_TENSORS}
+        fields = dict(section)
         resize_size = timm.size_before_crop(image_size, fields.pop("crop_pct", 1.0))
         if "resize_size" in fields:
             resize_size = height_width(fields["resize_size"], "resize_size")

@@ -118,6 +118,11 @@ class Program:
     framework: ClassVar[str] = "pt"
     # Packages that open weights with the names of its dialects; none: the project's own code.
     packages: ClassVar[tuple[str, ...]] = ()
+    # Dialects of classes that are changed to open them -> what `--allow` calls such a class.
+    adapted: ClassVar[Mapping[str, str]] = {}
+    # What scripts look for beside the tensors of a file, by the dialect: linear_eval.py of
+    # facebookresearch/msn 4388dc1 reports the epoch.
+    beside: ClassVar[Mapping[str, Mapping[str, int]]] = {"msn_encoder": {"epoch": 0}}
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
         """How a dialect of the program holds a model, with the program's configuration file.

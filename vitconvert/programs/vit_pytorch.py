@@ -1,7 +1,7 @@
 """lucidrains' vit-pytorch: two classes, built by arguments; it has no configuration files."""
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
@@ -30,6 +30,7 @@ class VitPytorch(Program):
     """vit-pytorch's ViT and SimpleViT."""
 
     packages = ("vit-pytorch",)
+    adapted: ClassVar = {"lucidrains_adapted": "adapted-module"}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
         """The class of the installed release, which can read the layouts since 1.4.
@@ -49,7 +50,7 @@ class VitPytorch(Program):
             )
         package("vit_pytorch", install="vit-pytorch")
         kind, _ = _class_and_arguments(config)
-        adapted = ", adapted" if table.allowed_as else ""
+        adapted = ", adapted" if table.name in self.adapted else ""
         name = f"vit-pytorch {version('vit-pytorch')} {kind}{adapted}"
         if config.num_registers or config.class_token != (config.pooling == "token"):
             raise NotRepresentable(
@@ -84,7 +85,7 @@ class VitPytorch(Program):
         config, table = source.config, target.table
         usual = config.activation == "gelu" and config.norm_eps == _EPS
         unchanged = usual and not config.attention_scale and config.num_classes > 0
-        if table.install or table.allowed_as or not unchanged:
+        if table.install or table.name in self.adapted or not unchanged:
             return super().examples(target, source, has_processor)
         name, arguments = _class_and_arguments(config)
         imports = f"import torch\nfrom vit_pytorch import {name}"

@@ -359,7 +359,9 @@ class _Binder:
             for link in parts:
                 if link.theirs is not None:
                     yield Equation(link.their_axes, self.shapes[link.theirs])
-        for template, axis, factor in self.table.sizes:
-            for key in self.names.spelled_by(template):
-                if len(shape := self.shapes[key]) == 1:
-                    yield Equation(Axes((Dim((axis,)),)), (factor * shape[0],))
+                    if link.their_axes.names == ("quarter_dim",):
+                        # DINOv3's periods of the rotary embedding, one for four channels of a
+                        # head, tell the width of heads that q, k and v share with their number:
+                        # layers/rope_position_encoding.py of facebookresearch/dinov3 6876159.
+                        (length,) = self.shapes[link.theirs]
+                        yield Equation(Axes((Dim(("dim",)),)), (4 * length,))

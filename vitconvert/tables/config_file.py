@@ -1,18 +1,30 @@
 """A project's own `config.json`: which of its keys say what our configuration says."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vitconvert.config import Config, Kind
 from vitconvert.tables.predicates import Conditional, config_words, parse_conditional
 from vitconvert.tables.tensor_sections import SectionReader
 from vitconvert.toml_files import read_tables
 
-_OF_RATIO = {"times", "over", "multiple", "whole", "alone"}
+ALL_BUT = "all but "  # before a path: the blocks that are not listed there
+_WORDS = (
+    *("file", "identify", "fields", "values", "defaults", "within", "writes", "inert"),
+    *("must", "must_not", "architectures", "image"),
+)
+# Where what used to have a word of its own is said.
+_FORMER = {
+    "reads": "[config_json.fields] says it; what [config_json.writes] has too is only read.",
+    "defaults_of": "[config_json.defaults.NAME] says it.",
+    "architecture": "[config_json.fields] says it.",
+    "arguments": "[config_json.inert] says it: PATH = [...].",
+}
+_FACTORS, _FLAGS = ("times", "over", "multiple"), ("whole", "alone")
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
+
+Texts = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +55,18 @@ class Ratio:
         A whole one that does is taken first; where others may stand, it is written as they are:
         transformers takes 4.0 for a float and not 4.
         """
-        wanted, width = getattr(config, self.makes), 1 if self.alone else config.embed_dim
+        wanted: int = getattr(config, self.makes)
+        width = 1 if self.alone else config.embed_dim
+
+        def makes(ratio: float) -> bool:
+            part = int(width * ratio) * self.times // self.over
+            return -(-part // self.multiple) * self.multiple == wanted
+
         exact = wanted * self.over / self.times / width
         # Truncation eats what rounding has taken from an exact quotient.
         fractions = () if self.whole else (exact, exact + 1e-9, exact + 1e-7)
-        tried = (math.floor(exact), math.ceil(exact), *fractions)
-        found = next((r for r in tried if self._makes(width, r) == wanted), None)
+        found = next(filter(makes, (math.floor(exact), math.ceil(exact), *fractions)), None)
         return found if found is None or self.whole else float(found)
-
-    def _makes(self, width: int, ratio: float) -> int:
-        part = int(width * ratio) * self.times // self.over
-        return -(-part // self.multiple) * self.multiple
 
 
 @dataclass(frozen=True)
@@ -61,159 +74,126 @@ class ConfigFile:
     """How the project's own `config.json` says what our configuration says."""
 
     file: str  # what the project calls it
-    identify: Mapping[str, tuple[str, ...]]  # their key -> values that mark this dialect
-    fields: Mapping[str, tuple[str, ...]]  # our field -> paths in their file, first found wins
-    reads: Mapping[str, tuple[str, ...]]  # the same, for what `writes` says on writing
-    values: Mapping[str, Mapping[str, Any]]  # our field -> their value -> ours
-    defaults: Mapping[str, Any]  # our field -> what the project assumes if the file is silent
-    defaults_of: Mapping[str, Mapping[str, Any]]  # the same for one identifying value
-    within: tuple[str, ...]  # where paths of fields begin: the first there is, the last written
+    identify: Mapping[str, Texts]  # their key -> values that mark this dialect
+    architecture: str  # path of the name of an architecture in architectures.toml; "" if none
+    fields: Mapping[str, Texts]  # our field -> paths in their file, first found wins
+    values: Mapping[str, Mapping[str, object]]  # our field -> their value -> ours
+    defaults: Mapping[str, object]  # our field -> what the project assumes if the file is silent
+    defaults_of: Mapping[str, Mapping[str, object]]  # the same for one identifying value
+    within: Texts  # where paths of fields begin: the first there is, the last written
     writes: tuple[Conditional, ...]  # path -> what a file has besides: a value, Word or Ratio
     arguments: str  # path of the constructor's arguments, all of which must be understood
-    must: Mapping[str, Any]  # path -> the only value of which the table is right
+    inert: Texts  # of these, those that change nothing in inference, or that tensors show
+    must: Mapping[str, object]  # path -> the only value of which the table is right
     must_not: tuple[Conditional, ...]  # path -> a value of which it is wrong
-    inert: tuple[str, ...]  # arguments that change nothing in inference, or that tensors show
     architectures: str  # whose architectures.toml to look in, if not the ecosystem's
-    architecture: str  # path of the name of an architecture in architectures.toml
     image: str  # of a text tower: where the file that also tells of it has the image tower's own
 
-    def paths(self, within: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Every field that the file says, with all its paths."""
-        for field, paths in (*self.fields.items(), *self.reads.items()):
-            yield field, tuple(within + path for path in paths)
+    @property
+    def written_fields(self) -> Iterator[tuple[str, str]]:
+        """Fields that are written as they are read, each with its path.
+
+        A path that `writes` fills is only read, and so are the blocks that a list leaves out.
+        """
+        filled = {entry.name for entry in self.writes}
+        for field, paths in self.fields.items():
+            path = self.within[-1] + paths[0] if paths else ""
+            if path and path not in filled and not paths[0].startswith(ALL_BUT):
+                yield field, path
 
 
-def read_config_file(section: Mapping[str, Any], reader: SectionReader) -> ConfigFile:
+def read_config_file(reader: SectionReader) -> ConfigFile:
     """Parse `[config_json]`.
 
     Raises:
         TableError: With the place and what is wrong there.
     """
-    return _ConfigSection(section, reader).config_file()
+    here = "config_json"
+    section = reader.section(here)
+    for unknown in sorted(section.keys() - set(_WORDS)):
+        raise reader.error(f"{here}.{unknown}", "unknown section", _FORMER.get(unknown))
+
+    def texts_of(name: str) -> dict[str, Texts]:
+        return {k: reader.texts(here, name, k, default=[]) for k in reader.section(here, name)}
+
+    def facts(*path: str) -> Mapping[str, object]:
+        stated = reader.section(here, *path).items()
+        several = ((k, v, ".".join((here, *path, k))) for k, v in stated if not isinstance(v, dict))
+        return {field: reader.field(place, field, value) for field, value, place in several}
+
+    fields, inert = texts_of("fields"), texts_of("inert")
+    architecture = fields.pop("architecture", ())
+    values = reader.section(here, "values")
+    for field in {**fields, **values}:
+        reader.check_field(f"{here}.fields.{field}", field)
+    by_mark = (k for k, v in reader.section(here, "defaults").items() if isinstance(v, dict))
+    return ConfigFile(
+        file=reader.text(here, "file", default="config.json"),
+        identify=texts_of("identify"),
+        architecture="".join(architecture[:1]),
+        fields=fields,
+        values={field: _translation(reader, field, said) for field, said in values.items()},
+        defaults=facts("defaults"),
+        defaults_of={mark: facts("defaults", mark) for mark in by_mark},
+        within=reader.texts(here, "within", default="") or ("",),
+        writes=tuple(_conditionals(reader, "writes")),
+        arguments=next(iter(inert), ""),
+        inert=tuple(argument for several in inert.values() for argument in several),
+        must=reader.section(here, "must"),
+        must_not=tuple(_conditionals(reader, "must_not")),
+        architectures=reader.text(here, "architectures", default=""),
+        image=reader.text(here, "image", default=""),
+    )
 
 
-def translations() -> Mapping[str, Mapping[str, Any]]:
+def translations() -> Mapping[str, Mapping[str, object]]:
     """Lists of words that several tables translate alike, by name."""
     return read_tables("translations")
 
 
-class _ConfigSection:
-    """One method for each kind of subsection."""
-
-    def __init__(self, section: Mapping[str, Any], reader: SectionReader) -> None:
-        self.section = section
-        self.reader = reader
-
-    def config_file(self) -> ConfigFile:
-        for unknown in sorted(set(self.section) - {f.name for f in dataclasses.fields(ConfigFile)}):
-            raise self.reader.error(f"config_json.{unknown}", "unknown section")
-        fields, values = self.subsection("fields"), self.subsection("values")
-        reads = self.subsection("reads")
-        for field in {**fields, **reads, **values}:
-            self.reader.check_field(f"config_json.fields.{field}", field)
-        return ConfigFile(
-            file=self.text("file", "config.json"),
-            identify=self.tuples("identify", self.subsection("identify")),
-            fields=self.tuples("fields", fields),
-            reads=self.tuples("reads", reads),
-            values={field: self.translation(field, said) for field, said in values.items()},
-            defaults=self.facts("defaults", self.subsection("defaults")),
-            defaults_of=dict(self.defaults_of()),
-            within=self.texts("within", "") or ("",),
-            writes=tuple(self.conditionals("writes")),
-            arguments=self.text("arguments"),
-            must=self.subsection("must"),
-            must_not=tuple(self.conditionals("must_not")),
-            inert=self.texts("inert", []),
-            architectures=self.text("architectures"),
-            architecture=self.text("architecture"),
-            image=self.text("image"),
-        )
-
-    def text(self, name: str, default: str = "") -> str:
-        value = self.section.get(name, default)
-        if not isinstance(value, str):
-            raise self.reader.error(f"config_json.{name}", "expected a text")
-        return value
-
-    def texts(self, name: str, default: str | list[str]) -> tuple[str, ...]:
-        return self.tuples(name, {"": self.section.get(name, default)})[""]
-
-    def translation(self, field: str, said: Any) -> Mapping[str, Any]:
-        """Their words and ours, or the name of a list of them."""
-        place = f"config_json.values.{field}"
-        if isinstance(said, str):
-            if said not in translations():
-                raise self.reader.error(place, f"translations.toml has no list {said!r}")
-            return translations()[said]
-        if not isinstance(said, dict):
-            raise self.reader.error(place, "expected a [section] or the name of a list")
-        for theirs, ours in said.items():
-            if not isinstance(ours, str | int | float | list):
-                raise self.reader.error(f'{place}."{theirs}"', "expected a value of ours")
-        return said
-
-    def subsection(self, name: str) -> Mapping[str, Any]:
-        return self.mapping(name, self.section.get(name, {}))
-
-    def mapping(self, name: str, value: Any) -> Mapping[str, Any]:
-        if not isinstance(value, dict):
-            raise self.reader.error(f"config_json.{name}", "expected a [section]")
-        return value
-
-    def facts(self, name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
-        place = f"config_json.{name}"
-        return {k: self.reader.field(f"{place}.{k}", k, v) for k, v in section.items()}
-
-    def defaults_of(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for value, section in self.subsection("defaults_of").items():
-            place = f"defaults_of.{value}"
-            yield value, self.facts(place, self.mapping(place, section))
-
-    def tuples(self, name: str, section: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
-        several = {k: (v,) if isinstance(v, str) else v for k, v in section.items()}
-        for key, texts in several.items():
-            if not isinstance(texts, list | tuple) or not all(isinstance(t, str) for t in texts):
-                place = ".".join(filter(None, ("config_json", name, key)))
-                raise self.reader.error(place, "expected a text or a list of texts")
-        return {key: tuple(texts) for key, texts in several.items()}
-
-    def conditionals(self, name: str) -> Iterator[Conditional]:
-        for key, value in self.subsection(name).items():
-            if value == []:  # false is a constant here
-                continue
-            try:
-                written = _parse_written(value, self.reader.describes)
-                yield parse_conditional(key, written, config_words(self.reader.describes))
-            except ValueError as error:
-                raise self.reader.error(f'config_json.{name}."{key}"', error) from None
+def _translation(reader: SectionReader, field: str, said: object) -> Mapping[str, object]:
+    """Their words and ours, or the name of a list of them."""
+    place = f"config_json.values.{field}"
+    if isinstance(said, str):
+        if said not in translations():
+            raise reader.error(place, f"translations.toml has no list {said!r}")
+        return translations()[said]
+    if not isinstance(said, dict):
+        raise reader.error(place, "expected a [section] or the name of a list")
+    for theirs, ours in said.items():
+        if not isinstance(ours, str | int | float | list):
+            raise reader.error(f'{place}."{theirs}"', "expected a value of ours")
+    return said
 
 
-def _parse_written(value: Any, of: Kind) -> Any:
+def _conditionals(reader: SectionReader, name: str) -> Iterator[Conditional]:
+    words = config_words(reader.describes)
+    for key, value in reader.section("config_json", name).items():
+        if value != []:  # an empty list takes a line away: false is a constant here
+            with reader.at(f'config_json.{name}."{key}"'):
+                yield parse_conditional(key, _parse_written(value, reader.describes), words)
+
+
+def _parse_written(value: object, of: Kind) -> object:
     """A constant, `{ word = ... }`, `{ makes = ... }` or `{ list = [] }`."""
     if not isinstance(value, dict):
         return value
-    if value == {"list": []}:  # by itself, it takes a line away
-        return []
-    more: dict[str, Any] = dict(value)
-    word, size = more.pop("word", None), more.pop("makes", None)
-    if isinstance(word, str) and size is None and not more:
-        return Word(word=_check_word(word, of))
-    if isinstance(size, str) and word is None and all(map(_of_ratio, more, more.values())):
-        if size not in _SIZES:
-            raise ValueError(f"a ratio makes one of {', '.join(_SIZES)}, not {size!r}")
-        return Ratio(makes=size, **more)
-    optional = ", ".join(sorted(_OF_RATIO))
+    match value:
+        case {"list": [], **rest} if not rest:  # a list by itself takes a line away
+            return []
+        case {"word": str(word), **rest} if not rest:
+            if word not in config_words(of):
+                raise ValueError(f"{word!r} is no field or property of {of.__name__}")
+            return Word(word=word)
+        case {"makes": str(size), **rest} if all(map(_is_of_ratio, rest, rest.values())):
+            if size not in _SIZES:
+                raise ValueError(f"a ratio makes one of {', '.join(_SIZES)}, not {size!r}")
+            return Ratio(makes=size, **rest)
+    optional = ", ".join(sorted(_FACTORS + _FLAGS))
     raise ValueError(f"expected {{ word = ... }} or {{ makes = ... }} with {optional}")
 
 
-def _of_ratio(name: str, value: object) -> bool:
-    if name in ("whole", "alone"):
-        return isinstance(value, bool)
-    return name in _OF_RATIO and type(value) is int and value > 0
-
-
-def _check_word(word: str, of: Kind) -> str:
-    if word not in config_words(of):
-        raise ValueError(f"{word!r} is no field or property of {of.__name__}")
-    return word
+def _is_of_ratio(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return name in _FLAGS
+    return name in _FACTORS and isinstance(value, int) and value > 0

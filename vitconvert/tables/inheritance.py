@@ -16,15 +16,7 @@ _OTHERS = (
     *("others", "preprocessing", "drafts"),
 )
 # What a table says of itself alone.
-_NOT_INHERITED = (
-    "requires",
-    "named_only",
-    "historic",
-    "layouts",
-    "allowed_as",
-    "install",
-    "resampling",
-)
+_NOT_INHERITED = ("requires", "named_only", "historic", "install", "resampling")
 
 Sections = Mapping[str, Any]
 
@@ -94,6 +86,11 @@ def mistake(label: str, place: str, problem: object, hint: str | None = None) ->
         evidence={"file": label, "place": place, "problem": problem},
         hint=hint,
     )
+
+
+def place_of(section: str, key: str) -> str:
+    """How messages call an entry: as TOML would, were the section's name before the key."""
+    return f"{section}.{key}" if key.isidentifier() else f'{section}."{key}"'
 
 
 def _read(file: Path, label: str) -> str:

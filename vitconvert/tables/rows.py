@@ -12,7 +12,7 @@ from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor
 from vitconvert.tables.expressions import Alternative, Part, Selection, Zeros, parse_expression
-from vitconvert.tables.inheritance import mistake
+from vitconvert.tables.inheritance import mistake, place_of
 from vitconvert.tables.names import Names
 from vitconvert.tables.templates import Index, Words, skeleton_of
 
@@ -52,7 +52,7 @@ class Row:
         try:
             return _alternatives(self.tensor, self.spelling, tuple(self.words.items()))
         except ValueError as error:
-            raise mistake(self.label, f'rows."{self.key}"', error) from None
+            raise mistake(self.label, place_of("rows", self.key), error) from None
 
     @property
     def leaves_out(self) -> bool:

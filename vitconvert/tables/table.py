@@ -12,7 +12,7 @@ from vitconvert.config import Config, Kind, ViTConfig
 from vitconvert.errors import printable
 from vitconvert.file_formats import written_formats
 from vitconvert.tables.config_file import ConfigFile, Ratio, read_config_file
-from vitconvert.tables.inheritance import TEXT, Sections, builtin_label
+from vitconvert.tables.inheritance import TEXT, Sections, builtin_label, place_of
 from vitconvert.tables.predicates import (
     ARCHITECTURE,
     Always,
@@ -74,7 +74,6 @@ _SECTIONS = (
     "words",
     "rows",
     "ignore",
-    "sizes",
     "holds",
     "constants",
     "files",
@@ -97,10 +96,8 @@ _DIALECT_KEYS = (
     "requires",
     "container",
     "wrapper",
-    "beside",
     "named_only",
     "historic",
-    "allowed_as",
     "install",
     "resampling",
 )
@@ -111,6 +108,9 @@ _FORMER: Mapping[str, str] = {
     "empty": '[constants] says it: "KEY" = "0 : 0 width", with the same axes.',
     "numbers": '[constants] says it: "KEY" = "image_size", our word.',
     "dialect.framework": "the module of vitconvert/programs says it: Program.framework.",
+    "sizes": "vitconvert/tables/binding.py says it, of the axis: all dialects have the same.",
+    "dialect.allowed_as": "the module of vitconvert/programs says it: Program.adapted.",
+    "dialect.beside": "the module of vitconvert/programs says it: Program.beside.",
     "dialect.layouts": "only `--to vit` has layouts: vitconvert/conversion/target.py.",
 }
 
@@ -134,10 +134,8 @@ class Table(TensorSections):
         file: How messages call its file.
         program: The module of vitconvert.programs that knows the rest of the project.
         wrapper: The key under which the project's code looks for the tensors; "" is none.
-        beside: What it looks for beside them.
         named_only: Not recognised by itself, because another table reads the same files.
         historic: Not written unless it is named, because today's release writes another.
-        allowed_as: The step whose permission it takes to write it, if it is not named.
         install: What to install to open it; "" says nothing.
         resampling: Who resamples positions of files that read the same by another rule.
     """
@@ -145,18 +143,16 @@ class Table(TensorSections):
     def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
         super().__init__(name, file, data, describes)
         self.title = self.text("dialect", "title")
-        self.ecosystem = self.text("dialect", "ecosystem", name)
-        self.program = self.text("dialect", "program", "scripts")
+        self.ecosystem = self.text("dialect", "ecosystem", default=name)
+        self.program = self.text("dialect", "program", default="scripts")
         self.source = self.text("dialect", "source")
-        self.tested = self.text("dialect", "tested", "")
+        self.tested = self.text("dialect", "tested", default="")
         self.container = self._container()
-        self.wrapper = self.text("dialect", "wrapper", "")
-        self.beside = self._beside()
+        self.wrapper = self._wrapper()
         self.named_only = self._flag("named_only")
         self.historic = self._flag("historic")
-        self.allowed_as = self.text("dialect", "allowed_as", "")
-        self.install = self.text("dialect", "install", "")
-        self.resampling = self.text("dialect", "resampling", "")
+        self.install = self.text("dialect", "install", default="")
+        self.resampling = self.text("dialect", "resampling", default="")
 
     @property
     def builtin(self) -> bool:
@@ -198,24 +194,19 @@ class Table(TensorSections):
                     getattr(self, part)
 
     def _container(self) -> str:
-        name, known = self.text("dialect", "container", "safetensors"), written_formats()
+        name, known = self.text("dialect", "container", default="safetensors"), written_formats()
         if name not in known:
             problem = f"{name!r} is no format that is written; there are {', '.join(known)}"
             raise self.error("dialect.container", problem, did_you_mean(name, known))
         return name
 
-    def _beside(self) -> Mapping[str, int]:
-        dialect = self.section("dialect")
+    def _wrapper(self) -> str:
         nested = [form.name for form in written_formats().values() if form.nested]
-        if dialect.get("wrapper") and self.container not in nested:
+        wrapper = self.text("dialect", "wrapper", default="")
+        if wrapper and self.container not in nested:
             which = " or ".join(f'"{name}"' for name in nested)
             raise self.error("dialect.wrapper", f"only container = {which} has one")
-        beside = dialect.get("beside", {})
-        if not isinstance(beside, dict) or not all(type(n) is int for n in beside.values()):
-            raise self.error("dialect.beside", "expected whole numbers: { epoch = 0 }")
-        if beside and not dialect.get("wrapper"):
-            raise self.error("dialect.beside", "needs a wrapper, beside which they are")
-        return beside
+        return wrapper
 
     def _flag(self, name: str) -> bool:
         value = self.section("dialect").get(name, False)
@@ -226,9 +217,9 @@ class Table(TensorSections):
     @functools.cached_property
     def files(self) -> Mapping[str, str]:
         """Files that are written beside the first, and how the keys in each begin."""
-        for name, begin in self.section("files").items():
+        for place, name, begin in self.entries("files"):
             if not isinstance(begin, str) or not begin or PurePath(name).name != name:
-                raise self.error(f'files."{name}"', "expected how the keys in this file begin")
+                raise self.error(place, "expected how the keys in this file begin")
         return self.section("files")
 
     @functools.cached_property
@@ -236,14 +227,13 @@ class Table(TensorSections):
         """How the project's code loads what is written."""
         if "usage" not in self.data:
             return None
-        try:
-            return parse_usage(self.text("usage", "title"), self.text("usage", "code"))
-        except ValueError as error:
-            raise self.error("usage.code", error) from None
+        title, code = self.text("usage", "title"), self.text("usage", "code")
+        with self.at("usage.code"):
+            return parse_usage(title, code)
 
     @functools.cached_property
     def preprocessing(self) -> Mapping[str, Any]:
-        """How the project turns a photograph into numbers."""
+        """How the project turns an image into numbers."""
         section = self.section("preprocessing")
         for key, value in section.items():
             if not isinstance(value, _PREPROCESSING.get(key, str)) or (
@@ -258,18 +248,16 @@ class Table(TensorSections):
 
         Whether they may depends on the image tower.
         """
-        for key, value in self.section("text").items():
-            tower = self.conditional(f'text."{key}"', key, value, config_words(self.describes))
-            if type(value) is not bool:
-                raise self.error(f'text."{key}"', "expected true or false")
-            if value:
-                yield tower
+        for place, key, value in self.entries("text"):
+            if value is not True:
+                raise self.error(place, "expected true or false")
+            yield self.conditional(place, key, value, config_words(self.describes))
 
     @parsed
     def defaults(self) -> Iterator[Conditional]:
         """Fields that the project's code fixes, given other fields or what tensors show."""
-        for key, value in self.section("config").items():
-            place = f'config."{key}"'
+        for key, value in self.section("config").items():  # false is a value here
+            place = place_of("config", key)
             default = self.conditional(place, key, value, told_words(self.describes))
             if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
                 default = replace(default, value=self.field(place, default.name, value))
@@ -293,18 +281,16 @@ class Table(TensorSections):
     @parsed
     def asked(self) -> Iterator[Conditional]:
         """Fields that must be stated, each with a reason."""
-        for key, reason in self.section("ask").items():
-            place = _place("ask", key)
+        for place, key, reason in self.entries("ask"):
             asked = self.conditional(place, key, reason, stated_words(self.describes))
             self.check_field(place, asked.name)
-            if reason is not False:
-                yield replace(asked, value=self.reason(place, reason))
+            yield replace(asked, value=self.reason(place, reason))
 
     @parsed
     def only(self) -> Iterator[Always]:
         """What is so of every model: `word = value`, or a predicate and the reason for it."""
         for key, said in self.section("only").items():
-            place = _place("only", key)
+            place = place_of("only", key)
             if key.isidentifier():
                 yield Always(self.predicate(place, key), said)
             elif said is not False:
@@ -313,23 +299,16 @@ class Table(TensorSections):
     @parsed
     def must(self) -> Iterator[Must]:
         """Predicates, each with a reason."""
-        for key, reason in self.section("must").items():
-            place = _place("must", key)
-            if reason is not False:
-                yield Must(self.predicate(place, key), self.reason(place, reason))
+        for place, key, reason in self.entries("must"):
+            yield Must(self.predicate(place, key), self.reason(place, reason))
 
     @functools.cached_property
     def config_file(self) -> ConfigFile | None:
         """How the project's own `config.json` says what ours says."""
-        section = self.section("config_json")
-        return read_config_file(section, self) if section else None
+        return read_config_file(self) if self.section("config_json") else None
 
 
 def _of_a_name(asked: Conditional) -> bool:
     """Whether the question is about how a model differs from the architecture that is named."""
     words = asked.condition.words if asked.condition else ()
     return any(word.startswith(ARCHITECTURE) for word in words)
-
-
-def _place(section: str, key: str) -> str:
-    return f"{section}.{key}" if key.isidentifier() else f'{section}."{key}"'

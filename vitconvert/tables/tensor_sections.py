@@ -2,8 +2,8 @@
 
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from vitconvert.config.field_values import parse_field
 from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.inheritance import Sections, mistake
+from vitconvert.tables.inheritance import Sections, mistake, place_of
 from vitconvert.tables.predicates import (
     Conditional,
     Predicate,
@@ -53,27 +53,46 @@ class SectionReader:
         """A mistake in the table."""
         return mistake(self.file, place, problem, hint)
 
-    def section(self, name: str) -> Mapping[str, Any]:
-        """A section, empty if there is none."""
-        value = self.data.get(name, {})
-        if not isinstance(value, dict):
-            raise self.error(name, "expected a [section]")
-        return value
+    @contextmanager
+    def at(self, place: str, expected: str = "") -> Iterator[None]:
+        """Names the place of what is parsed, if it does not parse, and what was expected there."""
+        try:
+            yield
+        except UsageError as error:
+            raise self.error(place, error.fact) from None
+        except ValueError as error:
+            raise self.error(place, f"{error}{expected}") from None
 
-    def text(self, section: str, key: str, default: str | None = None) -> str:
+    def section(self, *path: str) -> Mapping[str, Any]:
+        """A section, or one inside another; empty if there is none."""
+        section: Mapping[str, Any] = self.data
+        for depth, name in enumerate(path, start=1):
+            section = section.get(name, {})
+            if not isinstance(section, dict):
+                raise self.error(".".join(path[:depth]), "expected a [section]")
+        return section
+
+    def entries(self, section: str) -> Iterator[tuple[str, str, Any]]:
+        """Place, key and value of every entry that is not taken away by `false`."""
+        for key, value in self.section(section).items():
+            if value is not False:
+                yield place_of(section, key), key, value
+
+    def text(self, *path: str, default: str | None = None) -> str:
         """A text."""
-        value = self.section(section).get(key, default)
+        value = self.section(*path[:-1]).get(path[-1], default)
         if not isinstance(value, str):
             found = "nothing" if value is None else type(value).__name__
-            raise self.error(f"{section}.{key}", f"expected a text, found {found}")
+            raise self.error(".".join(path), f"expected a text, found {found}")
         return value
 
-    def texts(self, section: str, key: str) -> tuple[str, ...]:
-        """Any number of texts."""
-        values = self.section(section).get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.error(f"{section}.{key}", "expected a list of texts")
-        return tuple(values)
+    def texts(self, *path: str, default: str | list[str]) -> tuple[str, ...]:
+        """A text or several."""
+        value = self.section(*path[:-1]).get(path[-1], default)
+        several = [value] if isinstance(value, str) else value
+        if not isinstance(several, list) or not all(isinstance(text, str) for text in several):
+            raise self.error(".".join(path), "expected a text or a list of texts")
+        return tuple(several)
 
     def reason(self, place: str, reason: object) -> str:
         """Why something is so."""
@@ -83,25 +102,19 @@ class SectionReader:
 
     def conditional(self, place: str, key: str, value: object, words: Set[str]) -> Conditional:
         """A value that may depend on a predicate of these words."""
-        try:
+        with self.at(place):
             return parse_conditional(key, value, words)
-        except ValueError as error:
-            raise self.error(place, error) from None
 
     def predicate(self, place: str, text: str) -> Predicate:
         """A condition on a model."""
-        try:
+        with self.at(place):
             return parse_predicate(text, config_words(self.describes))
-        except ValueError as error:
-            raise self.error(place, error) from None
 
     def field(self, place: str, field: str, value: object) -> Any:
         """The value of a field of the configuration."""
         self.check_field(place, field)
-        try:
+        with self.at(place):
             return parse_field(field, value, self.describes)
-        except UsageError as error:
-            raise self.error(place, error.fact) from None
 
     def check_field(self, place: str, field: str) -> None:
         """Raise TableError if the configuration has no such field."""
@@ -117,62 +130,68 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {near[0]!r}?" if near else None
 
 
+# What `mean` and `std` of [constants] are where no preprocessing is known: they normalise nothing.
+_NEUTRAL = {"mean": 0.0, "std": 1.0}
+
+
 @dataclass(frozen=True)
 class Constant:
-    """The numbers of a tensor, one for each step along its first axis; none: they are counted."""
+    """The numbers of a tensor that plays no part.
+
+    Attributes:
+        numbers: One for all of it, or one for each step along its first axis; none: these steps
+            are counted from 0.
+        axes: Its layout.
+        text: The entry as it stands in the table, for messages.
+        dtype: In which it is written, if not in that of the other tensors.
+    """
 
     numbers: tuple[float, ...]
     axes: Axes
-    text: str  # as it stands in the table, for messages
-    dtype: str = ""  # in which it is written, if not that of the other tensors
+    text: str
+    dtype: str = ""
 
     def along(self, sizes: Mapping[str, int]) -> tuple[float, ...]:
-        """The number for each step along the first axis."""
+        """One number for all, or one for each step along the first axis."""
         return self.numbers or tuple(map(float, range(sizes[self.axes.names[0]])))
 
 
-def parse_constant(text: str, row: str) -> Constant:
-    """Parse what a tensor must hold to play no part: `1 0 1 : (qkv head dim)`.
+def parse_constant(text: str, row: str, of: Kind = ViTConfig) -> Constant:
+    """Parse what a tensor holds that plays no part: `1 0 1 : (qkv head dim)`.
 
-        constant = number+ ":" axes dtype?   one number for each step along the first axis
-                 | "0.." ":" axes dtype?     the steps along the first axis, counted from 0
-        dtype    = ":" ("int32" | "int64")   in which it is written; else in that of the others
+        constant = numbers ":" axes (":" dtype)?
+        numbers  = number | number number+ | "0.." | "mean" | "std"
+        dtype    = "int32" | "int64"        in which it is written; else in that of the others
+
+    Of several numbers, each is for a step along the first axis; `0..` counts these steps from 0.
 
     Args:
         text: Such as `1 0 1 : (qkv head dim)`.
         row: The row of the table that has this text, for messages.
+        of: The kind of tower whose tensors have such axes.
 
     Raises:
         ValueError: The text is not of this form, or the first axis has another number of steps,
             or nothing tells the size of another.
     """
-    numbers, colon, rest = text.partition(":")
-    layout, _, dtype = rest.partition(":")
+    stated, colon, rest = text.partition(":")
+    layout, _, dtype = (part.strip() for part in rest.partition(":"))
     if not colon:
         raise ValueError(f"expected numbers, a colon and axes, found {text!r}")
-    counted = numbers.strip() == "0.."
-    stated = () if counted else tuple(map(float, numbers.split()))
-    constant = Constant(stated, parse_axes(layout), row, checked_dtype(dtype.strip()))
-    axis = next(iter(constant.axes.names), "")
-    if not counted and FIXED_AXES.get(axis) != len(constant.numbers):
-        known = f"it has {FIXED_AXES[axis]}" if axis in FIXED_AXES else "nothing tells how many"
-        raise ValueError(f"{len(constant.numbers)} numbers for the steps of {axis!r}: {known}")
-    ours = {name for tensor in canonical_tensors().values() for name in tensor.axes.names}
-    for name in constant.axes.names:
+    words = [] if stated.strip() == "0.." else stated.split()
+    numbers = tuple(_NEUTRAL[word] if word in _NEUTRAL else float(word) for word in words)
+    if dtype not in ("", "int32", "int64"):
+        raise ValueError(f"{dtype!r} is neither int32 nor int64, the dtypes that can be said")
+    axes = parse_axes(layout)
+    first = next(iter(axes.names), "")
+    if len(numbers) > 1 and FIXED_AXES.get(first) != len(numbers):
+        known = f"it has {FIXED_AXES[first]}" if first in FIXED_AXES else "nothing tells how many"
+        raise ValueError(f"{len(numbers)} numbers for the steps of {first!r}: {known}")
+    ours = {name for tensor in canonical_tensors(of).values() for name in tensor.axes.names}
+    for name in axes.names:
         if name not in ours:
             raise ValueError(f"no tensor of ours has an axis {name!r}")
-    return constant
-
-
-def checked_dtype(name: str) -> str:
-    """The dtype of what plays no part; "" is that of the other tensors.
-
-    Raises:
-        ValueError: It cannot be said.
-    """
-    if name not in ("", "int32", "int64"):
-        raise ValueError(f"{name!r} is neither int32 nor int64, the dtypes that can be said")
-    return name
+    return Constant(numbers, axes, row, dtype)
 
 
 _ROTATIONS = ("cos", "sin")  # of the rotary embedding, for each patch
@@ -182,7 +201,7 @@ _GATHERED = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class TensorSections(SectionReader):
-    """[words], [rows], [ignore], [holds], [sizes] and [constants]."""
+    """[words], [rows], [ignore], [holds] and [constants]."""
 
     def __init__(self, name: str, file: str, data: Sections, describes: Kind = ViTConfig) -> None:
         super().__init__(name, file, data, describes)
@@ -192,15 +211,14 @@ class TensorSections(SectionReader):
     def words(self) -> Words:
         """What the words stand for."""
         words = {}
-        for word, texts in self.section("words").items():
+        for word in self.section("words"):
             if " " in word:
                 continue
-            several = [texts] if isinstance(texts, str) else texts
             if len(word) < 2:
                 raise self.error(f"words.{word}", "a word has two letters or more; one is an index")
-            if not isinstance(several, list) or not all(isinstance(t, str) for t in several or [0]):
+            words[word] = self.texts("words", word, default=[])
+            if not words[word]:
                 raise self.error(f"words.{word}", "expected a text or a list of texts")
-            words[word] = tuple(several)
         return words
 
     def words_with(self, kind: str) -> Words:
@@ -213,55 +231,46 @@ class TensorSections(SectionReader):
     @parsed
     def first(self) -> Iterator[Conditional]:
         """Words, with the text that some models are written with."""
-        words = self.words
-        for key, text in self.section("words").items():
-            if " " not in key or text is False:
+        for place, key, text in self.entries("words"):
+            if " " not in key:
                 continue
-            first = self.conditional(f'words."{key}"', key, text, config_words(self.describes))
-            if text not in words.get(first.name, ()):
-                raise self.error(f'words."{key}"', f"{text!r} is no text of {first.name!r}")
+            first = self.conditional(place, key, text, config_words(self.describes))
+            if text not in self.words.get(first.name, ()):
+                raise self.error(place, f"{text!r} is no text of {first.name!r}")
             yield first
 
-    def template(self, section: str, key: str, kind: str = "{p}") -> Template:
+    def template(self, place: str, key: str, kind: str = "{p}") -> Template:
         """The key of an entry, with what {p} stands for."""
-        try:
+        with self.at(place):
             return parse_template(key.replace("{p}", kind), self.words_with(kind))
-        except ValueError as error:
-            raise self.error(f'{section}."{key}"', error) from None
 
     @functools.cached_property
     def row_of(self) -> Mapping[str, Row]:
-        """Rows by the name of our tensor, each made when it is first asked for."""
-        rows = self.section("rows")
-        places = {
-            name: (key, kind)
-            for key, value in rows.items()
-            if value is not False
-            for name, kind in _names(key)
-            if name == key or name not in rows  # what is said of one tensor counts
-        }
-        return _Rows(self, places)
+        """Rows by the name of our tensor."""
+        rows, tensors = self.section("rows"), canonical_tensors(self.describes)
+        found: dict[str, Row] = {}
+        for place, key, text in self.entries("rows"):
+            if not isinstance(text, str):
+                raise self.error(place, "expected a text, or false to take a row away")
+            for name, kind in _names(key):
+                if name != key and name in rows:
+                    continue  # an entry for one tensor counts more than one for several
+                if name not in tensors:
+                    hint = did_you_mean(name, tensors)
+                    raise self.error(place, f"{name!r} is no canonical name", hint)
+                spelling, words = text.replace("{p}", kind), self.words_with(kind)
+                found[name] = Row(tensors[name], spelling, words, self.file, key)
+        return found
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """All rows."""
         return tuple(self.row_of.values())
 
-    def row(self, name: str, key: str, kind: str) -> Row:
-        """A row of our tensor of this name."""
-        value, tensors = self.section("rows")[key], canonical_tensors(self.describes)
-        if not isinstance(value, str):
-            raise self.error(f'rows."{key}"', "expected a text, or false to take a row away")
-        if name not in tensors:
-            hint = did_you_mean(name, tensors)
-            raise self.error(f'rows."{key}"', f"{name!r} is no canonical name", hint)
-        spelling, words = value.replace("{p}", kind), self.words_with(kind)
-        return Row(tensors[name], spelling, words, self.file, key)
-
     @functools.cached_property
     def requires(self) -> tuple[tuple[str, ...], ...]:
         """Groups of rows, of each of which a file has one."""
-        groups = (either.split("|") for either in self.texts("dialect", "requires"))
+        groups = (either.split("|") for either in self.texts("dialect", "requires", default=[]))
         return tuple(tuple(name.strip() for name in group) for group in groups)
 
     def check_uses(self) -> None:
@@ -272,109 +281,78 @@ class TensorSections(SectionReader):
                 use = (part.key.segments, part.selection)
                 if users.setdefault(use, row.name) != row.name:
                     problem = f"{part.key} is used by {users[use]!r} already"
-                    raise self.error(f'rows."{row.name}"', problem)
+                    raise self.error(place_of("rows", row.name), problem)
 
     @parsed
     def ignore(self) -> Iterator[tuple[Template, str]]:
         """Ignored keys, and why."""
-        for key, reason in self.section("ignore").items():
-            if reason is False:
-                continue
-            why = self.reason(f'ignore."{key}"', reason)
+        for place, key, reason in self.entries("ignore"):
+            why = self.reason(place, reason)
             for _, kind in _names(key):
-                yield self.template("ignore", key, kind), why
+                yield self.template(place, key, kind), why
 
     @parsed
     def holds(self) -> Iterator[tuple[Template, Constant]]:
         """What ignored tensors must be."""
-        for key, text in self.section("holds").items():
-            if text is False:
-                continue
+        for place, key, text in self.entries("holds"):
             if not self.section("ignore").get(key):
-                raise self.error(f'holds."{key}"', "only an ignored tensor must hold something")
+                raise self.error(place, "only an ignored tensor must hold something")
             if text in _ROTATIONS:
                 continue
-            try:
-                constant = parse_constant(str(text), f'{self.file}: "{key}" = "{text}"')
-            except ValueError as error:
-                raise self.error(f'holds."{key}"', error) from None
-            template = self.template("holds", key)
+            with self.at(place):
+                row = f'{self.file}: "{key}" = "{text}"'
+                constant = parse_constant(str(text), row, self.describes)
+            template = self.template(place, key)
             if set(template.indices) - {"i"}:
-                raise self.error(f'holds."{key}"', "the only index is that of the block, {i}")
+                raise self.error(place, "the only index is that of the block, {i}")
             yield template, constant
 
     @parsed
     def rotations(self) -> Iterator[tuple[Template, str]]:
         """Ignored tensors that hold the cosines or sines of the rotary embedding."""
-        for key, kind in self.section("holds").items():
+        for place, key, kind in self.entries("holds"):
             if kind in _ROTATIONS:
-                yield self.template("holds", key), kind
+                yield self.template(place, key), kind
 
     @parsed
-    def sizes(self) -> Iterator[tuple[Template, str, int]]:
-        """A key, an axis, and what times its length that is."""
-        for key, value in self.section("sizes").items():
-            match = re.fullmatch(r"([a-z]+)(?: / ([1-9][0-9]*))?", str(value))
-            if not match:
-                raise self.error(f'sizes."{key}"', 'expected an axis, or one divided: "dim / 4"')
-            yield self.template("sizes", key), match[1], int(match[2] or 1)
+    def constants(self) -> Iterator[tuple[Template, Constant]]:
+        """Tensors that the project's class holds, and that play no part; some have no elements."""
+        ignored = [template for template, _ in self.ignore]
+        expected = '; expected such as "0 : 1 width", or a word such as "image_size"'
+        for place, key, text in self.entries("constants"):
+            if self._is_word(text):
+                continue
+            with self.at(place, expected):
+                constant = parse_constant(str(text), place, self.describes)
+            template = self.template(place, key)
+            unread = template.indices or all(i.match(template.write({})) is None for i in ignored)
+            if template.indices or (unread and _EMPTY not in constant.axes.dims):
+                raise self.error(place, "expected one key, which an entry of [ignore] explains")
+            yield template, constant
 
     @property
     def empty(self) -> tuple[tuple[Template, Axes], ...]:
         """Arrays without elements that the project's class holds."""
-        return tuple((key, axes) for key, _, axes, _ in self._held if _EMPTY in axes.dims)
+        return tuple((key, c.axes) for key, c in self.constants if _EMPTY in c.axes.dims)
 
     @property
-    def constants(self) -> tuple[tuple[Template, float, Axes, str], ...]:
-        """Tensors that the project's class holds, and that play no part."""
-        return tuple(constant for constant in self._held if _EMPTY not in constant[2].dims)
+    def normalising(self) -> Mapping[str, str]:
+        """`mean` and `std` -> how names of the tensors end with which the model normalises pixels.
+
+        Empty where the model leaves that to the preprocessing.
+        """
+        said = ((str(text).split(" ")[0], key) for _, key, text in self.entries("constants"))
+        return {word: key.rpartition("}")[2] for word, key in said if word in _NEUTRAL}
 
     @parsed
     def numbers(self) -> Iterator[tuple[str, str]]:
         """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
-        for key, text in self.section("constants").items():
-            if isinstance(text, str) and text in config_words(self.describes):
+        for _, key, text in self.entries("constants"):
+            if self._is_word(text):
                 yield key, text
 
-    @parsed
-    def _held(self) -> Iterator[tuple[Template, float, Axes, str]]:
-        ignored = [template for template, _ in self.ignore]
-        for key, text in self.section("constants").items():
-            if isinstance(text, str) and text in config_words(self.describes):
-                continue
-            place = f'constants."{key}"'
-            value, axes, dtype = (*str(text).split(" : "), "", "")[:3]
-            try:
-                template = self.template("constants", key)
-                constant = template, float(value), parse_axes(axes), checked_dtype(dtype)
-            except ValueError as error:
-                problem = f'{error}; expected such as "0 : 1 width", or a word such as "image_size"'
-                raise self.error(place, problem) from None
-            unread = template.indices or all(i.match(template.write({})) is None for i in ignored)
-            if template.indices or (unread and _EMPTY not in constant[2].dims):
-                raise self.error(place, "expected one key, which an entry of [ignore] explains")
-            yield constant
-
-
-class _Rows(Mapping[str, Row]):
-    def __init__(self, reader: TensorSections, places: Mapping[str, tuple[str, str]]) -> None:
-        self._reader = reader
-        self._places = places  # name -> key in the table, what {p} is there
-        self._rows: dict[str, Row] = {}
-
-    def __getitem__(self, name: str) -> Row:
-        if name not in self._rows:
-            self._rows[name] = self._reader.row(name, *self._places[name])
-        return self._rows[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def _is_word(self, text: object) -> bool:
+        return isinstance(text, str) and text in config_words(self.describes)
 
 
 @functools.cache

@@ -178,8 +178,8 @@ def normalising(target: Target, preprocessing: Preprocessing | None) -> Target:
     """A model that normalises pixels itself, as the source's project does, or not at all."""
     mean = preprocessing.mean if preprocessing else (0.0,) * 3
     std = preprocessing.std if preprocessing else (1.0,) * 3
-    said = target.table.preprocessing
-    filled = {said["mean_in"]: mean, said["std_in"]: std}
+    ends = target.table.normalising
+    filled = {ends["mean"]: mean, ends["std"]: std}
     assemblies = tuple(
         next((replace(a, fill=n) for end, n in filled.items() if a.target.endswith(end)), a)
         for a in target.plan.assemblies
