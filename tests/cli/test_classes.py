@@ -5,7 +5,7 @@ import pytest
 
 import vitconvert
 from tests.conversion.conftest import timm_directory
-from vitconvert.cli.options import parse_classes
+from vitconvert.cli.convert import parse_classes
 
 __all__ = ["timm_directory"]  # a fixture
 

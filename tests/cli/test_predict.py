@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from shutil import copy, copytree
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -197,7 +198,8 @@ def test_threads_sleep_while_they_wait_where_others_compute(
     if asked:
         monkeypatch.setenv("OMP_WAIT_POLICY", asked)
     monkeypatch.setattr("vitconvert.machine.busy", lambda: others)
-    monkeypatch.setattr("vitconvert.cli._collect_rarely", lambda arguments: None)
+    monkeypatch.setattr("vitconvert.cli.gc", Mock())
+    monkeypatch.setattr("vitconvert.cli.atexit", Mock())
     monkeypatch.setattr("vitconvert.cli.run", lambda command, arguments: 0)
     monkeypatch.setattr(sys, "argv", ["vitconvert", verb])
     with pytest.raises(SystemExit):

@@ -233,12 +233,12 @@ def test_a_squash_to_the_size_itself_cuts_nothing():
 
 
 def test_the_report_tells_departures(timm_directory, tmp_path):
-    from vitconvert.cli.report import conversion_report
+    from vitconvert.cli.convert import conversion_report
 
     source = timm_directory(**SMALL, img_size=32, in_chans=4)
     conversion = vitconvert.convert(source, output=Path(tmp_path / "out"), verify=False)
     line = "images         nothing says how images become the model's input"
-    assert line in conversion_report(conversion).splitlines()
+    assert line in list(conversion_report(conversion))
 
 
 def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_path):

@@ -8,7 +8,7 @@ import torch
 import vitconvert
 from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM
-from vitconvert.cli.report import conversion_report
+from vitconvert.cli.convert import conversion_report
 from vitconvert.errors import ParityFailed
 from vitconvert.programs import opening
 
@@ -17,6 +17,10 @@ SMALL = SMALL_TIMM | {"img_size": 48}
 
 def record_of(directory):
     return json.loads((directory / "vitconvert.json").read_text())
+
+
+def _report(conversion):
+    return "\n".join(filter(None, conversion_report(conversion)))
 
 
 def lines_of(report, title):
@@ -47,7 +51,7 @@ def test_an_assumption_and_a_users_word_stay_such(timm_directory, tmp_path):
     shared = [fact for fact in one.parity.not_tested if "the reference was built with" in fact]
     assert any("norm_eps 1e-06" in fact and "(stated by you)" in fact for fact in shared)
     assert {f"{fact} (when it was converted before)" for fact in shared} <= {*two.parity.not_tested}
-    report = conversion_report(two)
+    report = _report(two)
     assert "before, from timm-model (timm)" in report
     assert "user, by vitconvert.json: " in report
     card = (tmp_path / "two" / "README.md").read_text()
@@ -67,7 +71,7 @@ def test_defaults_of_a_table_stay_assumed(timm_directory, tmp_path):
     _, two = twice(source, tmp_path, first, {"to": "hf"})
     assert two.config.origins["norm_eps"] == "assumed: mine.toml, by vitconvert.json"
     assert two.ledger.assumed["norm_eps"] == "0.25 (assumed: mine.toml, by vitconvert.json)"
-    assert "mine.toml, by vitconvert.json: " in conversion_report(two).split("\nassumed")[1]
+    assert "mine.toml, by vitconvert.json: " in _report(two).split("\nassumed")[1]
     assert "assumed  norm_eps 0.25" in (tmp_path / "two" / "README.md").read_text()
     assert "the conversion that wrote it: it was not verified" in two.parity.not_tested
 
@@ -99,7 +103,7 @@ def test_each_number_is_of_the_source_or_of_the_output(name, huggingface_directo
     eps = 1e-3 if name == "a step" else 1e-6
     source = huggingface_directory(image_size=48, layer_norm_eps=eps)
     done = vitconvert.convert(source, output=tmp_path / "out", to="timm", **CHANGES[name])
-    report, card = conversion_report(done), (tmp_path / "out" / "README.md").read_text()
+    report, card = _report(done), (tmp_path / "out" / "README.md").read_text()
     for text in (report, card):
         (parity,) = lines_of(text, "parity")
         assert parity.startswith("the source, before it was changed: equal to transformers")
@@ -130,4 +134,4 @@ def test_unchanged_weights_need_no_such_words(huggingface_directory, tmp_path):
     source = huggingface_directory(image_size=48, layer_norm_eps=1e-6)
     done = vitconvert.convert(source, to="hf", output=tmp_path / "out")
     name = f"transformers {transformers.__version__} ViTForImageClassification"
-    assert lines_of(conversion_report(done), "parity") == [f"equal to {name}"]
+    assert lines_of(_report(done), "parity") == [f"equal to {name}"]

@@ -12,8 +12,8 @@ from torch import nn
 import vitconvert
 from tests.packages import timm, torchvision, transformers
 from tests.small_models import randomise, small_timm
+from vitconvert.cli import run
 from vitconvert.cli import vitconvert as command_line
-from vitconvert.cli.errors import run
 from vitconvert.errors import CorruptFile, MissingFact, UnsafeFile, VitConvertError
 from vitconvert.formats import open_container
 

@@ -30,8 +30,8 @@ import vitconvert.api  # noqa: F401
 from vitconvert.cli import VERBS, main
 from vitconvert.errors import VitConvertError
 
-for _module, _ in VERBS.values():
-    import_module(f"vitconvert.cli.{_module}")
+for _place, _ in VERBS.values():
+    import_module(f"vitconvert.cli.{_place.split(':')[0]}")
 PIL.Image.init()  # imports the decoders of all formats
 
 _MIB = 2**20

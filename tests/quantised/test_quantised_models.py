@@ -15,8 +15,8 @@ import vitconvert
 from tests.quantised.writers import ROWS, TORCHAO, quantiser, save_base, save_quantised
 from tests.tables.specimens.packages import hf_disk_name
 from tests.towers.families import FAMILIES, save
+from vitconvert.cli import run
 from vitconvert.cli import vitconvert as command_line
-from vitconvert.cli.errors import run
 from vitconvert.errors import Quantised
 
 pytestmark = [

@@ -1,43 +1,60 @@
 """The command line: arguments in, text and an exit code out.
 
-Each verb is a module of its own that is imported when it is used, so that `vitconvert --help`
-answers at once.
+Each verb is a class in a module of its own that is imported when it is used, so that
+`vitconvert --help` answers at once.
 """
 
 import atexit
+import errno
 import gc
 import importlib
+import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 import click
 
-from vitconvert.cli.errors import run
+from vitconvert.errors import UsageError, VitConvertError
 
-# verb -> its module and help text, in the order of a newcomer's questions.
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+_COMMAND = re.compile(r"`[^`]*`")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+# Options of earlier versions -> what to do today.
+_GONE = {
+    "--audit": "`verify MODEL --dtypes float16,bfloat16` measures lower precision.",
+    "--gradients": "torch.autograd.grad of both models, in Python, compares gradients.",
+}
+
+
+# Verb -> its module, its class there, and its line in the help; in the order of a newcomer's
+# questions.
 VERBS = {
-    "demo": ("demo", "Show everything on a tiny ViT that ships with the package, offline."),
-    "timm": ("convert", "Convert a timm model: NAME, Hub repository or files."),
-    "hf": ("convert", "Convert what transformers or KerasHub saved: REPO or directory."),
-    "jax": ("convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
-    "jeonsworld": ("convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
-    "lucidrains": ("convert", "Convert a state dict of lucidrains' vit-pytorch."),
-    "torchvision": ("convert", "Convert a torchvision ViT: NAME or FILE."),
-    "openclip": ("convert", "Convert the image tower of an OpenCLIP or OpenAI CLIP file."),
-    "dino": ("convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
-    "file": ("convert", "Convert any checkpoint; its dialect is detected."),
-    "inspect": ("inspect", "Say what a checkpoint is, from its header alone."),
-    "diff": ("diff", "Say how two checkpoints, of any dialects, differ."),
-    "verify": ("verify", "Compare a checkpoint with its own project's implementation."),
-    "golden": ("golden", "Record what a checkpoint computes, for comparisons anywhere."),
-    "predict": ("predict", "Classify images."),
-    "embed": ("embed", "Compute the features of images."),
-    "attention": ("attention", "Show what a model attends to in images."),
-    "table": ("table", "Draft a table for a spelling that nobody knows, by a ViT that is known."),
-    "export": ("export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
-    "push": ("push", "Publish a converted model on the Hugging Face Hub."),
-    "list": ("listing", "List dialects and named architectures."),
+    "demo": ("demo:Demo", "Show everything on a tiny ViT that ships with the package, offline."),
+    "timm": ("convert:ConvertTimm", "Convert a timm model: NAME, Hub repository or files."),
+    "hf": ("convert:Convert", "Convert what transformers or KerasHub saved: REPO or directory."),
+    "jax": ("convert:Convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
+    "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
+    "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
+    "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
+    "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or OpenAI CLIP file."),
+    "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
+    "file": ("convert:Convert", "Convert any checkpoint; its dialect is detected."),
+    "inspect": ("inspect:Inspect", "Say what a checkpoint is, from its header alone."),
+    "diff": ("diff:Diff", "Say how two checkpoints, of any dialects, differ."),
+    "verify": ("verify:Verify", "Compare a checkpoint with its own project's implementation."),
+    "golden": ("golden:Golden", "Record what a checkpoint computes, for comparisons anywhere."),
+    "predict": ("predict:Predict", "Classify images."),
+    "embed": ("embed:Embed", "Compute the features of images."),
+    "attention": ("attention:Attention", "Show what a model attends to in images."),
+    "table": (
+        "table:Table",
+        "Draft a table for a spelling that nobody knows, by a ViT that is known.",
+    ),
+    "export": ("export:Export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
+    "push": ("push:Push", "Publish a converted model on the Hugging Face Hub."),
+    "list": ("listing:List", "List dialects and named architectures."),
 }
 
 
@@ -52,16 +69,19 @@ class LazyGroup(click.Group):
         """Import the verb's module."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"vitconvert.cli.{VERBS[cmd_name][0]}")
-        command: click.Command = module.command(cmd_name, VERBS[cmd_name][1])
-        return command
+        from vitconvert.cli.options import VerbCommand
+
+        place, about = VERBS[cmd_name]
+        module, name = place.split(":")
+        verb = getattr(importlib.import_module(f"vitconvert.cli.{module}"), name)
+        return VerbCommand(verb, cmd_name, about)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but the error for an unknown verb names the nearest one."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from vitconvert.errors import UsageError, nearest
+            from vitconvert.errors import nearest
 
             near = nearest(args[0], VERBS)
             raise UsageError(
@@ -93,34 +113,107 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     if arguments is None:
         arguments = sys.argv[1:]
-        _collect_rarely(arguments)
-        _wait_asleep(arguments)
+        _prepare(arguments)
     sys.exit(run(vitconvert, list(arguments)))
 
 
-def _collect_rarely(arguments: Sequence[str]) -> None:
-    """Collect garbage rarely during imports, and not at exit.
-
-    Importing torch makes hundreds of thousands of objects that stay. Searching them for garbage
-    takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
-    """
+def _prepare(arguments: Sequence[str]) -> None:
+    """Set up a process that does nothing but run this command line."""
+    # Importing torch makes hundreds of thousands of objects that stay. Searching them for garbage
+    # takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
     gc.set_threshold(100_000, 50, 100)
     # Packages of other verbs, and of other runtimes, complain on stderr if garbage is left.
     others = any(argument.startswith("--runtime") for argument in arguments)
     if arguments[:1] in (["predict"], ["embed"], ["attention"]) and not others:
         atexit.register(gc.freeze)
+    if arguments[:1] in (["predict"], ["embed"]):
+        from vitconvert.machine import busy
+
+        # Where others compute, let torch's threads sleep while they wait for one another. By
+        # default they spin (OpenMP 5.2, OMP_WAIT_POLICY), and so keep the thread that they wait for
+        # from its processor: on two processors that five others wanted, a tiny ViT classified 2
+        # images a second, and 45 with this. torch reads the variable when it is imported.
+        if busy():
+            os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-def _wait_asleep(arguments: Sequence[str]) -> None:
-    """Where others compute, let torch's threads sleep while they wait for one another.
+def run(command: click.Command, arguments: list[str]) -> int:
+    """Run a command and return its exit code; a user's mistake is a message, never a traceback."""
+    as_json = "--json" in arguments
+    try:
+        code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except VitConvertError as error:
+        verb = next((word for word in arguments if not word.startswith("-")), "")
+        if error.hint and isinstance(command, click.Group):
+            error.hint += _where_it_is_an_option(error.hint, command, verb)
+        verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
+        return _report(error, as_json=as_json, verbose=verbose)
+    except click.exceptions.Abort:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = _named_setting(error)
+        if as_json:
+            return _report(UsageError(error.format_message()), as_json=as_json)
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output (such as `| head`) is gone; nobody would see a message.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        hint = "is the disk full, or the place not writable? Nothing half-written was left."
+        if error.errno == errno.EIO:
+            hint = "the disk fails, or the network that it is on: copy the file elsewhere first."
+        refused = VitConvertError(
+            f"The operating system refused: {error.strerror or error}.",
+            evidence={"file": error.filename} if error.filename else {},
+            hint=hint,
+        )
+        return _report(refused, as_json=as_json)
 
-    By default they spin (OpenMP 5.2, OMP_WAIT_POLICY), and so keep the thread that they wait for
-    from its processor: on two processors that five others wanted, a tiny ViT classified 2 images
-    a second, and 45 with this. torch reads the variable when it is imported.
-    """
-    if arguments[:1] not in (["predict"], ["embed"]):
-        return
-    from vitconvert.machine import busy
 
-    if busy():
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> int:
+    if as_json:
+        # One line, because verbs may have printed lines of JSON before.
+        click.echo(json.dumps({"ok": False, "error": error.to_dict()}))
+    else:
+        click.echo(error.text(verbose=verbose), err=True)
+    return error.exit_code
+
+
+def _where_it_is_an_option(hint: str, verbs: click.Group, verb: str) -> str:
+    """What a hint names and this verb lacks, and a verb that has it; "" if it lacks nothing."""
+    context = click.Context(verbs)
+
+    def options(name: str) -> set[str]:
+        found = verbs.get_command(context, name)
+        parameters = found.params if found else []
+        return {flag for one in parameters for flag in (*one.opts, *one.secondary_opts)}
+
+    named = dict.fromkeys(_FLAG.findall(_COMMAND.sub("", hint)))
+    if not verb or not (lacking := [flag for flag in named if flag not in options(verb)]):
+        return ""
+    every = ["file", *VERBS]  # a conversion's output needs the fewest options
+    other = next((name for name in every if options(name).issuperset(lacking)), None)
+    if other is None:
+        return ""
+    first = ": convert first, and name its output here" if "--to" in options(other) else ""
+    return (
+        f" `vitconvert {verb}` has no {' and no '.join(lacking)}; `vitconvert {other}` has{first}."
+    )
+
+
+def _named_setting(error: click.NoSuchOption) -> click.UsageError:
+    """A fact of the model is no option of its own, as many expect: --set states it."""
+    from vitconvert.config import field_names
+
+    if instead := _GONE.get(error.option_name):
+        return click.UsageError(f"{error.message} {instead}", error.ctx)
+    field = error.option_name.lstrip("-").replace("-", "_")
+    options = error.ctx.command.params if error.ctx is not None else []
+    if field not in field_names() or not any("--set" in option.opts for option in options):
+        return error
+    return click.UsageError(f"{error.message} Did you mean '--set {field}=...'?", error.ctx)

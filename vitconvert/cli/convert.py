@@ -1,33 +1,38 @@
-"""`vitconvert SOURCE MODEL`: convert, verify, write, report."""
+"""`vitconvert SOURCE MODEL`: convert, verify, write, report; or, with `--dry-run`, plan."""
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitconvert.cli.options import (
-    changing_options,
-    fetching_options,
-    locate_options,
-    named_output,
-    parse_classes,
+    DTYPES,
+    Reading,
+    argument,
+    flag,
+    output_flag,
     parse_dtype,
-    parse_reading,
-    reading_options,
     refuse_given,
-    reporting_options,
 )
-from vitconvert.cli.plan import print_plan
-from vitconvert.cli.report import conversion_report, print_json, tell
+from vitconvert.cli.report import (
+    config_lines,
+    ignored_lines,
+    line,
+    one_line_for_all_blocks,
+    source_line,
+)
 from vitconvert.cli.typed_command import command_line, typed_again
 from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
+    from vitconvert.conversion.conversion_plan import ConversionPlan
+    from vitconvert.conversion.convert import Conversion
+    from vitconvert.facts.plan import Assembly
     from vitconvert.sources import Located
 
 # Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
@@ -38,92 +43,157 @@ _NAMED = {
     "torchvision": "torchvision",
     "dino": "dino",
 }
+# Verbs that stand for several ecosystems each: the dialect is detected among all.
+_DETECTED = ("file", "hf", "jax", "openclip", "dino")
+_MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
-def command(source: str, help_text: str) -> click.Command:
-    """The command of one source ecosystem."""
+@dataclass(kw_only=True)
+class Convert(Reading):
+    """Converts a checkpoint, of the ecosystem that the verb names."""
 
-    @click.command(source, help=help_text)
-    @click.argument("model")
-    @click.option("--to", default="vit", show_default=True, help="Target ecosystem or dialect.")
-    @click.option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path),
-        callback=named_output,
-        help="Directory; default: NAME-TARGET.",
-    )
-    @click.option(
-        "--checkpoint",
+    model: str = argument()
+    to: str = flag("Target ecosystem or dialect.", default="vit")
+    output: Path | None = output_flag("Directory; default: NAME-TARGET.")
+    checkpoint: Path | None = flag(
+        "A local file or directory to use instead of the download.",
         type=click.Path(path_type=Path, exists=True),
-        help="A local file or directory to use instead of the download.",
     )
-    @click.option("--scan", is_flag=True, help="For big_vision: all blocks stacked in one array.")
-    @changing_options
-    @click.option(
-        "--image-only",
-        is_flag=True,
-        help="Leave the text tower behind, where the target has a place for both.",
+    scan: bool = flag("For big_vision: all blocks stacked in one array.", default=False)
+    image_size: str | None = flag("Resample positions: 384 or 224x320 (height x width).")
+    patch_size: str | None = flag("Resize the patches, as in FlexiViT: 8 or 8x16.")
+    in_channels: int | None = flag("Adapt to images of this many channels.")
+    num_classes: int | None = flag("A new head of zeros for this many classes; 0 removes it.")
+    classes: tuple[str, ...] = flag(
+        "Keep these classes of the head: 3,7,tabby (index or name). Quote a name that has commas: "
+        "'3,\"tench, Tinca tinca\"'. May be repeated.",
+        default=(),
     )
-    @click.option(
-        "--max-shard-size", help="Split safetensors into files of at most this size, such as 5GB."
+    dtype: str = flag("Cast the weights.", default="keep", type=DTYPES)
+    allow: tuple[str, ...] = flag(
+        "Allow a step that the target needs; a refusal names those. May be repeated.",
+        default=(),
+        metavar="STEP",
     )
-    @click.option("--verify/--no-verify", default=True, help="Compare logits; on by default.")
-    @click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
-    @click.option(
+    image_only: bool = flag(
+        "Leave the text tower behind, where the target has a place for both.", default=False
+    )
+    max_shard_size: str | None = flag(
+        "Split safetensors into files of at most this size, such as 5GB."
+    )
+    verify: bool = flag("Compare logits; on by default.", "--verify/--no-verify", default=True)
+    dry_run: bool = flag("Say what would be done, and write nothing.", default=False)
+    verbose: bool = flag(
+        "List every tensor (--dry-run), and every dialect that refuses the model.",
         "-v",
-        "--verbose",
-        is_flag=True,
-        help="List every tensor (--dry-run), and every dialect that refuses the model.",
+        default=False,
     )
-    @click.option("--force", is_flag=True, help="Replace an earlier output.")
-    @reading_options
-    @fetching_options
-    @reporting_options
-    def convert_(**options: Any) -> int:
-        return _convert(source, options)
+    force: bool = flag("Replace an earlier output.", default=False)
+    no_pretrained: bool = False
 
-    if source == "timm":
-        random = click.option(
-            "--no-pretrained", is_flag=True, help="Use random weights; needs no network."
+    def run(self) -> int:
+        from vitconvert.api import convert, plan_conversion
+        from vitconvert.conversion.output import check_output
+
+        source = str(click.get_current_context().info_name)
+        to = self.to
+        if self.scan:
+            if to != "big_vision":
+                raise click.BadParameter(f"{to} has no stacked blocks.", param_hint="--scan")
+            to = "big_vision_scan"
+        place = self.output or Path(_default_name(self.model, to))
+        check_output(place, overwrite=self.force)
+        names = (
+            *("image_size", "patch_size", "in_channels", "num_classes", "allow"),
+            *("image_only", "max_shard_size"),
         )
-        convert_ = random(convert_)
-    return convert_
+        options: dict[str, Any] = {
+            **self.reading(),
+            **{name: getattr(self, name) for name in names},
+            "to": to,
+            "output": place,
+            "classes": parse_classes(self.classes),
+            "dtype": parse_dtype(self.dtype),
+        }
+        from vitconvert.tables.dialects import is_of
+
+        # A table of one's own explains the source, unless it is what the output is written by.
+        by_table = self.read["table"] and not is_of(to, self.read["table"])
+        if not options["dialect"] and not by_table and source not in _DETECTED:
+            options["dialect"] = source
+        with ExitStack() as stack, _naming_the_command():
+            located = self._locate(source, stack)
+            if self.dry_run:
+                plan = plan_conversion(located, **options)
+                self.report(
+                    plan.to_dict,
+                    short=plan.target_dialect,
+                    long=lambda: plan_report(plan, verbose=self.verbose),
+                )
+                return 0
+            conversion = convert(
+                located,
+                **options,
+                verify=self.verify,
+                overwrite=self.force,
+                command=command_line(),
+            )
+        if self.quiet and not self.as_json:
+            click.echo(os.fsencode(conversion.output))  # byte for byte, for use in a script
+            return 0
+        self.report(conversion.to_dict, short="", long=lambda: conversion_report(conversion))
+        return 0
+
+    def _locate(self, source: str, stack: ExitStack) -> "Located":
+        from vitconvert.sources import locate
+
+        if self.no_pretrained:
+            why = "is about weights, and --no-pretrained has none"
+            refuse_given(("checkpoint", "revision"), why)
+            from vitconvert.sources.timm_names import random_timm
+
+            return random_timm(self.model, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        if self.checkpoint:
+            refuse_given(["revision"], "is about a download, and --checkpoint is in its place")
+            located = locate(self.checkpoint)
+            return replace(located, name=located.name or self.model)
+        return self.located(_reference_for(source, self.model))
 
 
-def _convert(source: str, options: dict[str, Any]) -> int:
-    from vitconvert.api import convert
-    from vitconvert.conversion.output import check_output
+@dataclass(kw_only=True)
+class ConvertTimm(Convert):
+    """Converts a model of timm."""
 
-    output = options["output"] or Path(_default_name(options["model"], _target(options)))
-    check_output(output, overwrite=options["force"])
-    arguments = {
-        "to": _target(options),
-        **_reading(source, options),
-        **_changes(options),
-        "allow": options["allow"],
-        "image_only": options["image_only"],
-        "max_shard_size": options["max_shard_size"],
-        "output": output,
-    }
-    with ExitStack() as stack, _naming_the_command():
-        located = _locate(source, options, stack)
-        if options["dry_run"]:
-            return print_plan(located, arguments, options)
-        conversion = convert(
-            located,
-            **arguments,
-            verify=options["verify"],
-            overwrite=options["force"],
-            command=command_line(),
-        )
-    if options["as_json"]:
-        print_json({"ok": True, **conversion.to_dict()})
-    elif options["quiet"]:
-        click.echo(os.fsencode(conversion.output))
-    else:
-        tell(conversion_report(conversion))
-    return 0
+    no_pretrained: bool = flag("Use random weights; needs no network.", default=False)
+
+
+def _reference_for(source: str, model: str) -> str:
+    """The reference for `sources.locate`; a name that exists on disk is always a path."""
+    is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (never an error)
+    if source not in _NAMED or is_path or ":" in model or (source == "timm" and "/" in model):
+        return model
+    return f"{_NAMED[source]}:{model}"
+
+
+def _default_name(model: str, to: str) -> str:
+    """A directory in the current one, named after the model and the target."""
+    path = Path(model)
+    # os.path, because Path raises for names that are too long.
+    name = path.stem if os.path.isfile(path) else path.name.split(":")[-1]  # noqa: PTH113
+    return f"{name or 'model'}-{to}"
+
+
+def parse_classes(options: tuple[str, ...]) -> list[str] | None:
+    """`--classes`, as `vitconvert.convert` takes it: fields of CSV, where quotes keep commas."""
+    import csv
+
+    if not options:
+        return None
+    try:
+        rows = [next(csv.reader([text], skipinitialspace=True), []) for text in options]
+    except csv.Error as error:
+        raise click.BadParameter(f"{error}.", param_hint="--classes") from None
+    return [name.strip() for row in rows for name in row or [""]]
 
 
 @contextmanager
@@ -142,88 +212,88 @@ def _naming_the_command() -> Iterator[None]:
             error.evidence["command"] = typed_again(dtype="float32")
         raise
     except NotRepresentable as error:
+        others = [name for name in error.holders if name != error.source]
         if error.steps:
-            command = typed_again(allow=error.steps)
-        elif others := [name for name in error.holders if name != error.source]:
-            command = typed_again(**_other_target(_usual_among(others)))
-        else:
-            raise
-        error.evidence = {"command": command, **error.evidence}
+            error.evidence = {"command": typed_again(allow=error.steps), **error.evidence}
+        elif others:
+            # The target that most users have a use for.
+            to = next(name for name in ("timm", "hf", "vit", *others) if name in others)
+            instead: dict[str, object] = {"to": to}
+            typed = click.get_current_context().params
+            if place := typed["output"]:  # the directory may be called after the old target
+                instead["output"] = place.with_name(place.name.replace(typed["to"], to))
+            error.evidence = {"command": typed_again(**instead), **error.evidence}
         raise
 
 
-def _usual_among(targets: Sequence[str]) -> str:
-    """The target that most users have a use for."""
-    return next(name for name in ("timm", "hf", "vit", *targets) if name in targets)
+def conversion_report(conversion: "Conversion") -> Iterator[str]:
+    """What was done, assumed and proved."""
+    proof = conversion.proof
+    yield source_line(conversion.located)
+    if conversion.first_source:
+        yield line("", conversion.first_source)
+    yield line("dialect", conversion.source_dialect)
+    yield from config_lines(conversion.config)
+    yield line("tensors", conversion.ledger.counts)
+    for text in ignored_lines(conversion.ledger.ignored):
+        yield line("  ignored", text)
+    for note in conversion.ledger.notes:
+        yield line("note", note)
+    for change in conversion.ledger.changed:
+        yield line("changed", change)
+    yield line("parity", *proof.parity_lines())
+    for text in proof.opened_lines():
+        yield line("opened by", text)
+    for departure in conversion.departures:
+        yield line("images", departure)
+    for dialect, why in conversion.passed_over.items():
+        if "_" not in dialect:
+            yield line("not for", f"{dialect}: {why}")
+    yield line("output", f"{conversion.output} ({conversion.target_dialect})")
 
 
-def _other_target(to: str) -> dict[str, Any]:
-    """The options that name another target, and a directory that is not called after the old."""
-    typed = click.get_current_context().params
-    if typed["output"] is None:
-        return {"to": to}
-    output = typed["output"]
-    return {"to": to, "output": output.with_name(output.name.replace(typed["to"], to))}
+def plan_report(plan: "ConversionPlan", *, verbose: bool) -> Iterator[str]:
+    """What `--dry-run` says."""
+    ledger = plan.ledger
+    yield source_line(plan.located)
+    yield line("dialect", plan.source_dialect)
+    yield from config_lines(plan.config)
+    yield line("target", plan.target_dialect)
+    refused = [f"{dialect}: {why}" for dialect, why in plan.passed_over.items()]
+    if len(refused) > _MANY and not verbose:
+        refused = [f"{len(refused)} others of the ecosystem; -v says why"]
+    for text in refused:
+        yield line("not for", text)
+    steps = [", ".join(tensor.steps) for tensor in plan.tensors]
+    width = max(map(len, steps), default=0)
+    texts = [
+        f"{step:<{width}}  {_expression(tensor.assembly, verbose=verbose)}"
+        for step, tensor in zip(steps, plan.tensors, strict=True)
+    ]
+    yield line("plan", *one_line_for_all_blocks(texts, verbose=verbose))
+    yield line("tensors", f"{ledger.counts}, {len(plan.tensors)} written")
+    for name, why in ledger.ignored.items():
+        yield line("  ignored", f"{name}: {why}")
+    for note in ledger.notes:
+        yield line("note", note)
+    for change in ledger.changed:
+        yield line("change", change)
+    for guard in one_line_for_all_blocks(plan.guards, verbose=verbose):
+        yield line("guard", guard)
+    if plan.streamed:
+        filled = f", {plan.filled:,} filled in" if plan.filled else ""
+        moved = f"{plan.in_ranges:,} in contiguous ranges, {plan.rearranged:,} rearranged"
+        yield line("bytes", f"{plan.nbytes:,}: {moved}{filled}")
+    else:
+        yield line("bytes", f"{plan.nbytes:,}, through memory")
+    yield line("files", ", ".join(plan.files))
+    if plan.wrapper:
+        yield line("wrapper", f"{plan.wrapper!r} holds the tensors")
+    yield line("output", "nothing was written")
 
 
-def _target(options: dict[str, Any]) -> str:
-    to: str = options["to"]
-    if options["scan"] and to != "big_vision":
-        raise click.BadParameter(f"{to} has no stacked blocks.", param_hint="--scan")
-    return "big_vision_scan" if options["scan"] else to
-
-
-def _locate(source: str, options: dict[str, Any], stack: ExitStack) -> "Located":
-    from vitconvert.sources import locate
-
-    if options.get("no_pretrained"):
-        refuse_given(("checkpoint", "revision"), "is about weights, and --no-pretrained has none")
-        from vitconvert.sources.timm_names import random_timm
-
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        return random_timm(options["model"], directory)
-    if options["checkpoint"]:
-        refuse_given(["revision"], "is about a download, and --checkpoint is in its place")
-        located = locate(options["checkpoint"])
-        return replace(located, name=located.name or options["model"])
-    return locate(_reference_for(source, options["model"]), **locate_options(options))
-
-
-def _reading(source: str, options: dict[str, Any]) -> dict[str, Any]:
-    from vitconvert.tables.dialects import is_of
-
-    reads_by_table = options["table"] and not is_of(options["to"], options["table"])
-    dialect = options["dialect"] or (None if reads_by_table else _ecosystem_of(source))
-    return parse_reading(options) | {"dialect": dialect}
-
-
-def _changes(options: dict[str, Any]) -> dict[str, Any]:
-    names = ("image_size", "patch_size", "in_channels", "num_classes")
-    return {
-        **{name: options[name] for name in names},
-        "classes": parse_classes(options["classes"]),
-        "dtype": parse_dtype(options["dtype"]),
-    }
-
-
-def _default_name(model: str, to: str) -> str:
-    """A directory in the current one, named after the model and the target."""
-    path = Path(model)
-    # os.path, because Path raises for names that are too long.
-    name = path.stem if os.path.isfile(path) else path.name.split(":")[-1]  # noqa: PTH113
-    return f"{name or 'model'}-{to}"
-
-
-def _reference_for(source: str, model: str) -> str:
-    """The reference for `sources.locate`; a name that exists on disk is always a path."""
-    prefix = _NAMED.get(source)
-    is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (never an error)
-    if prefix is None or is_path or ":" in model or (source == "timm" and "/" in model):
-        return model
-    return f"{prefix}:{model}"
-
-
-def _ecosystem_of(source: str) -> str | None:
-    """The ecosystem that a source verb stands for; None: detected among all."""
-    # All of these but the first stand for several ecosystems each.
-    return None if source in ("file", "hf", "jax", "openclip", "dino") else source
+def _expression(assembly: "Assembly", *, verbose: bool) -> str:
+    if verbose or len(assembly.pieces) <= _MANY:
+        return str(assembly)
+    pieces = ", ".join(one_line_for_all_blocks(map(str, assembly.pieces)))
+    return f"{assembly.target} : {assembly.axes} = cat({pieces})"

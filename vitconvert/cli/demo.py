@@ -1,76 +1,57 @@
 """`vitconvert demo`."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import click
-
-from vitconvert.cli.options import reporting_options
-from vitconvert.cli.report import print_json, tell
+from vitconvert.cli.options import Reporting
+from vitconvert.cli.report import tell
+from vitconvert.tables.dialects import builtin_tables
 
 if TYPE_CHECKING:
     from vitconvert.demo.demonstration import Demonstration, RoundTrip
 
 
-def command(name: str, help_text: str) -> click.Command:
-    """The command."""
+@dataclass(kw_only=True)
+class Demo(Reporting):
+    """Shows everything on a tiny ViT."""
 
-    @click.command(name, help=help_text)
-    @reporting_options
-    def demo(**options: Any) -> int:
+    def run(self) -> int:
         from vitconvert.demo import demonstrate
 
-        if not (options["quiet"] or options["as_json"]):
+        if not (self.quiet or self.as_json):
             tell("Loading torch and the reference packages; this takes a while.", err=True)
-        demonstration = demonstrate()
-        if options["as_json"]:
-            print_json({"ok": demonstration.ok, **demonstration.to_dict()})
-        elif options["quiet"]:
-            tell("ok" if demonstration.ok else "failed")
-        else:
-            tell(_report(demonstration))
-        return 0 if demonstration.ok else 3
-
-    return demo
+        shown = demonstrate()
+        short = "ok" if shown.ok else "failed"
+        self.report(shown.to_dict, short=short, long=lambda: _report(shown), ok=shown.ok)
+        return 0 if shown.ok else 3
 
 
-def _report(demonstration: "Demonstration") -> str:
+def _report(demonstration: "Demonstration") -> Iterator[str]:
     read = [f"{s.file}: {s.predicted} ({s.probability:.0%})" for s in demonstration.samples]
-    lines = [
+    yield (
         f"A ViT of {demonstration.parameters:,} parameters, trained on scikit-learn's handwritten "
-        f"digits ({demonstration.held_out_accuracy:.1%} of held-out digits right).",
-        "",
-        "There and back through every dialect that can hold it:",
-        *(_trip(trip) for trip in demonstration.round_trips),
-        "",
-        "Refused, because the project would compute a different function:",
-        *_refusals(demonstration),
-        "",
-        *_untried(demonstration),
-        "What it reads in the sample images:",
-        *(f"  {', '.join(read[n : n + 5])}" for n in range(0, len(read), 5)),
-        "",
-        "All bytes returned, all numbers agreed." if demonstration.ok else "Something disagreed.",
-    ]
-    return "\n".join(lines)
-
-
-def _refusals(demonstration: "Demonstration") -> list[str]:
-    """One line for each ecosystem that has no dialect for the model; `--json` has them all."""
-    from vitconvert.tables.dialects import builtin_tables
-
+        f"digits ({demonstration.held_out_accuracy:.1%} of held-out digits right).\n"
+    )
+    yield "There and back through every dialect that can hold it:"
+    yield from map(_trip, demonstration.round_trips)
+    yield "\nRefused, because the project would compute a different function:"
+    # One line for each ecosystem that has no dialect for the model; `--json` has them all.
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}
-    held = {ecosystem[trip.dialect] for trip in demonstration.round_trips}
+    held = {ecosystem[one.dialect] for one in demonstration.round_trips}
     held |= {ecosystem[one.dialect] for one in demonstration.untried}
     reasons: dict[str, str] = {}
     for refusal in demonstration.refusals:
         if ecosystem[refusal.dialect] not in held:
             reasons.setdefault(ecosystem[refusal.dialect], refusal.reason)
-    return [f"  {name:<24}{reason}" for name, reason in reasons.items()]
-
-
-def _untried(demonstration: "Demonstration") -> list[str]:
-    lines = [f"  {one.dialect:<24}{one.reason}" for one in demonstration.untried]
-    return ["Not tried, because a package is not installed:", *lines, ""] if lines else []
+    yield from (f"  {name:<24}{reason}" for name, reason in reasons.items())
+    if demonstration.untried:
+        yield "\nNot tried, because a package is not installed:"
+        yield from (f"  {one.dialect:<24}{one.reason}" for one in demonstration.untried)
+    yield "\nWhat it reads in the sample images:"
+    yield from (f"  {', '.join(read[n : n + 5])}" for n in range(0, len(read), 5))
+    agreed = "All bytes returned, all numbers agreed."
+    yield f"\n{agreed if demonstration.ok else 'Something disagreed.'}"
 
 
 def _trip(trip: "RoundTrip") -> str:

@@ -1,98 +1,54 @@
 """`vitconvert diff A B`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from vitconvert.cli.options import (
-    computing_option,
-    fetching_options,
-    locate_options,
-    parse_reading,
-    reading_options,
-    reading_options_of,
-    reporting_options,
-)
-from vitconvert.cli.report import line, print_json, show, tell
+from vitconvert.checkpoint import ReadOptions
+from vitconvert.cli.options import Computed, argument, flag, flags_of
+from vitconvert.cli.report import SHOWN, line, one_line_for_all_blocks, show, some_lines, times
 
 if TYPE_CHECKING:
     from vitconvert.comparison import ValueDifference
-    from vitconvert.difference import Difference, Side
+    from vitconvert.difference import Difference
     from vitconvert.formats import TensorInfo
 
-    Headers = Mapping[str, tuple[TensorInfo, TensorInfo]]
 
 DIFFERENT = 3  # as `verify`; 1 and 2 are errors
-_SHOWN = 12  # differing tensors, without -v
 
 
-def command(name: str, help_text: str) -> click.Command:
-    """The command."""
+@dataclass(kw_only=True)
+class Diff(Computed):
+    """Compares two checkpoints."""
 
-    codes = "Exit code 0: equal; 3: different; 1 or 2: they could not be compared."
+    details = " Exit code 0: equal; 3: different; 1 or 2: they could not be compared."
 
-    @click.command(name, help=f"{help_text} {codes}")
-    @click.argument("a")
-    @click.argument("b")
-    @click.option("--header", is_flag=True, help="Compare headers only; reads no weights.")
-    @click.option("-v", "--verbose", is_flag=True, help="List every tensor that differs.")
-    @computing_option
-    @reading_options
-    @reading_options_of("a")
-    @reading_options_of("b")
-    @fetching_options
-    @reporting_options
-    def diff_(**options: Any) -> int:
+    a: str = argument()
+    b: str = argument()
+    header: bool = flag("Compare headers only; reads no weights.", default=False)
+    verbose: bool = flag("List every tensor that differs.", "-v", default=False)
+    read_a: Mapping[str, Any] = flags_of(ReadOptions, "a", heading="The files of A")
+    read_b: Mapping[str, Any] = flags_of(ReadOptions, "b", heading="The files of B")
+
+    def run(self) -> int:
         from vitconvert.api import diff
-        from vitconvert.sources import locate
 
-        reading: list[Any] = [parse_reading(options, side) for side in ("a", "b")]
-        fetching = locate_options(options)
-        located = [
-            locate(options[side], **fetching | {"tower": said["tower"]})
-            for side, said in zip(("a", "b"), reading, strict=True)
-        ]
+        a, b = self.of_one(self.read_a), self.of_one(self.read_b)
         difference = diff(
-            *located, reading_a=reading[0], reading_b=reading[1], header=options["header"]
+            a.located(self.a),
+            b.located(self.b),
+            reading_a=a.reading(),
+            reading_b=b.reading(),
+            header=self.header,
         )
-        if options["as_json"]:
-            print_json({"ok": difference.equal, **difference.to_dict()})
-        elif options["quiet"]:
-            tell(_verdict(difference))
-        else:
-            tell("\n".join(_report(difference, verbose=options["verbose"])))
+        self.report(
+            difference.to_dict,
+            short=_verdict(difference),
+            long=lambda: _report(difference, None if self.verbose else SHOWN),
+            ok=difference.equal,
+        )
         return 0 if difference.equal else DIFFERENT
-
-    return diff_
-
-
-def _report(difference: "Difference", *, verbose: bool) -> Iterator[str]:
-    a, b = difference.a, difference.b
-    yield from (_side_line("a", a), _side_line("b", b))
-    for name, side in (("a", a), ("b", b)):
-        if side.problem:
-            why = f"{name} cannot be read as it stands, so the files' own names are compared"
-            yield line("names", why, *str(side.problem).split("\n"))
-    yield from _titled("configuration", _fields(difference))
-    yield from _titled("only in a", _tensors(difference.only_a))
-    yield from _titled("only in b", _tensors(difference.only_b))
-    yield from _titled("shapes", _shapes(difference.headers))
-    yield from _titled("dtypes", _dtypes(difference.headers))
-    yield line("values", *_values(difference, None if verbose else _SHOWN))
-    yield from _titled("ignored in a", _reasons(a.ignored))
-    yield from _titled("ignored in b", _reasons(b.ignored))
-    if difference.preprocessing:
-        sides = "here is a, there is b"
-        yield line("preprocessing", sides, *difference.preprocessing)
-    yield from _titled("labels", _some(difference.labels, None if verbose else 3))
-    yield from _titled("note", difference.unstated)
-    yield line("result", _verdict(difference))
-
-
-def _side_line(name: str, side: "Side") -> str:
-    return line(name, f"{side.located.reference} ({side.dialect or 'not recognised'})")
 
 
 def _verdict(difference: "Difference") -> str:
@@ -103,79 +59,79 @@ def _verdict(difference: "Difference") -> str:
     return f"different: {', '.join(difference.parts)}{compared}"
 
 
-def _titled(title: str, lines: Iterable[str]) -> list[str]:
-    texts = list(lines)
-    return [line(title, *texts)] if texts else []
-
-
-def _fields(difference: "Difference") -> Iterator[str]:
-    for name, field in difference.fields.items():
-        yield (
-            f"{name}  {_shown(field.a)} in a ({field.origin_a}), "
-            f"{_shown(field.b)} in b ({field.origin_b})"
-        )
+def _report(difference: "Difference", most: int | None) -> Iterator[str]:
+    a, b, headers = difference.a, difference.b, difference.headers
+    for name, side in (("a", a), ("b", b)):
+        yield line(name, f"{side.located.reference} ({side.dialect or 'not recognised'})")
+    for name, side in (("a", a), ("b", b)):
+        if side.problem:
+            why = f"{name} cannot be read as it stands, so the files' own names are compared"
+            yield line("names", why, *str(side.problem).split("\n"))
+    fields = (
+        f"{name}  {_shown(field.a)} in a ({field.origin_a}), "
+        f"{_shown(field.b)} in b ({field.origin_b})"
+        for name, field in difference.fields.items()
+    )
+    shapes = (
+        f"{name}  [{_by(of_a)}] in a, [{_by(of_b)}] in b"
+        for name, (of_a, of_b) in headers.items()
+        if of_a.shape != of_b.shape
+    )
+    dtypes = Counter(
+        f"{of_a.dtype} in a, {of_b.dtype} in b"
+        for of_a, of_b in headers.values()
+        if of_a.dtype != of_b.dtype
+    )
+    yield line("configuration", *fields)
+    yield line("only in a", *_tensors(difference.only_a))
+    yield line("only in b", *_tensors(difference.only_b))
+    yield line("shapes", *one_line_for_all_blocks(shapes))
+    yield line("dtypes", *(times(text, count) for text, count in dtypes.items()))
+    yield line("values", *_values(difference, most))
+    yield line("ignored in a", *_reasons(a.ignored))
+    yield line("ignored in b", *_reasons(b.ignored))
+    if difference.preprocessing:
+        yield line("preprocessing", "here is a, there is b", *difference.preprocessing)
+    yield line("labels", *some_lines(difference.labels, 3 if most else None))
+    yield line("note", *difference.unstated)
+    yield line("result", _verdict(difference))
 
 
 def _shown(value: object) -> str:
     return "without effect" if value is None else show(value)
 
 
-def _tensors(tensors: "Mapping[str, TensorInfo]") -> list[str]:
-    return _one_line_for_all_blocks(
-        f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items()
-    )
-
-
-def _shapes(headers: "Headers") -> list[str]:
-    return _one_line_for_all_blocks(
-        f"{name}  [{_by(a)}] in a, [{_by(b)}] in b"
-        for name, (a, b) in headers.items()
-        if a.shape != b.shape
-    )
-
-
-def _dtypes(headers: "Headers") -> list[str]:
-    pairs = Counter((a.dtype, b.dtype) for a, b in headers.values() if a.dtype != b.dtype)
-    return [_times(f"{a} in a, {b} in b", count) for (a, b), count in pairs.items()]
-
-
 def _by(info: "TensorInfo") -> str:
     return " ".join(map(str, info.shape))
 
 
+def _tensors(tensors: "Mapping[str, TensorInfo]") -> list[str]:
+    texts = (f"{name}  {info.dtype} [{_by(info)}]" for name, info in tensors.items())
+    return one_line_for_all_blocks(texts)
+
+
 def _reasons(ignored: Mapping[str, str]) -> list[str]:
-    return _one_line_for_all_blocks(f"{name}: {why}" for name, why in ignored.items())
-
-
-def _one_line_for_all_blocks(lines: Iterable[str]) -> list[str]:
-    """Join lines that differ only in the number of the block."""
-    from vitconvert.tables.names import runs
-
-    return [_times(text, count) for text, count in runs(lines)]
-
-
-def _times(text: str, count: int) -> str:
-    return f"{text}  x {count}" if count > 1 else text
+    return one_line_for_all_blocks(f"{name}: {why}" for name, why in ignored.items())
 
 
 def _values(difference: "Difference", most: int | None) -> list[str]:
     """The tensors that differ, the largest difference first."""
     if difference.values is None or difference.bit_equal is None:
         return ["not compared"]
+
+    def severity(value: "ValueDifference") -> float:
+        if value.not_finite or (value.largest and not value.scale):
+            return float("inf")
+        return value.relative or 0.0
+
     equal, values = len(difference.bit_equal), difference.values
     rounded = Counter(value.equal_in for value in values.values() if value.equal_in)
     more = "".join(f", {n} more after rounding to {dtype}" for dtype, n in rounded.items())
-    ordered = sorted(values.items(), key=lambda item: -_severity(item[1]))
+    ordered = sorted(values.items(), key=lambda item: -severity(item[1]))
     return [
         f"{equal} of {equal + len(values)} tensors are equal in every bit{more}",
-        *_some([f"{name}  {_value(value)}" for name, value in ordered], most),
+        *some_lines([f"{name}  {_value(value)}" for name, value in ordered], most),
     ]
-
-
-def _severity(value: "ValueDifference") -> float:
-    if value.not_finite or (value.largest and not value.scale):
-        return float("inf")
-    return value.relative or 0.0
 
 
 def _value(value: "ValueDifference") -> str:
@@ -189,9 +145,3 @@ def _value(value: "ValueDifference") -> str:
         f"max |a-b| {value.largest:.3g}{relative}, {value.differing} of {value.elements} "
         f"elements{strange}, first [{first}]{rounded}"
     )
-
-
-def _some(lines: "list[str] | tuple[str, ...]", most: int | None) -> list[str]:
-    if most is None or len(lines) <= most:
-        return list(lines)
-    return [*lines[:most], f"and {len(lines) - most} more; -v lists all"]

@@ -1,35 +1,30 @@
 """`vitconvert embed MODEL IMAGE... -o FILE`."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from vitconvert.cli import photographs, scale
-from vitconvert.cli.options import GroupedCommand, named_output
-from vitconvert.cli.photographs import (
-    FailureCount,
-    named_checkpoint,
-    named_images,
-    photograph_options,
-    reported,
-    require_arguments,
-    shared_arguments,
-)
+from vitconvert.cli.images import ABOUT_IMAGES
+from vitconvert.cli.options import Reporting, flag, output_flag
 from vitconvert.cli.report import tell
 from vitconvert.cli.scale import (
+    Scaled,
     compute_shards,
     is_directory,
     report_check,
     require_directory,
-    scale_options,
 )
 from vitconvert.errors import UsageError
 
-_HELP = """{summary}
 
-IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
+@dataclass(kw_only=True)
+class Embed(Scaled):
+    """Computes the features of images."""
+
+    heading = Reporting.heading
+    details = f"""{ABOUT_IMAGES}
 An .npz has the arrays "features" and "paths", a .safetensors the tensor "features" and the paths
 in its metadata, a .jsonl a line for each image. An image that cannot be read is reported on stderr
 and left out; the exit code is then 1.
@@ -39,95 +34,60 @@ then also be tars of WebDataset, Parquet files with images, and URLs such as s3:
 same command goes on after an interruption.
 """
 
-_GROUPS = {
-    "What comes out": ("output", "tokens", "projected", "force", "as_json", "quiet"),
-    **scale.GROUPS,
-    **photographs.GROUPS,
-}
-
-
-def command(name: str, help_text: str) -> click.Command:
-    """The command."""
-
-    @click.command(
-        name,
-        cls=GroupedCommand,
-        groups=_GROUPS,
-        help=_HELP.format(summary=help_text),
-        short_help=help_text,
+    output: str | None = output_flag(
+        "A directory, or .npz, .safetensors or .jsonl; without it, lines of JSON on stdout."
     )
-    @click.option(
-        "-o",
-        "--output",
-        callback=named_output,
-        help="A directory, or .npz, .safetensors or .jsonl; without it, lines of JSON on stdout.",
+    tokens: bool = flag("All tokens instead of the pooled features.", default=False)
+    projected: bool = flag(
+        "CLIP's projection of the pooled features, for comparison with texts.", default=False
     )
-    @click.option("--tokens", is_flag=True, help="All tokens instead of the pooled features.")
-    @click.option(
-        "--projected",
-        is_flag=True,
-        help="CLIP's projection of the pooled features, for comparison with texts.",
-    )
-    @click.option("--force", is_flag=True, help="Replace an earlier file of features.")
-    @click.option(
-        "--store",
-        type=click.Choice(["float32", "float16"]),
+    force: bool = flag("Replace an earlier file of features.", default=False)
+    store: str = flag(
+        "Numbers of features.",
         default="float32",
-        show_default=True,
-        help="Numbers of features.",
+        heading=Scaled.heading,
+        type=click.Choice(["float32", "float16"]),
     )
-    @scale_options
-    @photograph_options
-    def embed(**options: Any) -> int:
-        return _embed(options)
 
-    return embed
+    def run(self) -> int:
+        from vitconvert.api import embed
+        from vitconvert.inference.embed import in_words, shape_of
+        from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
 
-
-def _embed(options: dict[str, Any]) -> int:
-    from vitconvert.api import embed
-    from vitconvert.inference.embed import in_words, shape_of
-    from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
-
-    if options["check"]:
-        return report_check(options)
-    require_arguments(options)
-    if options["output"] and is_directory(options["output"], SUFFIXES):
-        return compute_shards(options, _computed(options))
-    require_directory(options["output"])
-    output, failures = Path(options["output"] or ""), FailureCount()
-    if options["output"]:
-        check_output(output, overwrite=options["force"])
-    checkpoint = named_checkpoint(options)
-    embeddings = embed(
-        checkpoint,
-        named_images(options),
-        tokens=options["tokens"],
-        projected=options["projected"],
-        **shared_arguments(options, checkpoint),
-    )
-    results = reported(embeddings, options, failures, printing=not options["output"])
-    if options["output"]:
-        written = write_embeddings(output, results, overwrite=options["force"])
-        if not options["quiet"]:
-            shape = shape_of(checkpoint.config, _computed(options))
-            tell(_report(written, output) + (in_words(shape) if written else ""), err=True)
-    else:
-        for embedding in results:
-            click.echo(json.dumps(embedding.to_dict()))
-    return failures.exit_code
-
-
-def _computed(options: dict[str, Any]) -> str:
-    if options["tokens"] and options["projected"]:
-        raise UsageError(
-            "Only pooled features can be projected, not tokens.",
-            hint="ask for tokens or for projected features, not for both.",
+        if self.check:
+            return report_check(self)
+        self.require_arguments()
+        if self.tokens and self.projected:
+            raise UsageError(
+                "Only pooled features can be projected, not tokens.",
+                hint="ask for tokens or for projected features, not for both.",
+            )
+        computed = "tokens" if self.tokens else "projected" if self.projected else "features"
+        if self.output and is_directory(self.output, SUFFIXES):
+            return compute_shards(self, computed)
+        require_directory(self.output)
+        place = Path(self.output or "")
+        if self.output:
+            check_output(place, overwrite=self.force)
+        checkpoint = self.load_checkpoint()
+        embeddings = embed(
+            checkpoint,
+            self.named_images(),
+            tokens=self.tokens,
+            projected=self.projected,
+            **self.computing(checkpoint),
         )
-    return "tokens" if options["tokens"] else "projected" if options["projected"] else "features"
-
-
-def _report(written: int | None, output: Path) -> str:
-    if written is None:
-        return f"There are no features, so {output} is not written."
-    return f"{written} images in {output}"
+        results = self.reported(embeddings, printing=not self.output)
+        if not self.output:
+            for embedding in results:
+                click.echo(json.dumps(embedding.to_dict()))
+            return self.exit_code
+        written = write_embeddings(place, results, overwrite=self.force)
+        if self.quiet:
+            pass
+        elif written is None:
+            tell(f"There are no features, so {place} is not written.", err=True)
+        else:
+            shape = in_words(shape_of(checkpoint.config, computed)) if written else ""
+            tell(f"{written} images in {place}{shape}", err=True)
+        return self.exit_code

@@ -1,85 +1,120 @@
 """`vitconvert inspect MODEL ...`."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import click
-
-from vitconvert.cli.options import (
-    computing_option,
-    fetching_options,
-    locate_options,
-    parse_reading,
-    reading_options,
-    reporting_options,
-)
-from vitconvert.cli.report import inspection_report, print_json, tell
+from vitconvert.cli.options import Computed, argument
+from vitconvert.cli.report import ignored_lines, line, print_json, show, source_line, tell, times
 from vitconvert.errors import VitConvertError
 
 if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
 
-
-def command(name: str, help_text: str) -> click.Command:
-    """The command."""
-
-    several = "Of several, each is inspected, and the highest exit code counts."
-
-    @click.command(name, help=f"{help_text} {several}")
-    @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-    @computing_option
-    @reading_options
-    @fetching_options
-    @reporting_options
-    def inspect_(**options: Any) -> int:
-        if len(options["models"]) > 1:
-            return _inspect_all(options)
-        inspection = _inspect(options["models"][0], options)
-        if options["as_json"]:
-            print_json(_as_json(inspection))
-        else:
-            tell(_text(inspection, options))
-        return _code(inspection)
-
-    return inspect_
+_LACKING = (False, 0, None, "none", ())  # values of parts that a ViT has not
+_COUNTS = ("num_classes",)  # of which none is worth telling
 
 
-def _inspect_all(options: dict[str, Any]) -> int:
-    """Inspect each of several, whatever is wrong with one, under its own name."""
-    answers: dict[str, Any] = {}
-    worst = 0
-    for model in options["models"]:
-        try:
-            inspection = _inspect(model, options)
-        except VitConvertError as error:
-            worst = max(worst, error.exit_code)
-            answers[model] = {"ok": False, "error": error.to_dict()}
-            text = str(error)
-        else:
-            worst = max(worst, _code(inspection))
-            answers[model] = _as_json(inspection)
-            text = _text(inspection, options)
-        if not options["as_json"]:
-            tell(f"{model}: {text}" if options["quiet"] else f"{model}\n{text}\n")
-    if options["as_json"]:
-        print_json({"ok": worst == 0, "inspections": answers})
-    return worst
+@dataclass(kw_only=True)
+class Inspect(Computed):
+    """Describes checkpoints by their headers."""
+
+    details = " Of several, each is inspected, and the highest exit code counts."
+
+    models: tuple[str, ...] = argument("MODEL...")
+
+    def run(self) -> int:
+        if len(self.models) > 1:
+            return self._run_several()
+        inspection = self._inspect(self.models[0])
+        self.report(
+            inspection.to_dict,
+            short=inspection.dialect or "unknown",
+            long=lambda: inspection_report(inspection),
+            ok=not inspection.problem,
+        )
+        return inspection.problem.exit_code if inspection.problem else 0
+
+    def _run_several(self) -> int:
+        """Inspect each, whatever is wrong with one, under its own name."""
+        answers: dict[str, object] = {}
+        worst = 0
+        for model in self.models:
+            try:
+                inspection = self._inspect(model)
+            except VitConvertError as error:
+                problem: VitConvertError | None = error
+                answers[model] = {"ok": False, "error": error.to_dict()}
+                text = str(error)
+            else:
+                problem = inspection.problem
+                answers[model] = {"ok": not problem, **inspection.to_dict()}
+                text = inspection.dialect or "unknown"
+                if not self.quiet:
+                    text = "\n".join(filter(None, inspection_report(inspection)))
+            worst = max(worst, problem.exit_code if problem else 0)
+            if not self.as_json:
+                tell(f"{model}: {text}" if self.quiet else f"{model}\n{text}\n")
+        if self.as_json:
+            print_json({"ok": worst == 0, "inspections": answers})
+        return worst
+
+    def _inspect(self, model: str) -> "Inspection":
+        from vitconvert.api import inspect
+
+        return inspect(self.located(model, headers_only=True), **self.reading())
 
 
-def _inspect(model: str, options: dict[str, Any]) -> "Inspection":
-    from vitconvert.api import inspect
-    from vitconvert.sources import locate
+def inspection_report(inspection: "Inspection") -> Iterator[str]:
+    """What a header says, and what is missing."""
+    facts = sorted(inspection.facts.items())
+    told = [(name, fact) for name, fact in facts if fact[0] not in _LACKING or name in _COUNTS]
+    known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told]
+    if lacks := len(facts) - len(told):
+        known.append(f"and {lacks} parts that other ViTs have, and this one has not (--json)")
+    missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
+    wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
+    own_prefix = inspection.prefix and not inspection.tower
+    prefix = f", every key begins with {inspection.prefix}" if own_prefix else ""
+    size = f"{inspection.nbytes / 1e6:.1f} MB"
+    yield source_line(inspection.located)
+    yield line("format", inspection.format + wrapper + prefix)
+    yield line(
+        "tensors", f"{len(inspection.tensors)}, {inspection.parameters:,} parameters, {size}"
+    )
+    if inspection.tower:
+        yield line("tower", inspection.tower)
+    yield line("dialect", inspection.dialect or "not recognised")
+    yield line("written by", *inspection.written_by)
+    if known:
+        yield line("opened by", ", ".join(dict.fromkeys(inspection.opened_by)))
+    yield line("configuration", *known, *missing)
+    if inspection.text:
+        places = "to openclip, openai_clip and hf carry it, where both towers have a place"
+        unread = f"vitconvert does not compute it; conversions {places}"
+        yield line("text tower", inspection.text.config, unread)
+    elif inspection.text_problem:
+        yield line("text tower", f"not understood: {inspection.text_problem}")
+    for text in ignored_lines(inspection.ignored):
+        yield line("ignored", text)
+    for note in inspection.notes:
+        yield line("note", note)
+    yield line("tree", *_tensor_tree(inspection))
+    if inspection.problem:
+        yield str(inspection.problem)
 
-    located = locate(model, **locate_options(options), headers_only=True)
-    return inspect(located, **parse_reading(options))
 
+def _tensor_tree(inspection: "Inspection") -> list[str]:
+    """One line for all tensors whose names differ only in numbers, and so for all blocks."""
+    from vitconvert.tables.templates import skeleton_of
 
-def _as_json(inspection: "Inspection") -> dict[str, Any]:
-    return {"ok": not inspection.problem, **inspection.to_dict()}
-
-
-def _text(inspection: "Inspection", options: dict[str, Any]) -> str:
-    return inspection.dialect or "unknown" if options["quiet"] else inspection_report(inspection)
-
-
-def _code(inspection: "Inspection") -> int:
-    return inspection.problem.exit_code if inspection.problem else 0
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name, info in inspection.tensors.items():
+        shape = f"{info.dtype} [{' '.join(map(str, info.shape))}]"
+        groups.setdefault((skeleton_of(name), shape), []).append(name)
+    return [
+        times(
+            f"{names[0] if len(names) == 1 else f'{names[0]} ... {names[-1]}'}  {shape}", len(names)
+        )
+        for (_, shape), names in groups.items()
+    ]

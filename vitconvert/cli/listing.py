@@ -1,51 +1,47 @@
 """`vitconvert list [GLOB]`."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any
 
-import click
-
-from vitconvert.cli.options import reporting_options
-from vitconvert.cli.report import print_json, tell
-
-if TYPE_CHECKING:
-    from vitconvert.tables.table import Table
+from vitconvert.cli.options import Reporting, argument
 
 
-def command(name: str, help_text: str) -> click.Command:
-    """The command."""
+@dataclass(kw_only=True)
+class List(Reporting):
+    """Lists what vitconvert knows by name."""
 
-    @click.command(name, help=help_text)
-    @click.argument("pattern", default="*", metavar="[GLOB]")
-    @reporting_options
-    def list_(pattern: str, **options: Any) -> int:
+    pattern: str = argument("[GLOB]", required=False, default="*")
+
+    def run(self) -> int:
         from vitconvert.tables.architectures import architectures
         from vitconvert.tables.dialects import builtin_tables
 
-        tables = {n: t for n, t in builtin_tables().items() if fnmatch(n, pattern)}
+        tables = {n: t for n, t in builtin_tables().items() if fnmatch(n, self.pattern)}
         listed = {
-            section: [name for name in rows if fnmatch(name, pattern)]
+            section: [name for name in rows if fnmatch(name, self.pattern)]
             for section, rows in architectures().items()
         }
-        if options["as_json"]:
-            dialects = {n: _described(t) for n, t in tables.items()}
-            print_json({"ok": True, "dialects": dialects, "architectures": listed})
-            return 0
-        if options["quiet"]:
-            for found in [*tables, *(n for names in listed.values() for n in names)]:
-                tell(found)
-            return 0
-        for dialect, table in tables.items():
-            texts = "; a text tower goes along" if table.text_towers else ""
-            tell(f"{dialect:<26} {table.ecosystem:<12} {table.title}{texts}")
-        for section, names in listed.items():
-            for architecture in names:
-                tell(f"{architecture:<50} architecture of {section}")
+
+        def lines() -> Iterator[str]:
+            for dialect, table in tables.items():
+                texts = "; a text tower goes along" if table.text_towers else ""
+                yield f"{dialect:<26} {table.ecosystem:<12} {table.title}{texts}"
+            for section, names in listed.items():
+                for architecture in names:
+                    yield f"{architecture:<50} architecture of {section}"
+
+        dialects = {
+            name: {
+                "title": table.title,
+                "ecosystem": table.ecosystem,
+                "text_towers": [tower.name for tower in table.text_towers],
+            }
+            for name, table in tables.items()
+        }
+        self.report(
+            lambda: {"dialects": dialects, "architectures": listed},
+            short="\n".join([*tables, *(name for names in listed.values() for name in names)]),
+            long=lines,
+        )
         return 0
-
-    return list_
-
-
-def _described(table: "Table") -> dict[str, Any]:
-    towers = [tower.name for tower in table.text_towers]
-    return {"title": table.title, "ecosystem": table.ecosystem, "text_towers": towers}

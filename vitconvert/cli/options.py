@@ -1,47 +1,316 @@
-"""Options that several verbs share."""
+"""Arguments and options of the verbs, as fields of dataclasses.
 
+A verb is a subclass of `Verb`: its fields are what is typed, and `run` does it and returns the exit
+code. The options that one class declares stand together in the help, under its heading. What many
+verbs share are classes too, each built on the next: `Reading`, `Fetching`, `Reporting`.
+"""
+
+import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
-from vitconvert.arguments import Option, options_of
+from vitconvert.arguments import options_of
 from vitconvert.checkpoint import ReadOptions
+from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
     import torch
 
     from vitconvert.checkpoint import Checkpoint
+    from vitconvert.sources import Located
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+AGAINST = "against"
+DTYPES = click.Choice(["keep", "float32", "float16", "bfloat16"])
+FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-class GroupedCommand(click.Command):
-    """A command whose help lists its options under headings.
+def flag(
+    about: str, *names: str, default: object = None, heading: str = "", **settings: object
+) -> Any:
+    """A field that is an option.
 
     Args:
-        groups: Heading -> names of parameters; what no heading has stands under the last.
-        arguments: As of a `click.Command`.
+        about: Its help.
+        names: Such as "-q"; without a long one, --NAME-OF-THE-FIELD is added.
+        default: What it is where it is not typed.
+        heading: What it stands under in the help; by default, the heading of its class.
+        settings: Of a `click.Option`. Its type follows from that of the field.
     """
+    shown = {"help": about, "show_default": default not in (None, ()) and default is not False}
+    return field(default=default, metadata={"flag": (names, shown | settings), "heading": heading})
 
-    def __init__(self, groups: Mapping[str, Sequence[str]], **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.groups = groups
+
+def output_flag(about: str, *names: str, **settings: object) -> Any:
+    """A flag, by default `-o`, that names what is written."""
+    names = names or ("-o", "--output")
+    return flag(about, *names, default=None, heading="", callback=_not_stdout, **settings)
+
+
+def _not_stdout(_: click.Context, option: click.Parameter, value: object) -> object:
+    if value is not None and str(value) in ("", "-"):
+        from vitconvert.errors import UsageError
+
+        raise UsageError(
+            f"{option.opts[-1]} {str(value)!r} names no place that is written to.",
+            hint="name a file or a directory; ./- is one that is called -.",
+        )
+    return value
+
+
+def argument(metavar: str | None = None, **settings: object) -> Any:
+    """A field that is typed by its place."""
+    return field(default=None, metadata={"argument": {"metavar": metavar, **settings}})
+
+
+def flags_of(kind: type, side: str = "", *, heading: str = "") -> Any:
+    """A field that holds the options of a dataclass by name, each with a flag of its own.
+
+    Args:
+        kind: The dataclass, whose fields are made by `arguments.option`.
+        side: Which of two checkpoints they are about; the flags end with it: `--table-b`.
+        heading: As of `flag`.
+    """
+    return field(default_factory=dict, metadata={"flags": (kind, side), "heading": heading})
+
+
+def _flags(kind: type, side: str) -> dict[str, click.Option]:
+    only = f"For {f'--{side}' if side == AGAINST else side.upper()} only." if side else ""
+    flags = {}
+    for name, one in options_of(kind).items():
+        typed = one.flag or f"--{name.replace('_', '-')}"
+        # `--dtype` is no option of reading where weights are cast: `Computed` has it.
+        if typed != "--dtype":
+            flags[name] = click.Option(
+                [f"{typed}-{side}" if side else typed],
+                help=only or one.about,
+                metavar=one.metavar,
+                multiple=one.repeats,
+                is_flag=one.kind is bool or None,
+                type=FILE if one.kind is Path else one.kind,
+            )
+    return flags
+
+
+def _parameters(one: "Field[Any]") -> list[click.Parameter]:
+    """What click knows a field of a verb by."""
+    if "flags" in one.metadata:
+        return [*_flags(*one.metadata["flags"]).values()]
+    repeats = get_origin(one.type) is tuple
+    (kind, *_) = get_args(one.type) or (one.type,)  # of `str | None` and `tuple[str, ...]`
+    found: dict[str, Any] = {"type": click.Path(path_type=Path) if kind is Path else kind}
+    if "argument" in one.metadata:
+        found |= {"nargs": -1 if repeats else 1, "required": True, **one.metadata["argument"]}
+        return [click.Argument([one.name], **found)]
+    if "flag" not in one.metadata:
+        return []
+    names, settings = one.metadata["flag"]
+    if not any(name.startswith("--") for name in names):
+        names = (*names, f"--{one.name.replace('_', '-')}")
+    if one.default is not None:
+        found["default"] = one.default
+    found |= {"is_flag": kind is bool or None, "multiple": repeats, **settings}
+    return [click.Option([one.name, *names], **found)]
+
+
+@dataclass(kw_only=True)
+class Verb:
+    """What is typed after `vitconvert`."""
+
+    details: ClassVar[str] = ""  # what follows the verb's one line in its help
+
+    def run(self) -> int:
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, typed: Mapping[str, object]) -> Self:
+        """A verb with the values that click parsed."""
+        found: dict[str, Any] = {}
+        for one in fields(cls):
+            if "flags" in one.metadata:
+                flags = _flags(*one.metadata["flags"]).items()
+                found[one.name] = {name: typed[str(option.name)] for name, option in flags}
+            elif one.name in typed:
+                found[one.name] = typed[one.name]
+        return cls(**found)
+
+
+class VerbCommand(click.Command):
+    """A verb as click's command, whose help lists options under the headings of their classes."""
+
+    def __init__(self, verb: type[Verb], name: str, about: str) -> None:
+        self.groups: dict[str, list[click.Parameter]] = {}
+        left = {one.name: one for one in fields(verb)}
+        for kind in verb.__mro__:  # a verb's own options come before those that it shares
+            for name_of_field in inspect.get_annotations(kind):
+                if one := left.pop(name_of_field, None):
+                    heading = one.metadata.get("heading") or vars(kind).get("heading", "Options")
+                    self.groups.setdefault(heading, []).extend(_parameters(one))
+        super().__init__(
+            name,
+            # Places come before options, in the usage and in commands that are printed.
+            params=sorted(chain(*self.groups.values()), key=lambda one: one.param_type_name),
+            callback=lambda **typed: verb.of(typed).run(),
+            help=about + verb.details,
+            short_help=about,
+        )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List them."""
-        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
-        records = {option.name: option.get_help_record(ctx) for option in options}
-        listed = {name for names in self.groups.values() for name in names}
-        rest = [name for name in records if name not in listed]
-        last = list(self.groups)[-1]
-        for heading, names in self.groups.items():
-            shown = [*names, *(rest if heading == last else ())]
-            with formatter.section(heading):
-                formatter.write_dl([record for name in shown if (record := records.get(name))])
+        """List them; `--help`, which is in no group, comes last."""
+        groups = [(heading, list(group)) for heading, group in self.groups.items() if group]
+        groups[-1][1].extend(one for one in self.get_params(ctx) if one not in self.params)
+        for heading, group in groups:
+            if records := [record for one in group if (record := one.get_help_record(ctx))]:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+@dataclass(kw_only=True)
+class Reporting(Verb):
+    """Options on how to print the result."""
+
+    heading = "What comes out"
+
+    as_json: bool = flag("Print one JSON object on stdout.", "--json", default=False)
+    quiet: bool = flag("Print only the result, show no progress.", "-q", default=False)
+
+    def report(
+        self,
+        facts: Callable[[], Mapping[str, object]],
+        *,
+        short: object,
+        long: Callable[[], Iterable[str]],
+        ok: bool = True,
+    ) -> None:
+        """Print a result in the way that was asked for: as JSON, in a word, or in lines."""
+        if self.as_json:
+            print_json({"ok": ok, **facts()})
+        elif text := str(short) if self.quiet else "\n".join(filter(None, long())):
+            tell(text)
+
+
+@dataclass(kw_only=True)
+class Fetching(Reporting):
+    """Options on how to get the checkpoint."""
+
+    heading = "Downloads, and others"
+
+    revision: str | None = flag("Branch, tag or commit of a Hub repository.")
+    token: str | None = flag("For private and gated repositories; default: `hf auth login`.")
+    cache_dir: Path | None = flag("Where downloads are kept.")
+    offline: bool = flag("Use the cache only, and no network.", default=False)
+
+    def fetching(self) -> dict[str, Any]:
+        """The same, as `sources.locate` takes them."""
+        names = ("revision", "token", "cache_dir", "offline", "quiet")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(kw_only=True)
+class Reading(Fetching):
+    """Options on how to read a checkpoint."""
+
+    heading = "The model's files"
+
+    read: Mapping[str, Any] = flags_of(ReadOptions)
+    # Verbs without `--dtype` cast nothing.
+    dtype: str | None = None
+    dequantise: str | None = None
+
+    def reading(self) -> dict[str, Any]:
+        """The same, as `vitconvert.load_checkpoint` takes them.
+
+        Raises:
+            BadParameter: `--set` is not FIELD=VALUE.
+        """
+        overrides = {}
+        for setting in self.read["overrides"]:
+            name, _, value = setting.partition("=")
+            if not name or not value:
+                raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
+            overrides[name.strip()] = value.strip()
+        adapter = self.read["adapter"]
+        if adapter:
+            from vitconvert.sources import locate
+
+            # As the model is, but for its revision and tower.
+            adapter = locate(adapter, **self.fetching() | {"revision": None})
+        return {
+            **self.read,
+            "overrides": overrides,
+            "adapter": adapter,
+            "dequantise": self.dequantise,
+            "cast_to": None if self.dtype == "keep" else self.dtype,
+        }
+
+    def located(self, reference: str, *, headers_only: bool = False) -> "Located":
+        """The local files of a checkpoint that is read so."""
+        from vitconvert.sources import locate
+
+        tower = self.read["tower"]
+        return locate(reference, **self.fetching(), tower=tower, headers_only=headers_only)
+
+    def of_one(self, own: Mapping[str, Any]) -> Self:
+        """The same verb for one of two checkpoints, of which some options speak alone."""
+        both = self.read
+        merged = {
+            name: (*both[name], *value) if isinstance(value, tuple) else value or both[name]
+            for name, value in own.items()
+        }
+        return replace(self, read=merged)
+
+
+@dataclass(kw_only=True)
+class Computed(Reading):
+    """Verbs that cast no weights: `--dtype` is what quantised ones are computed in."""
+
+    heading = Reading.heading
+
+    dequantise: str | None = flag(
+        options_of(ReadOptions)["dequantise"].about,
+        "--dtype",
+        type=click.Choice(options_of(ReadOptions)["dequantise"].choices),
+    )
+
+
+@dataclass(kw_only=True)
+class Against(Reading):
+    """Options on how to read the checkpoint that another one is compared with."""
+
+    heading = "The files of --against"
+
+    against: str | None = None
+    read_against: Mapping[str, Any] = flags_of(ReadOptions, AGAINST)
+
+    def checkpoint_against(self) -> "Checkpoint":
+        """The checkpoint of `--against`, which is read as these options alone say."""
+        from vitconvert.api import load_checkpoint
+        from vitconvert.checkpoint.companions import hashed
+        from vitconvert.errors import VitConvertError
+
+        other = replace(self, read=self.read_against)
+        try:
+            return load_checkpoint(hashed(other.located(str(self.against))), **other.reading())
+        except VitConvertError as error:
+            if error.hint:
+                names = "|".join(str(one.opts[0]) for one in _flags(ReadOptions, "").values())
+                error.hint = re.sub(rf"(?<![\w-])({names})(?![\w-])", rf"\1-{AGAINST}", error.hint)
+            raise
+
+    def require_against(self, why_not: str) -> None:
+        """Refuse these options where no checkpoint is read by them.
+
+        Raises:
+            UsageError: There are such options.
+        """
+        names = [str(one.name) for one in _flags(ReadOptions, AGAINST).values()]
+        refuse_given(names, f"is about reading a checkpoint, and {why_not}")
 
 
 def given_options(names: Iterable[str]) -> Iterator[str]:
@@ -51,22 +320,6 @@ def given_options(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         if name in declared and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             yield declared[name][-1] if declared[name][-1][0] == "-" else declared[name][-1].upper()
-
-
-def named_output(_: click.Context, option: click.Parameter, value: Any) -> Any:
-    """A callback: no output has the name that elsewhere stands for stdout, or none at all.
-
-    Raises:
-        UsageError: This one does.
-    """
-    if value is not None and str(value) in ("", "-"):
-        from vitconvert.errors import UsageError
-
-        raise UsageError(
-            f"{option.opts[-1]} {str(value)!r} names no place that is written to.",
-            hint="name a file or a directory; ./- is one that is called -.",
-        )
-    return value
 
 
 def refuse_given(names: Iterable[str], why: str) -> None:
@@ -85,229 +338,11 @@ def refuse_given(names: Iterable[str], why: str) -> None:
         raise UsageError(f"{option} {why}.", hint=f"leave out {option}.")
 
 
-def dtype_option(help_text: str) -> Callable[[Command], Command]:
-    """`--dtype`, which `parse_dtype` reads."""
-    return click.option(
-        "--dtype",
-        type=click.Choice(["keep", "float32", "float16", "bfloat16"]),
-        default="keep",
-        show_default=True,
-        help=help_text,
-    )
-
-
-AGAINST = "against"
-
-# Flag -> what it is, of the options on how to read a checkpoint. `--dtype` stands alone: verbs that
-# cast weights have one of their own.
-_READING = {
-    one.flag or f"--{name.replace('_', '-')}": one for name, one in options_of(ReadOptions).items()
-}
-_COMPUTING = _READING.pop("--dtype")
-
-
-def flag_of(
-    flag: str, option: Option, name: str | None = None, **more: Any
-) -> Callable[[Command], Command]:
-    """An option that a dataclass states, as click's."""
-    kinds: dict[type, dict[str, Any]] = {
-        bool: {"is_flag": True},
-        Path: {"type": click.Path(path_type=Path, dir_okay=False)},
-    }
-    said: dict[str, Any] = {
-        "help": option.about,
-        "metavar": option.metavar,
-        "multiple": option.repeats,
-    }
-    said |= kinds.get(option.kind, {"type": option.kind})
-    if option.choices:
-        said["type"] = click.Choice(option.choices)
-    return click.option(flag, *([name] if name else ()), **{**said, **more})
-
-
-_CHANGING = (
-    click.option("--image-size", help="Resample positions: 384 or 224x320 (height x width)."),
-    click.option("--patch-size", help="Resize the patches, as in FlexiViT: 8 or 8x16."),
-    click.option("--in-channels", type=int, help="Adapt to images of this many channels."),
-    click.option(
-        "--num-classes", type=int, help="A new head of zeros for this many classes; 0 removes it."
-    ),
-    click.option(
-        "--classes",
-        multiple=True,
-        help="Keep these classes of the head: 3,7,tabby (index or name). Quote a name that has "
-        "commas: '3,\"tench, Tinca tinca\"'. May be repeated.",
-    ),
-    dtype_option("Cast the weights."),
-    click.option(
-        "--allow",
-        multiple=True,
-        metavar="STEP",
-        help="Allow a step that the target needs; a refusal names those. May be repeated.",
-    ),
-)
-_FETCHING = (
-    click.option("--revision", help="Branch, tag or commit of a Hub repository."),
-    click.option("--token", help="For private and gated repositories; default: `hf auth login`."),
-    click.option("--cache-dir", type=click.Path(path_type=Path), help="Where downloads are kept."),
-    click.option("--offline", is_flag=True, help="Use the cache only, and no network."),
-)
-_QUIET = click.option(
-    "-q", "--quiet", is_flag=True, help="Print only the result, show no progress."
-)
-_REPORTING = (
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
-    _QUIET,
-)
-_JSON_LINES = (
-    click.option(
-        "--json",
-        "as_json",
-        is_flag=True,
-        help="Print a line of JSON for each image, or, with a directory, for what happens.",
-    ),
-    _QUIET,
-)
-
-
-def reading_options(command: Command) -> Command:
-    """Options on how to read a checkpoint."""
-    return apply_options(tuple(flag_of(*each) for each in _READING.items()), command)
-
-
-def reading_options_of(side: str) -> Callable[[Command], Command]:
-    """The same for one of two checkpoints, such as `--table-b` and `--table-against`."""
-    only = f"For {f'--{side}' if side == AGAINST else side.upper()} only."
-    options = tuple(flag_of(f"{flag}-{side}", one, help=only) for flag, one in _READING.items())
-    return lambda command: apply_options(options, command)
-
-
-def computing_option(command: Command) -> Command:
-    """`--dtype` of verbs that cast no weights: what quantised ones are computed in."""
-    return flag_of("--dtype", _COMPUTING, "dequantise")(command)
-
-
-def changing_options(command: Command) -> Command:
-    """Options on how to change the model."""
-    return apply_options(_CHANGING, command)
-
-
-def fetching_options(command: Command) -> Command:
-    """Options on how to get the checkpoint."""
-    return apply_options(_FETCHING, command)
-
-
-def reporting_options(command: Command) -> Command:
-    """Options on how to print the result."""
-    return apply_options(_REPORTING, command)
-
-
-def json_line_options(command: Command) -> Command:
-    """Options on how to print a result for each image."""
-    return apply_options(_JSON_LINES, command)
-
-
-def apply_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
-    """Decorate a command with options, which its help lists in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
-    """`--set FIELD=VALUE`, as the loading functions take it."""
-    parsed = {}
-    for setting in settings:
-        field, equals, value = setting.partition("=")
-        if not equals or not field or not value:
-            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
-        parsed[field.strip()] = value.strip()
-    return parsed
-
-
-def parse_classes(options: tuple[str, ...]) -> list[str] | None:
-    """`--classes`, as `vitconvert.convert` takes it: fields of CSV, where quotes keep commas."""
-    import csv
-
-    if not options:
-        return None
-    try:
-        rows = [next(csv.reader([text], skipinitialspace=True), []) for text in options]
-    except csv.Error as error:
-        raise click.BadParameter(f"{error}.", param_hint="--classes") from None
-    return [name.strip() for row in rows for name in row or [""]]
-
-
-def parse_reading(options: dict[str, Any], side: str | None = None) -> dict[str, Any]:
-    """The reading options, as `vitconvert.load_checkpoint` takes them.
-
-    Args:
-        options: What was given.
-        side: One of two checkpoints, of which the options of `reading_options_of` speak; they come
-            before those for both.
-    """
-    said = {name: options[name] for name in map(_name, _READING)}
-    for name, own in _said_of(side, options).items() if side else ():
-        said[name] = (*said[name], *own) if isinstance(own, tuple) else own or said[name]
-    said["overrides"] = parse_settings(said.pop("set"))
-    said["dequantise"] = options.get("dequantise")
-    said["cast_to"] = None if options.get("dtype") == "keep" else options.get("dtype")
-    if said["adapter"]:
-        from vitconvert.sources import locate
-
-        # As the model is, but for its revision and tower.
-        where = locate_options(options) | {"revision": None, "tower": None}
-        said["adapter"] = locate(said["adapter"], **where)
-    return said
-
-
-def checkpoint_against(options: dict[str, Any]) -> "Checkpoint":
-    """The checkpoint of `--against`, of which the options of `reading_options_of` alone speak."""
-    from vitconvert.api import load_checkpoint
-    from vitconvert.checkpoint.companions import hashed
-    from vitconvert.errors import VitConvertError
-    from vitconvert.sources import locate
-
-    said = {**options, **_said_of(AGAINST, options)}
-    try:
-        located = hashed(locate(options[AGAINST], **locate_options(said)))
-        return load_checkpoint(located, **parse_reading(said))
-    except VitConvertError as error:
-        if error.hint:
-            flags = rf"(?<![\w-])({'|'.join(_READING)})(?![\w-])"
-            error.hint = re.sub(flags, rf"\1-{AGAINST}", error.hint)
-        raise
-
-
-def require_against(options: dict[str, Any], why_not: str) -> None:
-    """Refuse options on how to read `--against` where no checkpoint is.
-
-    Raises:
-        UsageError: There are such options.
-    """
-    endings = (f"{name}_{AGAINST}" for name in _said_of(AGAINST, options))
-    refuse_given(endings, f"is about reading a checkpoint, and {why_not}")
-
-
-def _said_of(side: str, options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[f"{name}_{side}"] for name in map(_name, _READING)}
-
-
-def _name(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")
-
-
-def locate_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The fetching options, as `sources.locate` takes them."""
-    names = ("revision", "token", "cache_dir", "offline", "quiet")
-    return {**{name: options[name] for name in names}, "tower": options.get("tower")}
-
-
-def parse_dtype(name: str) -> "torch.dtype | None":
+def parse_dtype(name: str | None) -> "torch.dtype | None":
     """`--dtype`, as the loading functions take it; None keeps the dtype."""
     if name == "keep":  # without importing torch
         return None
     import torch
 
-    dtype: torch.dtype = getattr(torch, name)
+    dtype: torch.dtype = getattr(torch, str(name))
     return dtype

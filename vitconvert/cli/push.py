@@ -1,58 +1,59 @@
 """`vitconvert push DIR REPO`."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from vitconvert.cli.options import reporting_options
-from vitconvert.cli.report import print_json, push_report, tell
+from vitconvert.cli.options import Reporting, argument, flag
+from vitconvert.cli.report import line
 
 
-def command(name: str, help_text: str) -> click.Command:
-    """The command."""
+@dataclass(kw_only=True)
+class Push(Reporting):
+    """Publishes an output."""
 
-    @click.command(name, help=help_text)
-    @click.argument("directory", type=click.Path(path_type=Path))
-    @click.argument("repo")
-    @click.option("--private", is_flag=True, help="If the repository is created, make it private.")
-    @click.option("--create-pr", is_flag=True, help="Open a pull request instead of committing.")
-    @click.option("--revision", help="Branch to commit to; created if it does not exist.")
-    @click.option("-m", "--message", help="The commit message.")
-    @click.option("--token", help="A token that may write; default: `hf auth login`.")
-    @click.option("--dry-run", is_flag=True, help="Check and list the files, and send nothing.")
-    @click.option("--force", is_flag=True, help="Publish random weights too.")
-    @reporting_options
-    def push(**options: Any) -> int:
-        return _push(**options)
+    directory: Path = argument()
+    repo: str = argument()
+    private: bool = flag("If the repository is created, make it private.", default=False)
+    create_pr: bool = flag("Open a pull request instead of committing.", default=False)
+    revision: str | None = flag("Branch to commit to; created if it does not exist.")
+    message: str | None = flag("The commit message.", "-m")
+    token: str | None = flag("A token that may write; default: `hf auth login`.")
+    dry_run: bool = flag("Check and list the files, and send nothing.", default=False)
+    force: bool = flag("Publish random weights too.", default=False)
 
-    return push
+    def run(self) -> int:
+        from vitconvert.conversion.push import files_to_push, push, sizes
 
-
-def _push(
-    directory: Path,
-    repo: str,
-    *,
-    dry_run: bool,
-    as_json: bool,
-    quiet: bool,
-    force: bool,
-    **options: Any,
-) -> int:
-    from vitconvert.conversion.push import files_to_push, push, sizes
-
-    if dry_run:
-        files = sizes(files_to_push(directory, force=force))
-        if as_json:
-            print_json({"ok": True, "repo": repo, "dry_run": True, "files": files})
-        else:
-            tell(push_report(files, quiet=quiet))
+        if self.dry_run:
+            files = sizes(files_to_push(self.directory, force=self.force))
+            self.report(
+                lambda: {"repo": self.repo, "dry_run": True, "files": files},
+                short="\n".join(files),
+                long=lambda: [line("would send", _file(*one)) for one in files.items()],
+            )
+            return 0
+        pushed = push(
+            self.directory,
+            self.repo,
+            private=self.private,
+            create_pr=self.create_pr,
+            revision=self.revision,
+            message=self.message,
+            token=self.token,
+            quiet=self.quiet or self.as_json,
+            force=self.force,
+        )
+        self.report(
+            pushed.to_dict,
+            short=pushed.url,
+            long=lambda: [
+                *(line("file", _file(*one)) for one in pushed.files.items()),
+                line("pull request" if pushed.pull_request else "commit", pushed.url),
+                line("load it with", f"hf-hub:{pushed.repo}"),
+            ],
+        )
         return 0
-    pushed = push(directory, repo, quiet=quiet or as_json, force=force, **options)
-    if as_json:
-        print_json({"ok": True, **pushed.to_dict()})
-    elif quiet:
-        tell(pushed.url)
-    else:
-        tell(push_report(pushed.files, pushed))
-    return 0
+
+
+def _file(name: str, size: int) -> str:
+    return f"{size:,} bytes  {name}"

@@ -3,27 +3,15 @@
 import dataclasses
 import json
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitconvert.cli.options import (
-    Command,
-    apply_options,
-    given_options,
-    locate_options,
-    parse_dtype,
-    parse_reading,
-    refuse_given,
-)
-from vitconvert.cli.photographs import (
-    STDIN,
-    listed_on_stdin,
-    parse_preprocessing,
-    require_stdin,
-)
+from vitconvert.cli.images import STDIN, Computing
+from vitconvert.cli.options import flag, given_options, parse_dtype, refuse_given
 from vitconvert.cli.report import tell
 from vitconvert.cli.shard_progress import duration, in_shards, progress
 from vitconvert.errors import UsageError, printable
@@ -42,65 +30,63 @@ def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
-_SCALE = (
-    click.option(
-        "--shard-rows",
-        default=65536,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="Images of a Parquet file, at most; it also ends after about a minute.",
-    ),
-    click.option("--keep", multiple=True, metavar="COLUMN", help="A column that is kept."),
-    click.option("--image-column", help="The column of images in Parquet sources."),
-    click.option("--plan", is_flag=True, help="Only count images, and estimate time and size."),
-    click.option("--append", is_flag=True, help="Add images of other sources."),
-    click.option("--retry-failed", is_flag=True, help="Compute only images that failed."),
-    click.option("--only", metavar="K/N", help="Compute the K-th of N parts of the images."),
-    click.option("--max-errors", type=click.IntRange(min=0), help="End if more images fail."),
-    click.option("--check", metavar="DIR", help="Only prove that an output is whole."),
-    click.option(
-        "--engine",
-        metavar="local|ray",
-        callback=_engine,
-        default="local",
-        show_default=True,
-        help="This process, or workers of Ray.",
-    ),
-    click.option(
-        "--address",
-        metavar="HOST:PORT",
-        help="Of a cluster; default: $RAY_ADDRESS, the one of this machine, or a new one on it.",
-    ),
-    click.option("--workers", type=click.IntRange(min=1), help="How many; default: all that fit."),
-    click.option(
-        "--cpus-per-worker",
-        type=click.FloatRange(min=0),
-        default=1,
-        show_default=True,
-        help="Processors that Ray reserves, and threads if --threads says nothing.",
-    ),
-    click.option(
-        "--gpus-per-worker",
-        type=click.FloatRange(min=0),
-        default=0,
-        show_default=True,
-        help="GPUs that Ray reserves, for --device cuda.",
-    ),
-)
 _OF_SHARDS = (
     *("shard_rows", "store", "keep", "image_column"),
     *("plan", "append", "retry_failed", "only", "max_errors", "check"),
 )
 _OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
-GROUPS = {
-    "Any number of images, into a directory of Parquet files": _OF_SHARDS,
-    "Workers for that": ("engine", *_OF_RAY),
-}
+WORKERS = "Workers for that"
 
 
-def scale_options(command: Command) -> Command:
+@dataclass(kw_only=True)
+class Scaled(Computing):
     """Options of an output that is a directory."""
-    return apply_options(_SCALE, command)
+
+    heading = "Any number of images, into a directory of Parquet files"
+
+    output: str | None = None
+    force: bool = False
+    store: str = "float32"
+    shard_rows: int = flag(
+        "Images of a Parquet file, at most; it also ends after about a minute.",
+        default=65536,
+        type=click.IntRange(min=1),
+    )
+    keep: tuple[str, ...] = flag("A column that is kept.", default=(), metavar="COLUMN")
+    image_column: str | None = flag("The column of images in Parquet sources.")
+    plan: bool = flag("Only count images, and estimate time and size.", default=False)
+    append: bool = flag("Add images of other sources.", default=False)
+    retry_failed: bool = flag("Compute only images that failed.", default=False)
+    only: str | None = flag("Compute the K-th of N parts of the images.", metavar="K/N")
+    max_errors: int | None = flag("End if more images fail.", type=click.IntRange(min=0))
+    check: str | None = flag("Only prove that an output is whole.", metavar="DIR")
+    engine: str = flag(
+        "This process, or workers of Ray.",
+        default="local",
+        heading=WORKERS,
+        metavar="local|ray",
+        callback=_engine,
+    )
+    address: str | None = flag(
+        "Of a cluster; default: $RAY_ADDRESS, the one of this machine, or a new one on it.",
+        heading=WORKERS,
+        metavar="HOST:PORT",
+    )
+    workers: int | None = flag(
+        "How many; default: all that fit.", heading=WORKERS, type=click.IntRange(min=1)
+    )
+    cpus_per_worker: float = flag(
+        "Processors that Ray reserves, and threads if --threads says nothing.",
+        default=1,
+        heading=WORKERS,
+        type=click.FloatRange(min=0),
+    )
+    gpus_per_worker: float = flag(
+        "GPUs that Ray reserves, for --device cuda.",
+        default=0,
+        heading=WORKERS,
+        type=click.FloatRange(min=0),
+    )
 
 
 def is_directory(output: str, suffixes: tuple[str, ...]) -> bool:
@@ -125,21 +111,22 @@ def require_directory(output: str | None) -> None:
         )
 
 
-def report_check(options: dict[str, Any]) -> int:
+def report_check(options: Scaled) -> int:
     """Read an output whole, and say what is wrong with it.
 
     Raises:
         UsageError: Something else is asked for as well.
     """
-    others = (name for name in options if name not in ("check", "as_json", "quiet"))
+    every = (str(one.name) for one in click.get_current_context().command.params)
+    others = (name for name in every if name not in ("check", "as_json", "quiet"))
     refuse_given(others, "plays no part where --check reads what an output has")
     from vitconvert.embedding import require_package
 
     require_package("pyarrow")
     from vitconvert.embedding.shards import check
 
-    report = check(options["check"])
-    if options["as_json"]:
+    report = check(str(options.check))
+    if options.as_json:
         click.echo(json.dumps(report.to_dict()))
     else:
         images = report.rows + report.failed
@@ -150,19 +137,19 @@ def report_check(options: dict[str, Any]) -> int:
     return 0 if report.whole else 1
 
 
-def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
+def compute_shards(options: Scaled, computed: str, **task: Any) -> int:
     """Compute what the output lacks; 1 if images failed, or shards were given up."""
     from vitconvert.embedding import require_package
 
     require_package("pyarrow")
     _check_options(options)
     work, sources, how = _task(options, computed, **task), _sources(options), _how(options)
-    output = str(options["output"])
-    if options["plan"]:
-        return _plan(work, sources, how.store, as_json=options["as_json"])
+    output = str(options.output)
+    if options.plan:
+        return _plan(work, sources, how.store, as_json=options.as_json)
     from vitconvert.embedding.run import run
 
-    shown = progress(as_json=options["as_json"], quiet=options["quiet"])
+    shown = progress(as_json=options.as_json, quiet=options.quiet)
     kept = False
 
     def notify(event: "Event") -> None:
@@ -184,67 +171,65 @@ def compute_shards(options: dict[str, Any], computed: str, **task: Any) -> int:
     return 1 if finished.failed or finished.known_failed or finished.abandoned else 0
 
 
-def _check_options(options: dict[str, Any]) -> None:
+def _check_options(options: Scaled) -> None:
     for option in given_options(["force"]):
         raise UsageError(
             f"{option} replaces a file; a directory goes on where it was.",
-            evidence={"output": options["output"]},
+            evidence={"output": options.output},
             hint="remove the directory, or name another with -o.",
         )
-    for option in given_options(_OF_RAY) if options["engine"] != "ray" else ():
+    for option in given_options(_OF_RAY) if options.engine != "ray" else ():
         raise UsageError(f"{option} is for --engine ray.")
 
 
-def _task(options: dict[str, Any], computed: str, **task: Any) -> "Task":
+def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.api.inference import engines_for
     from vitconvert.checkpoint import ReadOptions
     from vitconvert.embedding.embedder import Task
 
     names = ("fast", "fast_preprocessing", "device", "batch_size", "threads")
-    fetching = locate_options(options)
-    fetching.pop("tower")
-    dtype = parse_dtype(options["dtype"])
-    told = None if options["quiet"] else partial(tell, err=True)
+    dtype = parse_dtype(options.dtype)
+    told = None if options.quiet else partial(tell, err=True)
     found = Task(
-        model=options["model"],
+        model=options.model,
         computed=computed,
-        fetching={**fetching, "quiet": True},
-        reading=ReadOptions.of(parse_reading(options)),
+        fetching={**options.fetching(), "quiet": True},
+        reading=ReadOptions.of(options.reading()),
         dtype=dtype,
         engine=engines_for(
-            options["runtime"], told, fast=options["fast"], dtype=dtype, device=options["device"]
+            options.runtime, told, fast=options.fast, dtype=dtype, device=options.device
         ),
-        **{name: options[name] for name in names},
+        **{name: getattr(options, name) for name in names},
         **task,
     )
-    stated = parse_preprocessing(options, found.checkpoint)
+    stated = options.preprocessing(found.checkpoint)
     return dataclasses.replace(found, preprocessing=stated) if stated else found
 
 
-def _sources(options: dict[str, Any]) -> "Sources":
+def _sources(options: Scaled) -> "Sources":
     from vitconvert.embedding.sources import Sources
 
-    require_stdin(options)
-    given = options["images"]
+    options.require_stdin()
+    given = options.images
     return Sources(
         given=given,
-        listed=listed_on_stdin(options) if STDIN in given else (),
-        recursive=options["recursive"],
-        keep=options["keep"],
-        image_column=options["image_column"],
+        listed=options.listed_on_stdin() if STDIN in given else (),
+        recursive=options.recursive,
+        keep=options.keep,
+        image_column=options.image_column,
     )
 
 
-def _how(options: dict[str, Any]) -> "RunOptions":
+def _how(options: Scaled) -> "RunOptions":
     from vitconvert.embedding.options import RunOptions
 
     names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(
-        **{name: options[name] for name in names},
-        store=options.get("store", "float32"),
-        only=_only(options["only"]),
-        cpus_per_worker=options["cpus_per_worker"],
-        gpus_per_worker=options["gpus_per_worker"],
+        **{name: getattr(options, name) for name in names},
+        store=options.store,
+        only=_only(options.only),
+        cpus_per_worker=options.cpus_per_worker,
+        gpus_per_worker=options.gpus_per_worker,
     )
 
 

@@ -2,59 +2,52 @@
 
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import click
+
+Shown = Callable[[click.Parameter, object], object]
 
 
 def command_line() -> str:
     """The command as it is recorded, without token and local directories: it may be published."""
-    return _typed(_publishable)
+    from vitconvert.errors import printable
+    from vitconvert.sources.references import published
+
+    def shown(parameter: click.Parameter, value: object) -> object:
+        if isinstance(value, bool):
+            return value
+        if parameter.name == "token":
+            return "..."
+        places = isinstance(parameter, click.Argument) or parameter.name in ("images", "adapter")
+        public = published if places else printable
+        if isinstance(value, tuple):
+            return [public(str(one)) for one in value]
+        return public(value.name if isinstance(value, Path) else str(value))
+
+    return _typed(shown)
 
 
-def typed_again(**instead: Any) -> str:
+def typed_again(**instead: object) -> str:
     """The command of this run, with other values for some options."""
     return _typed(lambda parameter, value: "..." if parameter.name == "token" else value, instead)
 
 
-def _typed(
-    shown: Callable[[click.Parameter, Any], Any], instead: Mapping[str, Any] = MappingProxyType({})
-) -> str:
+def _typed(shown: Shown, instead: Mapping[str, object] = MappingProxyType({})) -> str:
     context = click.get_current_context()
     words = ["vitconvert", str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
         typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if typed or name in instead:
-            words += _as_typed(parameter, shown(parameter, instead.get(name, context.params[name])))
+        if not typed and name not in instead:
+            continue
+        value = shown(parameter, instead.get(name, context.params[name]))
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif isinstance(value, bool):
+            words.append((parameter.opts if value else parameter.secondary_opts)[0])
+        else:
+            for each in value if isinstance(value, list | tuple) else [value]:
+                words += [parameter.opts[0], str(each)]
     return shlex.join(words)
-
-
-def _as_typed(parameter: click.Parameter, value: Any) -> list[str]:
-    """The words of an option or an argument on the command line."""
-    if isinstance(parameter, click.Argument):
-        return [str(value)]
-    if value is True or value is False:
-        return [(parameter.opts if value else parameter.secondary_opts)[0]]
-    values = value if parameter.multiple else [value]
-    return [word for each in values for word in (parameter.opts[0], str(each))]
-
-
-def _publishable(parameter: click.Parameter, value: Any) -> Any:
-    from vitconvert.errors import printable
-    from vitconvert.sources.references import published
-
-    if isinstance(parameter, click.Argument):
-        return published(value)
-    if isinstance(value, bool):
-        return value
-    if parameter.name == "images":
-        return [published(each) for each in value]
-    if parameter.multiple:
-        return [printable(str(each)) for each in value]
-    if isinstance(parameter.type, click.Path):
-        return printable(value.name)
-    if parameter.name == "adapter":
-        return published(value)
-    return "..." if parameter.name == "token" else printable(str(value))

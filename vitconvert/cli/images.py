@@ -1,0 +1,208 @@
+"""What `predict`, `embed` and `attention` share."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+from vitconvert.cli.options import (
+    DTYPES,
+    FILE,
+    Reading,
+    Reporting,
+    argument,
+    flag,
+    parse_dtype,
+    refuse_given,
+)
+from vitconvert.cli.report import tell
+
+if TYPE_CHECKING:
+    from vitconvert.checkpoint import Checkpoint
+    from vitconvert.errors import VitConvertError
+    from vitconvert.preprocessing import Preprocessing
+
+    class _Answer(Protocol):
+        """What is found of an image, or why nothing is."""
+
+        @property
+        def error(self) -> VitConvertError | None: ...
+
+    Result = TypeVar("Result", bound=_Answer)
+
+STDIN = "-"
+ABOUT_IMAGES = """
+
+IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list of paths on stdin.
+"""
+
+
+@dataclass(kw_only=True)
+class Images(Reading):
+    """Options on images, and what is done with each."""
+
+    heading = "Images"
+
+    model: str = argument()
+    images: tuple[str, ...] = argument()
+    recursive: bool = flag("Search subfolders too.", "-r", default=False)
+    null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
+    device: str = flag("Where to compute.", default="cpu", heading="Computing")
+    mean: str | None = flag("Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41.", metavar="NUMBERS")
+    std: str | None = flag("Likewise, their standard deviation.", metavar="NUMBERS")
+    crop: float | None = flag(
+        "The share of the resized image that is kept, such as 0.875.",
+        type=click.FloatRange(0, 1, min_open=True),
+    )
+    preprocessor: Path | None = flag(
+        "A preprocessor_config.json, or timm's config.json, to be used for the images.", type=FILE
+    )
+    as_json: bool = flag(
+        "Print a line of JSON for each image, or, with a directory, for what happens.",
+        "--json",
+        default=False,
+        heading=Reporting.heading,
+    )
+    failed: int = 0  # images, so far
+
+    @property
+    def exit_code(self) -> int:
+        """1 if an image failed, else 0."""
+        return 1 if self.failed else 0
+
+    def load_checkpoint(self) -> "Checkpoint":
+        """The checkpoint that MODEL names; what is doubtful about it is printed."""
+        from vitconvert.api import load_checkpoint
+
+        checkpoint = load_checkpoint(self.located(self.model), **self.reading())
+        if not self.quiet:
+            for doubt in checkpoint.doubts:
+                tell(f"note: {doubt}", err=True)
+        return checkpoint
+
+    def preprocessing(self, checkpoint: "Callable[[], Checkpoint]") -> "Preprocessing | None":
+        """What the options say of images, which is printed on stderr; None if they say nothing."""
+        from vitconvert.inference.stating import StatedPixels
+
+        def numbers(text: str | None, flag: str) -> list[float] | None:
+            try:
+                return None if text is None else [float(number) for number in text.split(",")]
+            except ValueError:
+                wanted = "is no number, nor several with commas between them."
+                raise click.BadParameter(f"{text!r} {wanted}", param_hint=flag) from None
+
+        stated = StatedPixels(
+            mean=numbers(self.mean, "--mean"),
+            std=numbers(self.std, "--std"),
+            crop=self.crop,
+            preprocessor=self.preprocessor,
+        )
+        if not stated:
+            return None
+        known = checkpoint()
+        found = stated.applied_to(known.preprocessing, known.config)
+        if not self.quiet:
+            tell(f"preprocessing: {found.origin}", err=True)
+        return found
+
+    def named_images(self) -> Iterator[str]:
+        """IMAGES, where `-` is replaced by the paths on stdin."""
+        self.require_stdin()
+        for image in self.images:
+            if image == STDIN:
+                yield from self.listed_on_stdin()
+            else:
+                yield image
+
+    def require_stdin(self) -> None:
+        """Refuse `--null` where no paths are read from stdin."""
+        if STDIN not in self.images:
+            refuse_given(["null"], "is about paths on stdin, which IMAGES do not name by -")
+
+    def listed_on_stdin(self) -> Iterator[str]:
+        """The paths on stdin."""
+        typed = sys.stdin.buffer
+        lines = typed.read().split(b"\0") if self.null else (line.rstrip(b"\r\n") for line in typed)
+        yield from map(os.fsdecode, filter(None, lines))
+
+    def reported(self, results: "Iterable[Result]", *, printing: bool) -> "Iterator[Result]":
+        """Pass results on as they come, and report progress and failures on stderr.
+
+        There is no progress bar if results are printed on the same terminal.
+        """
+        if sys.stderr.isatty() and not self.quiet and not (printing and sys.stdout.isatty()):
+            from tqdm import tqdm
+
+            from vitconvert.preprocessing.finding import find_images
+
+            total = None
+            if STDIN not in self.images:
+                total = sum(1 for _ in find_images(self.images, recursive=self.recursive))
+            results = tqdm(results, total=total, unit="image", leave=False)
+        for result in results:
+            if result.error:
+                self.failed += 1
+                click.echo(str(result.error), err=True)
+            yield result
+
+
+@dataclass(kw_only=True)
+class Computing(Images):
+    """Options on how a model computes."""
+
+    heading = "Computing"
+
+    model: str = argument(required=False)  # `--check` needs neither
+    images: tuple[str, ...] = argument(required=False)
+    dtype: str = flag(
+        "Compute in it: bfloat16 is faster if the processor has it, but less precise.",
+        default="keep",
+        type=DTYPES,
+    )
+    batch_size: int = flag(
+        "How many images to compute at once.", default=8, type=click.IntRange(min=1)
+    )
+    threads: int | None = flag(
+        "How many decode images, and how many torch takes; default: all processors.",
+        type=click.IntRange(min=1, max=4096),
+    )
+    runtime: str = flag(
+        "torch; onnxruntime or openvino, for which the model is exported once, checked and kept; "
+        "or auto: what was measured to be the fastest here.",
+        default="torch",
+    )
+    fast: bool = flag("Faster arithmetic, equal within rounding.", "--fast/--no-fast", default=True)
+    fast_preprocessing: bool = flag(
+        "Read large images faster: pixels are close to the project's own, but not equal.",
+        default=False,
+        heading=Images.heading,
+    )
+
+    def require_arguments(self) -> None:
+        """Refuse a call without MODEL or IMAGES.
+
+        Raises:
+            UsageError: Of click.
+        """
+        for name in ("model", "images"):
+            if not getattr(self, name):
+                raise click.UsageError(f"Missing argument '{name.upper()}'.")
+
+    def computing(self, checkpoint: "Checkpoint") -> dict[str, Any]:
+        """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        names = ("batch_size", "recursive", "fast", "fast_preprocessing")
+        return {
+            **{name: getattr(self, name) for name in (*names, "device", "threads", "runtime")},
+            "tell": None if self.quiet else partial(tell, err=True),
+            "dtype": parse_dtype(self.dtype),
+            "preprocessing": self.preprocessing(lambda: checkpoint),
+        }
