@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from vitconvert.cli.options import (
     Reading,
     argument,
     flag,
+    flags_of,
     output_flag,
     parse_dtype,
     refuse_given,
@@ -27,6 +28,7 @@ from vitconvert.cli.report import (
     source_line,
 )
 from vitconvert.cli.typed_command import command_line, typed_again
+from vitconvert.conversion.options import WriteOptions
 from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
@@ -60,27 +62,8 @@ class Convert(Reading):
         type=click.Path(path_type=Path, exists=True),
     )
     scan: bool = flag("For big_vision: all blocks stacked in one array.", default=False)
-    image_size: str | None = flag("Resample positions: 384 or 224x320 (height x width).")
-    patch_size: str | None = flag("Resize the patches, as in FlexiViT: 8 or 8x16.")
-    in_channels: int | None = flag("Adapt to images of this many channels.")
-    num_classes: int | None = flag("A new head of zeros for this many classes; 0 removes it.")
-    classes: tuple[str, ...] = flag(
-        "Keep these classes of the head: 3,7,tabby (index or name). Quote a name that has commas: "
-        "'3,\"tench, Tinca tinca\"'. May be repeated.",
-        default=(),
-    )
+    write: Mapping[str, Any] = flags_of(WriteOptions)
     dtype: str = flag("Cast the weights.", default="keep", type=DTYPES)
-    allow: tuple[str, ...] = flag(
-        "Allow a step that the target needs; a refusal names those. May be repeated.",
-        default=(),
-        metavar="STEP",
-    )
-    image_only: bool = flag(
-        "Leave the text tower behind, where the target has a place for both.", default=False
-    )
-    max_shard_size: str | None = flag(
-        "Split safetensors into files of at most this size, such as 5GB."
-    )
     verify: bool = flag("Compare logits; on by default.", "--verify/--no-verify", default=True)
     dry_run: bool = flag("Say what would be done, and write nothing.", default=False)
     verbose: bool = flag(
@@ -103,16 +86,12 @@ class Convert(Reading):
             to = "big_vision_scan"
         place = self.output or Path(_default_name(self.model, to))
         check_output(place, overwrite=self.force)
-        names = (
-            *("image_size", "patch_size", "in_channels", "num_classes", "allow"),
-            *("image_only", "max_shard_size"),
-        )
         options: dict[str, Any] = {
             **self.reading(),
-            **{name: getattr(self, name) for name in names},
+            **self.write,
             "to": to,
             "output": place,
-            "classes": parse_classes(self.classes),
+            "classes": parse_classes(self.write["classes"]),
             "dtype": parse_dtype(self.dtype),
         }
         from vitconvert.tables.dialects import is_of

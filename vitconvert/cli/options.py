@@ -163,10 +163,11 @@ class VerbCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List them; `--help`, which is in no group, comes last."""
-        groups = [(heading, list(group)) for heading, group in self.groups.items() if group]
-        groups[-1][1].extend(one for one in self.get_params(ctx) if one not in self.params)
-        for heading, group in groups:
-            if records := [record for one in group if (record := one.get_help_record(ctx))]:
+        groups = {heading: [*group] for heading, group in self.groups.items()}
+        [*groups.values()][-1] += [one for one in self.get_params(ctx) if one not in self.params]
+        for heading, group in groups.items():
+            options = [one for one in group if isinstance(one, click.Option)]
+            if records := [record for one in options if (record := one.get_help_record(ctx))]:
                 with formatter.section(heading):
                     formatter.write_dl(records)
 
