@@ -40,10 +40,10 @@ from vitconvert.sources.answers import (
     shown,
 )
 from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
-from vitconvert.sources.hub_ranges import WORTHWHILE, fetch_part, kept_part
+from vitconvert.sources.hub_ranges import fetch_part, kept_part
 from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, beside
 from vitconvert.sources.references import HubRepo
-from vitconvert.sources.transfer import BrokenOff, NoRanges, Wanted, mismatch, receive
+from vitconvert.sources.transfer import Wanted, mismatch, receive
 from vitconvert.sources.transport import (
     describe,
     get,
@@ -119,7 +119,6 @@ def locate_repo(reference: str, hub: HubRepo, name: str | None, fetching: Fetchi
         name=name,
         repo=hub.repo,
         revision=files.commit,
-        url=None,
         sha256=sha256,
         verified=tuple(verified),
         fetched=files.fetched,
@@ -250,18 +249,7 @@ class _Repository:
             if not blob.is_file():
                 blob.parent.mkdir(parents=True, exist_ok=True)
                 part = blob.with_name(f"{blob.name}.part")
-                try:
-                    receive(wanted, part, quiet=self.fetching.quiet)
-                except BrokenOff as error:
-                    raise SourceError(
-                        f"The download of {name} broke off.",
-                        evidence={
-                            "repository": self.name,
-                            "received": f"{error.received} bytes",
-                            "cause": error,
-                        },
-                        hint="run again: it goes on where it stopped.",
-                    ) from error
+                receive(wanted, part, cache=self.cache, quiet=self.fetching.quiet)
                 part.replace(blob)
             pointer.parent.mkdir(parents=True, exist_ok=True)
             pointer.unlink(missing_ok=True)  # a link whose blob was removed
@@ -300,43 +288,23 @@ def _from_hub(repo: _Repository, file: str | None) -> _Files:
         paths = repo.download(listing, others)
         # Of a directory the file to open comes last: where it is here, all of it is.
         shards = [weights, *parts(weights, listing.files)]
-    fetched = None
-    if found := _part(repo, listing, weights, shards, paths):
-        paths[weights], fetched = found
+    tower = None
+    wanted = {name: repo.wanted(listing, name) for name in shards}
+    if not all(
+        repo.blob(one.hash).is_file() or repo.pointer(listing.commit, name).is_file()
+        for name, one in wanted.items()
+    ):  # otherwise all of it is here, and its hashes were checked
+        place, config = repo.parts(listing.commit), _config_among(paths)
+        tower = fetch_part(wanted, weights, paths.get(weights), config, repo.fetching, place)
+    if tower is not None:
+        paths[weights], fetched = tower
     else:
+        fetched = None
         tokenizing = tokenizer(weights, listing.files, _config_among(paths))
         paths |= repo.download(listing, [*shards, *tokenizing])
     return _Files(
         commit=listing.commit, hashes=hashes, weights=weights, paths=paths, fetched=fetched
     )
-
-
-def _part(
-    repo: _Repository,
-    listing: Listing,
-    weights: str,
-    shards: list[str],
-    paths: Mapping[str, Path],
-) -> tuple[Path, Fetched] | None:
-    """The headers and the tower of a large repository; None where all of it is to be read."""
-    of_shards = {name: repo.wanted(listing, name) for name in shards}
-    if all(
-        repo.blob(wanted.hash).is_file() or repo.pointer(listing.commit, name).is_file()
-        for name, wanted in of_shards.items()
-    ):
-        return None  # all of it is here, and its hashes were checked
-    sizes = [wanted.size for wanted in of_shards.values()]
-    if None in sizes or not all(name.endswith(".safetensors") for name in shards):
-        return None
-    if sum(size or 0 for size in sizes) < WORTHWHILE and not repo.fetching.headers_only:
-        return None
-    config, store = _config_among(paths), repo.parts(listing.commit)
-    if found := kept_part(weights, config, repo.fetching, store):
-        return found
-    try:
-        return fetch_part(of_shards, weights, paths.get(weights), config, repo.fetching, store)
-    except NoRanges:
-        return None
 
 
 def _config_among(paths: Mapping[str, Path]) -> Mapping[str, object]:

@@ -16,7 +16,7 @@ from vitconvert.errors import AmbiguousDialect, VitConvertError
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER
 from vitconvert.formats import Container, open_container
 from vitconvert.sources.located import Fetched, Fetching
-from vitconvert.sources.transfer import Wanted, receive_range
+from vitconvert.sources.transfer import NoRanges, Wanted, receive_range
 from vitconvert.tables.parts import Header, Part
 from vitconvert.tables.towers import find_part
 
@@ -38,7 +38,7 @@ def fetch_part(
     """Fetch the headers of a repository's files, and the tensors of its tower.
 
     Args:
-        files: Name of each safetensors file -> where it is; sizes are known.
+        files: Name of each safetensors file -> where it is.
         weights: The name of the one to open, which may be an index of them.
         index: That index, if it is one.
         config: The repository's `config.json`.
@@ -49,12 +49,18 @@ def fetch_part(
         What to open, and what was fetched; None if the whole is to be read.
 
     Raises:
-        NoRanges: The server sends whole files only.
         AmbiguousDialect: There are several towers: it is asked before anything large is moved.
         SourceError: The server refuses, or sends something else than was asked for.
     """
+    sizes = [wanted.size for wanted in files.values() if wanted.size is not None]
+    if len(sizes) < len(files) or not all(name.endswith(".safetensors") for name in files):
+        return None
+    if sum(sizes) < WORTHWHILE and not fetching.headers_only:
+        return None
+    if found := kept_part(weights, config, fetching, store):
+        return found
     store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=store, prefix=_DRAFT) as draft:
+    with suppress(NoRanges), tempfile.TemporaryDirectory(dir=store, prefix=_DRAFT) as draft:
         folder = Path(draft)
         moved = sum(_fetch_header(wanted, folder / name) for name, wanted in files.items())
         if index is not None:
@@ -71,8 +77,8 @@ def fetch_part(
             with suppress(OSError):  # another process was first
                 folder.rename(place)
                 folder.mkdir()  # for the context that removes it
-    total = sum(wanted.size or 0 for wanted in files.values())
-    return place / weights, Fetched(tower=tower, moved=moved, total=total)
+        return place / weights, Fetched(tower=tower, moved=moved, total=sum(sizes))
+    return None  # the server sends whole files only
 
 
 def kept_part(

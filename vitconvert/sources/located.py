@@ -98,15 +98,15 @@ class Located:
 
     reference: str
     weights: Path | None
-    config: Path | None
-    preprocessor: Path | None
-    own: Path | None
-    name: str | None
-    repo: str | None
-    revision: str | None
-    url: str | None
-    sha256: Mapping[str, str]
-    verified: tuple[str, ...]
+    config: Path | None = None
+    preprocessor: Path | None = None
+    own: Path | None = None
+    name: str | None = None
+    repo: str | None = None
+    revision: str | None = None
+    url: str | None = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    verified: tuple[str, ...] = ()
     fetched: Fetched | None = None
     adapter: Path | None = None
     random: bool = False
@@ -152,35 +152,24 @@ class Companions(TypedDict):
 
 def beside(directory: Path) -> Companions:
     """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
+
+    def first(*names: str) -> Path | None:
+        paths = (directory / name for name in names)
+        return next(
+            (path for path in paths if path.exists()), None
+        )  # what is no file is refused later
+
+    # task.json is KerasHub's where the tensors that it is about are there.
+    has_task = any((directory / name).exists() for name in JOINED.values())
     return {
-        "config": _first(directory, (TASK, *CONFIGS) if _has_task(directory) else CONFIGS),
-        "preprocessor": _first(directory, PREPROCESSORS),
-        "own": _first(directory, (OWN,)),
-        "adapter": _first(directory, (ADAPTER,)),
+        "config": first(*(TASK,) * has_task, *CONFIGS),
+        "preprocessor": first(*PREPROCESSORS),
+        "own": first(OWN),
+        "adapter": first(ADAPTER),
     }
-
-
-def _has_task(directory: Path) -> bool:
-    """Whether `task.json` is KerasHub's: the tensors that it is about are beside it."""
-    return any((directory / name).exists() for name in JOINED.values())
-
-
-def _first(directory: Path, names: tuple[str, ...]) -> Path | None:
-    paths = (directory / name for name in names)
-    return next((path for path in paths if path.exists()), None)  # reading what is no file says so
 
 
 def locate_path(reference: str, path: Path) -> Located:
     """What lies at a path: a directory as it is, a file with what is beside it."""
-    return Located(
-        reference=reference,
-        weights=path,
-        **beside(path if path.is_dir() else path.parent),
-        random=False,
-        name=None,
-        repo=None,
-        revision=None,
-        url=None,
-        sha256={},
-        verified=(),
-    )
+    directory = path if path.is_dir() else path.parent
+    return Located(reference=reference, weights=path, **beside(directory))

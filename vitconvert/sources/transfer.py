@@ -35,7 +35,7 @@ from vitconvert.sources.answers import (
     read_strong_etag,
     shown,
 )
-from vitconvert.sources.transport import get, transport_errors
+from vitconvert.sources.transport import get, is_unreachable, offline_error, transport_errors
 
 if TYPE_CHECKING:
     from httpx2 import Response
@@ -94,20 +94,6 @@ class Received:
     headers: Mapping[str, str]
 
 
-class BrokenOff(Exception):
-    """The connection ended before the file did, in every attempt.
-
-    Attributes:
-        cause: The error of the last attempt.
-        received: Bytes that are there, and kept.
-    """
-
-    def __init__(self, cause: Exception, received: int) -> None:
-        self.cause = cause
-        self.received = received
-        super().__init__(str(cause) or type(cause).__name__)
-
-
 class NoRanges(Exception):
     """The server sends whole files only."""
 
@@ -124,13 +110,14 @@ class _Begun(NamedTuple):
     etag: str
 
 
-def receive(wanted: Wanted, part: Path, *, quiet: bool) -> Received:
-    """Get the whole file to `part`, and compare it with what is published of it.
+def receive(wanted: Wanted, part: Path, *, cache: Path, quiet: bool) -> Received:
+    """Get the whole file to `part` in a cache, and compare it with what is published of it.
 
     Raises:
-        SourceError: The server refuses, or contradicts itself or what is published.
+        SourceError: The server refuses, or contradicts itself or what is published, or the
+            connection does not hold; what has arrived is kept.
+        OfflineError: There was none.
         IntegrityError: The file is not the one that was published; it is not kept.
-        BrokenOff: The connection does not hold; what has arrived is kept.
     """
     failures: tuple[type[Exception], ...] = (_Incomplete, *transport_errors())
     note = _note(part)
@@ -150,7 +137,18 @@ def receive(wanted: Wanted, part: Path, *, quiet: bool) -> Received:
             found = received.hash[: len(wanted.hash)]
             raise mismatch(None, wanted.name, wanted.kind, published=wanted.hash, found=found)
         cause = _Incomplete("the server goes on with another file than the one that it began")
-    raise BrokenOff(cause, part.stat().st_size if part.is_file() else 0) from cause
+    size = part.stat().st_size if part.is_file() else 0
+    if not size and is_unreachable(cause):
+        raise offline_error(wanted.url, asked=False, cache=cache, cause=cause) from cause
+    raise SourceError(
+        f"The download of {wanted.name} broke off.",
+        evidence={
+            "address": wanted.url,
+            "received": f"{size} bytes",
+            "cause": str(cause) or type(cause).__name__,
+        },
+        hint="run again: it goes on where it stopped.",
+    ) from cause
 
 
 def _note(part: Path) -> Path:

@@ -30,6 +30,7 @@ from vitconvert.sources.transport import (
 
 if TYPE_CHECKING:
     from httpx2 import Request, Response, SyncByteStream
+    from huggingface_hub.errors import HfHubHTTPError
 
 _TIMEOUT_SECONDS = 300  # without a byte: a storage takes its time over gigabytes
 _MOST_ALIKE = 100  # requests to one address: a page of a listing has a thousand files
@@ -101,14 +102,12 @@ def _misunderstood(repo: str, error: Exception) -> UploadError:
     )
 
 
-def _refused(repo: str, revision: str | None, error: Exception) -> UploadError:
+def _refused(repo: str, revision: str | None, error: "HfHubHTTPError") -> UploadError:
     from huggingface_hub import errors
 
-    response = getattr(error, "response", None)
-    code = getattr(response, "status_code", None)
-    evidence = {"answer": f"{code} {getattr(response, 'reason_phrase', '')}"}
-    if message := getattr(error, "server_message", None):
-        evidence["reason"] = message
+    code, evidence = error.response.status_code, describe(error.response)
+    if error.server_message:
+        evidence["reason"] = error.server_message
     hint: str | None
     if isinstance(error, errors.RevisionNotFoundError):
         fact, hint = f"{repo} has no revision {revision}.", None

@@ -20,8 +20,8 @@ from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import is_relative_name
 from vitconvert.sources.located import Fetching, Located, beside
 from vitconvert.sources.references import publishes_sha256_in_name
-from vitconvert.sources.transfer import BrokenOff, Wanted, mismatch, receive
-from vitconvert.sources.transport import describe, is_unreachable, offline_error, require_https
+from vitconvert.sources.transfer import Wanted, mismatch, receive
+from vitconvert.sources.transport import describe, offline_error, require_https
 from vitconvert.version import LIBRARY, VERSION
 
 if TYPE_CHECKING:
@@ -66,8 +66,6 @@ def locate_address(reference: str, url: str, name: str | None, fetching: Fetchin
         weights=target,
         **beside(folder),
         name=name,
-        repo=None,
-        revision=None,
         url=url,
         sha256={target.name: found},
         verified=(target.name,) if verified else (),
@@ -101,16 +99,7 @@ def _download(url: str, target: Path, *, cache: Path, quiet: bool) -> None:
         hash=digits[1] if digits else "",
     )
     part = target.with_name(f"{target.name}.part")
-    try:
-        received = receive(wanted, part, quiet=quiet)
-    except BrokenOff as error:
-        if not error.received and is_unreachable(error.cause):
-            raise offline_error(url, asked=False, cache=cache, cause=error) from error
-        raise SourceError(
-            "The download broke off.",
-            evidence={"address": url, "received": f"{error.received} bytes", "cause": error},
-            hint="run again: it goes on where it stopped.",
-        ) from error
+    received = receive(wanted, part, cache=cache, quiet=quiet)
     md5 = _GOOGLE_MD5.search(received.headers.get("x-goog-hash", ""))
     if md5 is not None:
         with part.open("rb") as file:
