@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -120,14 +121,6 @@ def test_private(hub, run, output):
     assert run("push", output, "me/vit", "--private").code == 0
     assert hub.private == {"me/vit"}
     assert run("push", output, "me/vit", "--private").code == 0
-    code, _, err = run("push", output, "they/vit", "--private")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  they/vit is there already, and public.\n"
-        "  hint: leave out --private, or make it private on its page.\n"
-    )
-    assert len(hub.commits["they/vit"]) == 1
 
 
 def test_a_pull_request_to_a_repository_of_somebody_else(hub, run, output):
@@ -146,56 +139,96 @@ def test_a_branch_is_made_where_there_is_none(hub, run, output):
     assert hub.commits["they/vit"][hub.branches["they/vit"]["main"]] == {"config.json": b"{}"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (
-            ["--create-pr", "--revision", "half"],
-            2,
-            "error: usage\n"
-            "  A pull request is to main: --create-pr and --revision exclude each other.\n",
-        ),
-        (
-            ["--token", "hf_other"],
-            1,
-            "error: upload-failed\n"
-            "  The Hub does not know this token.\n"
-            "  answer  401 Unauthorized\n"
-            "  reason  Invalid credentials in Authorization header\n"
-            "  hint: https://huggingface.co/settings/tokens lists yours.\n",
-        ),
-    ],
-    ids=["two places", "another token"],
+def _data_set(hub, output):
+    """The Hub's answer to creating it is a conflict, and there is no model of this name."""
+    hub.push("me/data", {})
+    hub.on_request = lambda method, path: hub.commits.pop("me/data", None) if "/pre" in path else 0
+
+
+NO_RIGHT = (
+    "  This token may not write to {repo}.\n"
+    "  answer  403 Forbidden\n"
+    "{reason}"
+    "  hint: it needs the right to write; --create-pr proposes the files instead.\n"
 )
-def test_error_arguments(arguments, code, message, hub, run, output):
-    answer = run("push", output, "me/vit", *arguments)
-    assert (answer.code, answer.err) == (code, message)
-    assert "me/vit" not in hub.commits
-
-
-def test_error_no_token(hub, run, output, monkeypatch):
-    monkeypatch.delenv("HF_TOKEN")
-    code, _, err = run("push", output, "me/vit")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
+REFUSALS = {
+    "another token": (
+        lambda hub, output: None,
+        ["me/vit", "--token", "hf_other"],
+        "  The Hub does not know this token.\n"
+        "  answer  401 Unauthorized\n"
+        "  reason  Invalid credentials in Authorization header\n"
+        "  hint: https://huggingface.co/settings/tokens lists yours.\n",
+    ),
+    "no token": (
+        lambda hub, output: os.environ.pop("HF_TOKEN"),
+        ["me/vit"],
         "  The Hub takes no files without a token.\n"
-        "  hint: pass --token, or run `hf auth login`; --dry-run only lists the files.\n"
+        "  hint: pass --token, or run `hf auth login`; --dry-run only lists the files.\n",
+    ),
+    "a public repository": (
+        lambda hub, output: None,
+        ["they/vit", "--private"],
+        "  they/vit is there already, and public.\n"
+        "  hint: leave out --private, or make it private on its page.\n",
+    ),
+    "a repository of somebody else": (
+        lambda hub, output: hub.read_only.add("they/vit"),
+        ["they/vit"],
+        NO_RIGHT.format(repo="they/vit", reason="  reason  You don't have the rights\n"),
+    ),
+    "a data set of this name": (
+        _data_set,
+        ["me/data"],
+        "  The Hub has no model repository me/data that this token may write to.\n"
+        "  answer  401 Unauthorized\n"
+        "  hint: a data set or space of the same name is another repository.\n",
+    ),
+    "a name that cannot be": (
+        lambda hub, output: None,
+        ["me/vit/small"],
+        "  me/vit/small cannot be the name of a Hub repository.\n"
+        "  hint: letters, digits, '-', '_' and '.', as in ORG/REPO\n",
+    ),
+    "a server that fails": (
+        lambda hub, output: hub.faults.status.update({"/commit/": [500]}),
+        ["me/vit", "-q"],
+        "  The Hub refuses the upload to me/vit.\n"
+        "  answer  500 Internal Server Error\n"
+        "  hint: run again later: what has arrived is not sent twice.\n",
+    ),
+    "a storage that fails": (
+        lambda hub, output: hub.faults.status.update({"/lfs/": [403] * 9}),
+        ["me/vit", "-q"],
+        NO_RIGHT.format(repo="me/vit", reason=""),
+    ),
+    "a card that the Hub does not take": (
+        lambda hub, output: (output / "README.md").write_text("# No metadata\n"),
+        ["me/vit"],
+        "  The Hub does not take this as a commit to me/vit.\n"
+        "  Invalid metadata in README.md.\n"
+        "  - no metadata\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_error_refusals(refusal, hub, run, output):
+    prepare, arguments, message = REFUSALS[refusal]
+    prepare(hub, output)
+    code, _, err = run("push", output, *arguments)
+    assert (code, err) == (1, f"error: upload-failed\n{message}")
+    assert not [name for name in hub.messages if name]
+
+
+def test_error_two_places(hub, run, output):
+    code, _, err = run("push", output, "me/vit", "--create-pr", "--revision", "half")
+    assert (code, err) == (
+        2,
+        "error: usage\n"
+        "  A pull request is to main: --create-pr and --revision exclude each other.\n",
     )
     assert hub.requests == []
-
-
-def test_error_a_repository_of_somebody_else(hub, run, output):
-    hub.read_only.add("they/vit")
-    code, _, err = run("push", output, "they/vit")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  This token may not write to they/vit.\n"
-        "  answer  403 Forbidden\n"
-        "  reason  You don't have the rights\n"
-        "  hint: it needs the right to write; --create-pr proposes the files instead.\n"
-    )
 
 
 def test_error_files_that_a_gitignore_names(hub, run, output):
@@ -214,48 +247,12 @@ def test_error_files_that_a_gitignore_names(hub, run, output):
     assert "README.md" not in hub.commits["me/vit"][commit]
 
 
-def test_error_the_name_is_taken_by_a_data_set(hub, run, output):
-    """The Hub's answer to creating it is a conflict, and there is no model of this name."""
-    hub.push("me/data", {})
-    hub.on_request = lambda method, path: hub.commits.pop("me/data", None) if "/pre" in path else 0
-    code, _, err = run("push", output, "me/data")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  The Hub has no model repository me/data that this token may write to.\n"
-        "  answer  401 Unauthorized\n"
-        "  hint: a data set or space of the same name is another repository.\n"
-    )
-
-
-def test_error_a_name_that_cannot_be(hub, run, output):
-    code, _, err = run("push", output, "me/vit/small")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  me/vit/small cannot be the name of a Hub repository.\n"
-        "  hint: letters, digits, '-', '_' and '.', as in ORG/REPO\n"
-    )
-
-
 def test_error_no_network(hub, run, output):
     hub.stop()
     code, _, err = run("push", output, "me/vit")
     assert code == 1
     assert err.startswith("error: upload-failed\n  The upload to me/vit broke off.\n  cause  ")
     assert err.endswith("  hint: run again: what has arrived is not sent twice.\n")
-
-
-def test_error_the_server_fails(hub, run, output):
-    hub.faults.status["/commit/"] = [500]
-    code, _, err = run("push", output, "me/vit", "-q")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  The Hub refuses the upload to me/vit.\n"
-        "  answer  500 Internal Server Error\n"
-        "  hint: run again later: what has arrived is not sent twice.\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -322,28 +319,23 @@ def test_error_busy_without_end(where, headers, hub, run, output, slept):
     assert not (slept and headers)
 
 
-def test_error_a_conflict_without_end(hub, run, output):
+def test_error_the_same_without_end(hub, run, output):
+    """Conflicts, of which the client asks again, and pages of which each names a next one."""
     said = b"Cannot create repo: another conflicting operation is in progress"
-    busy = raw_answer("409 Conflict", {"Content-Length": str(len(said))}, said)
-    hub.faults.raw = {"/repos/create": [busy] * 999}
-    code, _, err = run("push", output, "me/vit")
-    assert code == 1
-    assert err.startswith(
-        "error: upload-failed\n"
-        "  The Hub has the same asked again and again.\n"
-        f"  asked  POST '{hub.endpoint}/api/repos/create'\n"
-        "  times  100\n"
-    )
-
-
-def test_error_pages_without_end(hub, run, output):
-    hub.push("me/vit", {})
     link = f'<{hub.endpoint}/api/models/me/vit/tree/x?cursor=1>; rel="next"'
+    conflict = raw_answer("409 Conflict", {"Content-Length": str(len(said))}, said)
     page = raw_answer("200 OK", {"Content-Length": "2", "Link": link}, b"[]")
-    hub.faults.raw = {"/tree/": [page] * 999}
-    code, _, err = run("push", output, "me/vit")
-    assert code == 1
-    assert "The Hub has the same asked again and again." in err
+    for where, answer, asked in (
+        ("/repos/create", conflict, f"POST '{hub.endpoint}/api/repos/create'"),
+        ("/tree/", page, f"GET '{hub.endpoint}/api/models/me/vit/tree/x'"),
+    ):
+        hub.faults.raw = {where: [answer] * 999}
+        code, _, err = run("push", output, "me/vit", "-q")
+        assert code == 1
+        assert err.startswith(
+            "error: upload-failed\n  The Hub has the same asked again and again.\n"
+            f"  asked  {asked}\n  times  100\n"
+        )
 
 
 @pytest.mark.parametrize("where", STEPS)
@@ -421,30 +413,6 @@ def test_the_clients_session_is_as_it_was(hub, run, output):
     assert get_session().event_hooks == before
 
 
-def test_error_the_storage_fails(hub, run, output, monkeypatch):
-    hub.faults.status["/lfs/"] = [403] * 9
-    code, _, err = run("push", output, "me/vit", "-q")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  This token may not write to me/vit.\n"
-        "  answer  403 Forbidden\n"
-        "  hint: it needs the right to write; --create-pr proposes the files instead.\n"
-    )
-
-
-def test_error_a_card_that_the_hub_does_not_take(hub, run, output):
-    (output / "README.md").write_text("# No metadata\n")
-    code, _, err = run("push", output, "me/vit")
-    assert code == 1
-    assert err == (
-        "error: upload-failed\n"
-        "  The Hub does not take this as a commit to me/vit.\n"
-        "  Invalid metadata in README.md.\n"
-        "  - no metadata\n"
-    )
-
-
 def test_error_changed_weights_are_not_published(hub, run, output):
     shard = sorted(output.glob("*.safetensors"))[0]
     body = shard.read_bytes()
@@ -465,53 +433,37 @@ def test_error_changed_weights_are_not_published(hub, run, output):
     assert hub.requests == []
 
 
-def _no_record(output):
-    (output / "vitconvert.json").unlink()
+HARMS = [
+    (
+        lambda output: (output / "vitconvert.json").unlink(),
+        "  {output} holds no vitconvert.json, so it is no output of vitconvert.\n"
+        "  hint: `vitconvert file DIR` makes one of any checkpoint.\n",
+    ),
+    (
+        lambda output: (output / "vitconvert.json").write_text("{}"),
+        "  vitconvert.json does not tell which weights were written.\n"
+        "  file  {output}/vitconvert.json\n"
+        "  hint: convert again, to another directory.\n",
+    ),
+    (
+        lambda output: (output / "model.safetensors.index.json").unlink(),
+        "  Files that were written are missing.\n"
+        "  directory  {output}\n"
+        "  model.safetensors.index.json\n"
+        "  hint: convert again with --force.\n",
+    ),
+    (
+        lambda output: (output / "pytorch_model.bin").write_bytes(b"of somebody"),
+        "  vitconvert.json does not tell of all weights here.\n"
+        "  directory  {output}\n"
+        "  pytorch_model.bin\n"
+        "  hint: move them elsewhere: programs might load them instead.\n",
+    ),
+    (shutil.rmtree, "  There is no directory {output}.\n"),
+]
 
 
-def _empty_record(output):
-    (output / "vitconvert.json").write_text("{}")
-
-
-def _no_weights(output):
-    (output / "model.safetensors.index.json").unlink()
-
-
-def _more_weights(output):
-    (output / "pytorch_model.bin").write_bytes(b"of somebody")
-
-
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (
-            _no_record,
-            "  {output} holds no vitconvert.json, so it is no output of vitconvert.\n"
-            "  hint: `vitconvert file DIR` makes one of any checkpoint.\n",
-        ),
-        (
-            _empty_record,
-            "  vitconvert.json does not tell which weights were written.\n"
-            "  file  {output}/vitconvert.json\n"
-            "  hint: convert again, to another directory.\n",
-        ),
-        (
-            _no_weights,
-            "  Files that were written are missing.\n"
-            "  directory  {output}\n"
-            "  model.safetensors.index.json\n"
-            "  hint: convert again with --force.\n",
-        ),
-        (
-            _more_weights,
-            "  vitconvert.json does not tell of all weights here.\n"
-            "  directory  {output}\n"
-            "  pytorch_model.bin\n"
-            "  hint: move them elsewhere: programs might load them instead.\n",
-        ),
-        (shutil.rmtree, "  There is no directory {output}.\n"),
-    ],
-)
+@pytest.mark.parametrize(("harm", "message"), HARMS)
 def test_error_directories_that_are_no_whole_output(harm, message, hub, run, output):
     harm(output)
     code, _, err = run("push", output, "me/vit", "--dry-run")

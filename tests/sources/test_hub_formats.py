@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from tests.hostile.harness import call_limited
 from tests.sources.conftest import StartHub
 from tests.sources.test_hub import fetched
-from vitconvert.errors import IntegrityError, OfflineError, SourceError
+from vitconvert.errors import IntegrityError, OfflineError
 from vitconvert.formats import content_of, open_container
 from vitconvert.formats.gguf import write_gguf
 from vitconvert.formats.hdf5 import write_hdf5
@@ -113,27 +113,3 @@ def test_the_file_to_open_comes_last(start_hub: StartHub) -> None:
         locate("org/orbax", offline=True)
     server.faults.corrupt = set()
     assert set(locate("org/orbax", quiet=True).verified) == set(files)
-
-
-def test_error_messages_about_folders(start_hub: StartHub) -> None:
-    files = {"a/b.pth": b"", "a/c.npz": b"", "orbax/_METADATA": b""}
-    start_hub({"org/x": files})
-    expected = {
-        "hf:org/x": """\
-error: source-not-found
-  org/x holds weights only in folders.
-  a/b.pth
-  a/c.npz
-  orbax
-  hint: choose one: hf:org/x/a/b.pth""",
-        "hf:org/x/a": """\
-error: source-not-found
-  org/x holds 2 files of weights in a/.
-  b.pth
-  c.npz
-  hint: choose one: hf:org/x/a/b.pth""",
-    }
-    for reference, message in expected.items():
-        with pytest.raises(SourceError) as error:
-            locate(reference, quiet=True)
-        assert str(error.value) == message

@@ -6,28 +6,10 @@ from vitconvert.errors import UsageError
 from vitconvert.sources import Located, locate
 
 
-def located(path: Path, **fields: object) -> Located:
-    values = {
-        "reference": str(path),
-        "weights": path,
-        "config": None,
-        "preprocessor": None,
-        "own": None,
-        "name": None,
-        "repo": None,
-        "revision": None,
-        "url": None,
-        "sha256": {},
-        "verified": (),
-    }
-    return Located(**{**values, **fields})
-
-
 def test_a_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "weights.npz"
     path.touch()
-    assert locate(path) == located(path)
-    assert locate(str(path)) == located(path)
+    assert locate(path) == locate(str(path)) == Located(reference=str(path), weights=path)
 
 
 @pytest.mark.parametrize("config", ["config.json", "open_clip_config.json"])
@@ -35,24 +17,24 @@ def test_a_directory_and_a_file_in_it_know_what_lies_beside(tmp_path: Path, conf
     weights = tmp_path / "model.safetensors"
     for name in (weights.name, config, "preprocessor_config.json", "vitconvert.json"):
         (tmp_path / name).touch()
-    beside = {
-        "config": tmp_path / config,
-        "preprocessor": tmp_path / "preprocessor_config.json",
-        "own": tmp_path / "vitconvert.json",
-    }
-    assert locate(weights) == located(weights, **beside)
-    assert locate(tmp_path) == located(tmp_path, **beside)
-    reference = f"local-dir:{tmp_path}"
-    assert locate(reference) == located(tmp_path, **beside, reference=reference)
+    for reference, path in (
+        (str(weights), weights),
+        (str(tmp_path), tmp_path),
+        (f"local-dir:{tmp_path}", tmp_path),
+    ):
+        assert locate(reference) == Located(
+            reference=reference,
+            weights=path,
+            config=tmp_path / config,
+            preprocessor=tmp_path / "preprocessor_config.json",
+            own=tmp_path / "vitconvert.json",
+        )
 
 
 def test_error_revision_of_a_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         locate(tmp_path, revision="main")
-    assert (
-        str(caught.value)
-        == f"""\
-error: usage
-  {tmp_path} has no revisions.
-  hint: leave out --revision, which is for repositories of the Hub."""
+    assert str(caught.value) == (
+        f"error: usage\n  {tmp_path} has no revisions.\n"
+        "  hint: leave out --revision, which is for repositories of the Hub."
     )

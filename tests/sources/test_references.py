@@ -82,80 +82,42 @@ def test_a_path_wins_over_a_repository_of_the_same_name_and_says_so(
     assert caplog.messages == []
 
 
-def test_a_link_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model.safetensors").symlink_to("../../blobs/0a1b")
-    with pytest.raises(SourceError) as caught:
-        parse_reference("model.safetensors")
-    assert str(caught.value) == (
-        "error: source-not-found\n"
-        "  model.safetensors is a link to what is not there.\n"
-        "  link      model.safetensors\n"
-        "  leads to  ../../blobs/0a1b\n"
-        "  hint: in a cache of downloads, the download was not finished: get it again."
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "",
-            """\
-error: source-not-found
+MESSAGES = {
+    "": """\
   The reference is empty.
   hint: give a path, timm:NAME or hf:ORG/REPO.""",
-        ),
-        (
-            "weihgts.npz",
-            """\
-error: source-not-found
+    "weihgts.npz": """\
   There is no file or directory weihgts.npz.
   hint: did you mean weights.npz?""",
-        ),
-        (
-            "./nowhere/model.safetensors",
-            """\
-error: source-not-found
+    "./nowhere/model.safetensors": """\
   There is no file or directory ./nowhere/model.safetensors.
   hint: give the path of a file or directory, or hf:ORG/REPO for the Hub.""",
-        ),
-        (
-            "vit_base_patch16_224",
-            """\
-error: source-not-found
+    "vit_base_patch16_224": """\
   There is no file or directory vit_base_patch16_224.
   hint: timm:vit_base_patch16_224 for a timm model, hf:ORG/REPO for the Hub.""",
-        ),
-        (
-            "torchvison:vit_b_16",
-            """\
-error: source-not-found
+    "torchvison:vit_b_16": """\
   torchvison:vit_b_16 is neither a path that exists nor a reference of a known kind.
   kinds  timm:, hf-hub:, hf:, local-dir:, https:, google:, torchvision:, dino:
   hint: did you mean torchvision:vit_b_16?""",
-        ),
-        (
-            "hf:vit",
-            """\
-error: source-not-found
+    "hf:vit": """\
   hf:vit names no Hub repository.
   hint: write hf:ORG/REPO, or hf:ORG/REPO/FILE""",
-        ),
-        (
-            "local-dir:gone",
-            """\
-error: source-not-found
+    "local-dir:gone": """\
   There is no file or directory gone.
   hint: timm:gone for a timm model, hf:ORG/REPO for the Hub.""",
-        ),
-    ],
-)
-def test_error_messages(
-    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    "link.safetensors": """\
+  link.safetensors is a link to what is not there.
+  link      link.safetensors
+  leads to  ../../blobs/0a1b
+  hint: in a cache of downloads, the download was not finished: get it again.""",
+}
+
+
+@pytest.mark.parametrize("text", MESSAGES)
+def test_error_messages(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights.npz").touch()
+    (tmp_path / "link.safetensors").symlink_to("../../blobs/0a1b")
     with pytest.raises(SourceError) as caught:
         parse_reference(text)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"error: source-not-found\n{MESSAGES[text]}"

@@ -39,46 +39,29 @@ def test_where_timm_keeps_weights(name: str, full: str, place: object) -> None:
     assert resolve_timm(name) == (full, place)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "zzzzzz",
-            """\
-error: source-not-found
+MESSAGES = {
+    "zzzzzz": """\
   timm knows no model zzzzzz.
   hint: `vitconvert list` shows the names.""",
-        ),
-        (
-            "vit_tiny_patch16_224.augreg_in1k",
-            """\
-error: source-not-found
+    "vit_tiny_patch16_224.augreg_in1k": """\
   timm knows no weights augreg_in1k of vit_tiny_patch16_224.
   vit_tiny_patch16_224.augreg_in21k_ft_in1k
   vit_tiny_patch16_224.augreg_in21k
   hint: did you mean timm:vit_tiny_patch16_224.augreg_in21k?""",
-        ),
-        (
-            "vit_small_patch16_18x2_224",
-            """\
-error: source-not-found
+    "vit_small_patch16_18x2_224": """\
   timm publishes no weights for vit_small_patch16_18x2_224.
   hint: --no-pretrained builds the model without its weights; --checkpoint PATH reads a file \
 that you have.""",
-        ),
-    ],
-)
-def test_error_messages(name: str, message: str) -> None:
+    # The names that come next depend on the release of timm.
+    "vit_base_patch16_225": """\
+  timm knows no model vit_base_patch16_225.
+  hint: did you mean timm:vit_base_patch16_224 or timm:""",
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_error_messages(name: str) -> None:
     with pytest.raises(SourceError) as caught:
         resolve_timm(name)
-    assert str(caught.value) == message
-
-
-def test_error_misspelt_name_begins_with_the_nearest() -> None:
-    with pytest.raises(SourceError) as caught:
-        resolve_timm("vit_base_patch16_225")
-    # Which names come next depends on the release of timm.
-    assert str(caught.value).startswith("""\
-error: source-not-found
-  timm knows no model vit_base_patch16_225.
-  hint: did you mean timm:vit_base_patch16_224 or timm:""")
+    message = f"error: source-not-found\n{MESSAGES[name]}"
+    assert str(caught.value)[: len(message) if message.endswith(":") else None] == message

@@ -55,7 +55,7 @@ def published(tmp_path_factory):
 
 @pytest.fixture
 def hub(published, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitconvert.sources.hub.WORTHWHILE", 0)
+    monkeypatch.setattr(hub_ranges, "WORTHWHILE", 0)
     files = {path.name: path.read_bytes() for path in published.iterdir()}
     with HubServer({REPO: files}) as server:
         use_hub(monkeypatch, server, tmp_path)
@@ -132,9 +132,9 @@ def test_offline_headers_are_no_tower(hub, monkeypatch):
 
 
 def test_what_was_downloaded_whole_is_not_fetched_in_part(hub, published, monkeypatch):
-    monkeypatch.setattr("vitconvert.sources.hub.WORTHWHILE", 2**40)
+    monkeypatch.setattr(hub_ranges, "WORTHWHILE", 2**40)
     load_checkpoint(f"hf-hub:{REPO}")
-    monkeypatch.setattr("vitconvert.sources.hub.WORTHWHILE", 0)
+    monkeypatch.setattr(hub_ranges, "WORTHWHILE", 0)
     hub.requests.clear()
     for headers_only in (False, True):
         located = locate(f"hf-hub:{REPO}", headers_only=headers_only)
