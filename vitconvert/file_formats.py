@@ -93,7 +93,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="torch",
-        module="vitconvert.formats.torch",
+        module="vitconvert.formats.torch.checkpoint",
         suffixes=(".pth", ".pt", ".bin", ".ckpt", ".pth.tar"),
         standard=("pytorch_model.bin", "open_clip_pytorch_model.bin"),
         begins=_begins_legacy_torch,

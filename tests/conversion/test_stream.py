@@ -29,8 +29,8 @@ from vitconvert.formats import (
     open_container,
     write_safetensors,
 )
-from vitconvert.formats.npz import write_npz
-from vitconvert.formats.torch.writing import write_torch
+from vitconvert.formats.npz import write_file as write_npz
+from vitconvert.formats.torch.writing import write_file as write_torch
 from vitconvert.programs.target import Target
 from vitconvert.tables.binding import bind
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from vitconvert.errors import CorruptFile, VitConvertError
-from vitconvert.formats import content_of, open_container, write_safetensors
+from vitconvert.formats import open_container, write_safetensors
 from vitconvert.formats.format_modules import Surroundings
-from vitconvert.formats.gguf import write_gguf
+from vitconvert.formats.gguf import write_file as write_gguf
 from vitconvert.formats.msgpack import write_file
-from vitconvert.formats.npz import write_npz
+from vitconvert.formats.npz import write_file as write_npz
 
 
 def _sample(directory: Path, kind: str) -> bytes:
@@ -27,14 +27,9 @@ def _sample(directory: Path, kind: str) -> bytes:
         case ["npz", *_]:
             write_npz(path, tensors)
         case ["msgpack"]:
-            write_file(
-                path,
-                {name: content_of(name, tensors[name]) for name in tensors},
-                Surroundings(),
-                True,
-            )
+            write_file(path, tensors)
         case ["gguf"]:
-            write_gguf(path, {name: content_of(name, tensors[name]) for name in tensors}, {"a": 1})
+            write_gguf(path, tensors, Surroundings(config={"a": 1}))
         case ["pickle"]:
             arrays = {"a": tensors["a"].numpy(), "b.c": tensors["b.c"].float().numpy()}
             path.write_bytes(pickle.dumps({"model": arrays, "epoch": 3}))

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from vitconvert.errors import CorruptFile, MissingPackage, UsageError
-from vitconvert.formats import TensorInfo, content_of, open_container
+from vitconvert.formats import TensorInfo, open_container
 from vitconvert.formats import gguf as gguf_module
 from vitconvert.formats.format_modules import Surroundings
-from vitconvert.formats.gguf import DTYPES, read_plainly, write_file, write_gguf
+from vitconvert.formats.gguf import DTYPES, read_plainly, write_file
 
 
 def test_types_are_those_of_the_package() -> None:
@@ -99,8 +99,7 @@ def test_the_package_reads_what_is_written(tmp_path: Path) -> None:
         "x" * 63: torch.zeros(3, dtype=torch.int8),
     }
     said = {"clip": {"on": True, "eps": 1e-6, "count": 3, "mean": [0.5, 0.25], "name": "é"}}
-    contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    write_gguf(tmp_path / "x", contents, said)
+    write_file(tmp_path / "x", tensors, Surroundings(config=said))
     theirs = {name: (shape, data) for name, shape, data in read_plainly(tmp_path / "x", "")}
     with open_container(tmp_path / "x") as container:
         assert container.config == said
@@ -118,7 +117,7 @@ def test_only_words_with_a_section_are_written_of_the_origin(tmp_path: Path) -> 
     """A word without a dot is of another format's header."""
     origin = {"general.source": "x", "format": "pt"}
     around = Surroundings(metadata=origin, config={"clip": {"count": 3}})
-    write_file(tmp_path / "x", {"a": content_of("a", torch.zeros(3))}, around, True)
+    write_file(tmp_path / "x", {"a": torch.zeros(3)}, around)
     with open_container(tmp_path / "x") as container:
         assert container.config == {"clip": {"count": 3}, "general": {"source": "x"}}
 
@@ -133,9 +132,9 @@ def test_only_words_with_a_section_are_written_of_the_origin(tmp_path: Path) -> 
 )
 def test_what_gguf_cannot_hold(tmp_path: Path, tensor) -> None:
     with pytest.raises(UsageError):
-        write_gguf(tmp_path / "x", {"a": content_of("a", tensor)}, {})
+        write_file(tmp_path / "x", {"a": tensor})
     with pytest.raises(UsageError, match="GGUF cannot hold"):
-        write_gguf(tmp_path / "x", {"a" * 64: content_of("a", torch.zeros(1))}, {})
+        write_file(tmp_path / "x", {"a" * 64: torch.zeros(1)})
     assert not (tmp_path / "x").exists()
 
 

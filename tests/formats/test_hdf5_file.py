@@ -246,7 +246,7 @@ def big_endian(file: h5py.File, _: Path) -> None:
         (two_names, CorruptFile, "This HDF5 file cannot be read."),
         (lzf, CorruptFile, "The numbers of 'a' are stored in chunks that lzf has compressed"),
         (scaled, CorruptFile, "The numbers of 'a' are stored in chunks that scaleoffset has"),
-        (bomb, UnsafeFile, "The arrays would inflate to far more than their size on disk."),
+        (bomb, UnsafeFile, "Its arrays would take far more memory than the file has bytes."),
         (half_written, CorruptFile, "The numbers of 'a' are stored nowhere: a part of it"),
         (chunks_unwritten, CorruptFile, "The numbers of 'a' are stored nowhere: most of it"),
         (unwritten, CorruptFile, "The numbers of 'a' are stored nowhere"),

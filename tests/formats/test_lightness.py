@@ -11,7 +11,7 @@ import torch
 
 from vitconvert import wrappers
 from vitconvert.formats import open_container, write_safetensors
-from vitconvert.formats.npz import write_npz
+from vitconvert.formats.npz import write_file as write_npz
 
 
 def _imported(path: Path) -> set[str]:

@@ -8,8 +8,8 @@ import torch
 
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.formats import open_container, write_safetensors
-from vitconvert.formats.npz import write_npz
-from vitconvert.formats.torch.writing import write_torch
+from vitconvert.formats.npz import write_file as write_npz
+from vitconvert.formats.torch.writing import write_file as write_torch
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from huggingface_hub import save_torch_state_dict
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 from vitconvert.formats import open_container, weights_in, write_safetensors
-from vitconvert.formats.npz import write_npz
-from vitconvert.formats.torch.writing import write_torch
+from vitconvert.formats.npz import write_file as write_npz
+from vitconvert.formats.torch.writing import write_file as write_torch
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 

@@ -13,6 +13,7 @@ import torch
 
 from vitconvert.formats import (
     Content,
+    Surroundings,
     TensorInfo,
     content_of,
     one_buffer,
@@ -27,7 +28,7 @@ _ID = b"serialization_id"
 def _written(tensors: dict[str, torch.Tensor], **around: Any) -> bytes:
     file = io.BytesIO()
     contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    write_archive(file, contents, one_buffer(), **around)
+    write_archive(file, contents, one_buffer(), Surroundings(**around))
     return file.getvalue()
 
 
@@ -127,7 +128,7 @@ def test_writing_needs_no_torch(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys\n"
         "from vitconvert.formats import Content, TensorInfo, open_container\n"
-        "from vitconvert.formats.torch.writing import write_torch\n"
+        "from vitconvert.formats.torch.writing import write_file as write_torch\n"
         "info = TensorInfo(dtype='bfloat16', shape=(2, 3))\n"
         f"path = pathlib.Path({str(tmp_path / 'x.pt')!r})\n"
         "write_torch(path, {'a': Content(info=info, chunks=lambda _: [memoryview(bytes(12))])})\n"

@@ -293,3 +293,53 @@ def _pickled(path: Path, data: bytes) -> Path:
 def test_a_hostile_pickle_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises((CorruptFile, UnsafeFile)):
         open_container(_pickled(tmp_path / "x.pth", data))
+
+
+def _text(word: str) -> bytes:
+    return b"X" + len(word).to_bytes(4, "little") + word.encode()
+
+
+# An enumeration of torchao as Python 3.11.0 to 3.11.3 pickles its members; others pickle the value.
+MEMBER = (
+    b"c__builtin__\ngetattr\nctorchao.quantization.quant_primitives\nMappingType\n"
+    + _text("SYMMETRIC")
+    + b"\x86R"
+)
+TENSOR = (
+    b"ctorch._utils\n_rebuild_tensor_v2\n((" + _text("storage") + b"ctorch\nFloatStorage\n"
+    + _text("0") + _text("cpu") + b"K\1tQK\0K\1\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+)  # fmt: skip
+QUANTISED = (
+    b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_wrapper_subclass\n"
+    b"ctorchao.quantization\nInt8Tensor\n(Nctorch\nfloat32\nt}(" + _text("qdata") + TENSOR
+    + _text("mapping_type") + MEMBER + b"utR"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_members_of_torchaos_enumerations_are_described(tmp_path: Path, legacy: bool) -> None:
+    data = b"\x80\x02}(" + _text("b") + TENSOR + _text("w") + QUANTISED
+    data += _text("note") + MEMBER + b"u."
+    path = tmp_path / "x.pth"
+    if legacy:
+        torch.save({"a": torch.ones(1)}, path, _use_new_zipfile_serialization=False)
+        facts, numbers = path.read_bytes().split(b"\x80\x02}q\x00X\1\0\0\0a", 1)
+        path.write_bytes(facts + data + b"\x80\x02](" + _text("0") + b"e." + numbers[-12:])
+    else:
+        _pickled(path, data)
+    with open_container(path) as container:
+        assert container.read("w.qdata").tolist() == [1]
+        assert container.extras["note"] == "MappingType"
+        assert '"mapping_type": "MappingType"' in str(container.extras["w.torchao"])
+
+
+@pytest.mark.parametrize(
+    "owner", [b"cos\nsystem\n", b"cbuiltins\nint\n", b"ctorch\nfloat32\n", b"X\1\0\0\0a"]
+)
+def test_error_an_attribute_of_anything_else(tmp_path: Path, owner: bytes) -> None:
+    data = b"\x80\x02}(" + _text("w") + TENSOR + _text("a") + MEMBER.replace(
+        b"ctorchao.quantization.quant_primitives\nMappingType\n", owner
+    ) + b"u."  # fmt: skip
+    with pytest.raises(UnsafeFile) as error:
+        open_container(_pickled(tmp_path / "x.pth", data))
+    assert "builtins.getattr" in error.value.evidence["classes"]

@@ -22,8 +22,8 @@ from vitconvert.formats import (
 from vitconvert.formats import safetensors as safetensors_module
 from vitconvert.formats.container import ITEM_SIZE
 from vitconvert.formats.npz import DTYPES as NPZ_DTYPES
-from vitconvert.formats.npz import write_npz
-from vitconvert.formats.torch.writing import write_torch
+from vitconvert.formats.npz import write_file as write_npz
+from vitconvert.formats.torch.writing import write_file as write_torch
 
 Write = Callable[[Path, Mapping[str, torch.Tensor]], str]
 every_writer = pytest.mark.parametrize("write", [write_safetensors, write_npz, write_torch])

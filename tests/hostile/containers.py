@@ -10,31 +10,30 @@ import gguf
 import msgpack
 import torch
 
-from vitconvert.formats import content_of
+from vitconvert.formats import gguf as our_gguf
+from vitconvert.formats import msgpack as our_msgpack
 from vitconvert.formats.format_modules import Surroundings
-from vitconvert.formats.gguf import DTYPES, OTHERWISE, PACKED, write_gguf
-from vitconvert.formats.msgpack import write_file
+from vitconvert.formats.gguf import DTYPES, OTHERWISE, PACKED
 
 Told = tuple[tuple[str, ...], dict[str, tuple[str, tuple[int, ...], bytes]]]
 
 
 def msgpack_files(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
     """A tree, and the same as the weights of a training state."""
-    contents = {n.replace(".", "/"): content_of(n, tensor) for n, tensor in tensors.items()}
-    state = {f"params/{name}": content for name, content in contents.items()}
+    tree = {name.replace(".", "/"): tensor for name, tensor in tensors.items()}
+    state = {f"params/{name}": tensor for name, tensor in tree.items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x"
-        write_file(path, contents, Surroundings(), True)
-        tree = path.read_bytes()
-        write_file(path, {**state, "step": contents["d"]}, Surroundings(), True)
-        return [("x", tree), ("x", path.read_bytes())]
+        our_msgpack.write_file(path, tree)
+        plain = path.read_bytes()
+        our_msgpack.write_file(path, {**state, "step": tensors["d"]})
+        return [("x", plain), ("x", path.read_bytes())]
 
 
 def gguf_files(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
-    contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
     said = {"clip": {"eps": 1e-5, "use": True, "count": 3, "mean": [0.5, 0.25], "name": "x"}}
     with tempfile.TemporaryDirectory() as folder:
-        write_gguf(Path(folder) / "x", contents, said)
+        our_gguf.write_file(Path(folder) / "x", tensors, Surroundings(config=said))
         return [("x", (Path(folder) / "x").read_bytes())]
 
 

@@ -37,7 +37,7 @@ from tests.hostile.mutations import (
 from vitconvert.api import load_checkpoint, verify
 from vitconvert.formats import bytes_of, open_container
 from vitconvert.formats.hdf5 import write_hdf5
-from vitconvert.formats.npz import write_npz
+from vitconvert.formats.npz import write_file as write_npz
 from vitconvert.sources.answers import read_listing
 from vitconvert.toml_files import tables_dir
 

@@ -12,8 +12,8 @@ from tests.hostile.harness import call_limited
 from tests.sources.conftest import StartHub
 from tests.sources.test_hub import fetched
 from vitconvert.errors import IntegrityError, OfflineError
-from vitconvert.formats import content_of, open_container
-from vitconvert.formats.gguf import write_gguf
+from vitconvert.formats import open_container
+from vitconvert.formats.gguf import write_file as write_gguf
 from vitconvert.formats.hdf5 import write_hdf5
 from vitconvert.sources import locate
 
@@ -31,7 +31,7 @@ def weights(folder: Path, kind: str) -> bytes:
     tensors = {"layers/a": torch.ones(3)}
     path = folder / "made"
     if kind == "gguf":
-        write_gguf(path, {name: content_of(name, tensors[name]) for name in tensors}, {})
+        write_gguf(path, tensors)
     else:
         write_hdf5(path, tensors)
     if kind == "keras":

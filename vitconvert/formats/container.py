@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -116,19 +116,16 @@ class Container:
         Args:
             names: The new name of each -> its name here.
         """
+        needed = set(self.files)
+        if all(old in self.places for old in names.values()):
+            needed = {self.path, *(self.places[old].path for old in names.values())}
         return replace(
             self,
-            files=self._files_of(names.values()),
+            files=tuple(file for file in self.files if file in needed),
             manifest={new: self.manifest[old] for new, old in names.items()},
             places={new: self.places[old] for new, old in names.items() if old in self.places},
             reader=lambda new: self.reader(names[new]),
         )
-
-    def _files_of(self, names: Collection[str]) -> tuple[Path, ...]:
-        if not all(name in self.places for name in names):
-            return self.files
-        needed = {self.path, *(self.places[name].path for name in names)}
-        return tuple(file for file in self.files if file in needed)
 
     def close(self) -> None:
         """Release the file. Tensors already read stay valid; no more can be read."""
@@ -214,3 +211,75 @@ def tensor_from_buffer(
         return torch.empty(info.shape, dtype=dtype)
     flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
     return flat.view(info.shape)
+
+
+def mapped_container(
+    path: Path,
+    form: str,
+    manifest: Mapping[str, TensorInfo],
+    begins: Mapping[str, int],
+    *,
+    size: int = 1,
+    strides: Mapping[str, tuple[int, ...]] | None = None,
+    read: Callable[[MappedFile, str], torch.Tensor] | None = None,
+) -> Container:
+    """The container of one file, which is mapped.
+
+    Args:
+        path: The file.
+        form: The name of its format.
+        manifest: Its tensors.
+        begins: First bytes of the tensors that lie in the file as they are.
+        size: That the file had when its header was read.
+        strides: Of those that are not row-major.
+        read: Reads one tensor; without it, each is a view on the file.
+
+    Raises:
+        CorruptFile: The file is shorter than `size` now.
+    """
+    mapped = MappedFile(path, size)
+    strides = strides or {}
+
+    def reader(name: str) -> torch.Tensor:
+        return read(mapped, name) if read else mapped.tensor(begins[name], manifest[name])
+
+    return Container(
+        path=path,
+        files=(path,),
+        format=form,
+        manifest=manifest,
+        places={
+            name: Stretch(
+                path=path,
+                offset=begin,
+                strides=strides[name] if name in strides else row_major(manifest[name].shape),
+            )
+            for name, begin in begins.items()
+        },
+        reader=reader,
+        release=mapped.close,
+    )
+
+
+def joined(parts: Sequence[Container]) -> Container:
+    """Several files as one container, with the path and the wrapper of the first.
+
+    No two of them have a tensor of the same name.
+    """
+    holders = {name: part for part in parts for name in part.manifest}
+
+    def release() -> None:
+        for part in parts:
+            part.close()
+
+    return replace(
+        parts[0],
+        files=tuple(file for part in parts for file in part.files),
+        manifest={name: part.manifest[name] for name, part in holders.items()},
+        metadata={key: text for part in parts for key, text in part.metadata.items()},
+        extras={key: value for part in parts for key, value in part.extras.items()},
+        places={name: place for part in parts for name, place in part.places.items()},
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        reader=lambda name: holders[name].read(name),
+        release=release,
+    )

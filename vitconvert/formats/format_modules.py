@@ -41,6 +41,10 @@ class Surroundings:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
+ALONE = Surroundings()
+"""Tensors with nothing beside them."""
+
+
 class ReadFormat(Protocol):
     """The module of a format that is read."""
 

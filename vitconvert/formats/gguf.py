@@ -10,18 +10,23 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import CorruptFile, UsageError
-from vitconvert.formats.container import Container, MappedFile, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import Container, TensorInfo, mapped_container
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.format_modules import Array, Surroundings, imported
-from vitconvert.formats.headers import checked_shape
+from vitconvert.formats.format_modules import ALONE, Array, Surroundings, imported
+from vitconvert.formats.headers import AGAIN, checked_shape, corrupt
 from vitconvert.whole import whole_file
+
+if TYPE_CHECKING:
+    import torch
 
 READER = "gguf.GGUFReader"
 EXAMPLE = """\
@@ -82,45 +87,35 @@ def open_file(path: Path, *_: object) -> Container:
         ValueError,
         ArithmeticError,
         MemoryError,
-        RecursionError,
+        RuntimeError,
     ) as error:
-        raise CorruptFile(
-            "The header of this GGUF file cannot be read.",
-            evidence={"file": path, "problem": str(error).strip("'\"")[:300]},
-        ) from error
-    found: dict[str, TensorInfo] = {}
+        fact = "The header of this GGUF file cannot be read."
+        raise corrupt(path, fact, problem=str(error).strip("'\"")[:300]) from error
+    manifest: dict[str, TensorInfo] = {}
     begins: dict[str, int] = {}
-    end = int(reader.data_offset)
+    end, alignment = int(reader.data_offset), int(reader.alignment)
     for tensor in reader.tensors:
-        name, info = _tensor(tensor, gguf.GGML_QUANT_SIZES)
+        name, kind, shape = tensor.name, tensor.tensor_type, tuple(tensor.shape.tolist()[::-1])
+        if kind.name in DTYPES:
+            info = TensorInfo(dtype=DTYPES[kind.name], shape=shape)
+        else:
+            elements, size = gguf.GGML_QUANT_SIZES[kind]
+            name = f"{name}.{PACKED.get(kind.name, OTHERWISE)}"
+            info = TensorInfo(dtype="uint8", shape=(*shape[:-1], shape[-1] // elements, size))
         if tensor.data_offset != end:
-            raise CorruptFile(
-                f"{name[:80]!r} does not begin where the tensor before it ends.",
-                evidence={"file": path, "begins": tensor.data_offset, "expected": end},
-            )
-        found[name], begins[name] = info, end
-        end += -(-info.nbytes // int(reader.alignment)) * int(reader.alignment)
+            fact = f"{name[:80]!r} does not begin where the tensor before it ends."
+            raise corrupt(path, fact, begins=tensor.data_offset, expected=end)
+        manifest[name], begins[name] = info, end
+        end += -(-info.nbytes // alignment) * alignment
     size = path.stat().st_size
-    if found and size != end:
-        raise CorruptFile(
-            "The file is truncated." if size < end else "Bytes follow the last tensor.",
-            evidence={"file": path, "expected": f"{end:,} bytes", "found": f"{size:,} bytes"},
-            hint="download it again.",
-        )
-    mapped = MappedFile(path, size)
-    return Container(
-        path=path,
-        files=(path,),
-        format="gguf",
-        manifest=found,
+    if manifest and size != end:
+        fact = "The file is truncated." if size < end else "Bytes follow the last tensor."
+        found = {"expected": f"{end:,} bytes", "found": f"{size:,} bytes"}
+        raise corrupt(path, fact, hint=AGAIN, **found)
+    return replace(
+        mapped_container(path, "gguf", manifest, begins, size=size),
         metadata={key: str(value) for key, value in metadata.items()},
         config=_nested(metadata),
-        places={
-            name: Stretch(path=path, offset=begins[name], strides=row_major(info.shape))
-            for name, info in found.items()
-        },
-        reader=lambda name: mapped.tensor(begins[name], found[name]),
-        release=mapped.close,
     )
 
 
@@ -164,19 +159,9 @@ def _bounded_reader() -> Any:
             return field
 
         def corrupt(self, fact: str, offset: int) -> CorruptFile:
-            return CorruptFile(fact, evidence={"file": self.path, "at byte": int(offset)})
+            return corrupt(self.path, fact, at=f"byte {int(offset):,}")
 
     return Reader
-
-
-def _tensor(tensor: Any, sizes: Mapping[object, tuple[int, int]]) -> tuple[str, TensorInfo]:
-    name, kind = tensor.name, tensor.tensor_type
-    shape = tuple(tensor.shape.tolist()[::-1])
-    if dtype := DTYPES.get(kind.name):
-        return name, TensorInfo(dtype=dtype, shape=shape)
-    elements, size = sizes[kind]
-    packed = (*shape[:-1], shape[-1] // elements, size)
-    return f"{name}.{PACKED.get(kind.name, OTHERWISE)}", TensorInfo(dtype="uint8", shape=packed)
 
 
 def _value(field: Any, kinds: Any) -> object:
@@ -217,44 +202,36 @@ def _nested(metadata: Mapping[str, object]) -> dict[str, object]:
 
 
 def write_file(
-    path: Path, contents: Mapping[str, Content], surroundings: Surroundings, read_soon: bool
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    surroundings: Surroundings = ALONE,
+    read_soon: bool = True,
 ) -> str:
     """Write a file of version 3 with the metadata of the program, in the order of names.
+
+    The configuration of the surroundings is text, truth values, whole numbers (of 32 bits), others
+    (float32) and lists of one of these, in sections that become keys with dots.
+
+    Returns:
+        The sha256 of the file.
 
     Raises:
         MissingPackage: gguf is not installed.
         UsageError: A name or a dtype that GGUF cannot hold, or no place for the file.
     """
-    origin = {key: text for key, text in surroundings.metadata.items() if "." in key}
-    return write_gguf(path, contents, {**surroundings.config, **origin}, read_soon=read_soon)
-
-
-def write_gguf(
-    path: Path,
-    tensors: Mapping[str, Content],
-    metadata: Mapping[str, Any],
-    *,
-    read_soon: bool = True,
-) -> str:
-    """Write tensors in the order of their names, and return the sha256 of the file.
-
-    Args:
-        path, read_soon: As for `write_safetensors`.
-        tensors: By name.
-        metadata: Text, truth values, whole numbers (of 32 bits), others (float32) and lists of
-            one of these, in sections that become keys with dots.
-
-    Raises:
-        UsageError: A name or a dtype that GGUF cannot hold, or no place for the file.
-    """
     contents = checked_contents(tensors, list(DTYPES.values()), "gguf")
-    gguf = imported("gguf", "GGUF", path)
-    for name, content in contents.items():
-        _check(name, content.info)
-    header = _header(gguf, {name: contents[name].info for name in sorted(contents)}, metadata)
+    infos = {name: contents[name].info for name in sorted(contents)}
+    for name, info in infos.items():
+        number = info.dtype == "bfloat16" and not info.shape  # which the package cannot read
+        if len(name.encode()) > _LONGEST_NAME or len(info.shape) > _MOST_AXES or number:
+            evidence = {"name": ascii(name)[:80], "dtype": info.dtype, "shape": list(info.shape)}
+            fact = "A tensor has a name or a shape that GGUF cannot hold."
+            raise UsageError(fact, evidence=evidence)
+    origin = {key: text for key, text in surroundings.metadata.items() if "." in key}
+    header = _header(imported("gguf", "GGUF", path), infos, {**surroundings.config, **origin})
     with whole_file(path, read_soon=read_soon) as file:
         file.write(header)
-        for name in sorted(contents):
+        for name in infos:
             file.write(bytes(-file.tell() % _ALIGNMENT))
             for chunk in contents[name].chunks(file.room):
                 file.write(chunk)
@@ -262,20 +239,9 @@ def write_gguf(
     return file.sha256
 
 
-def _check(name: str, info: TensorInfo) -> None:
-    number = info.dtype == "bfloat16" and not info.shape  # which the gguf package cannot read
-    if len(name.encode()) > _LONGEST_NAME or len(info.shape) > _MOST_AXES or number:
-        raise UsageError(
-            "A tensor has a name or a shape that GGUF cannot hold.",
-            evidence={
-                "name": ascii(name)[:80],
-                "dtype": info.dtype,
-                "shape": list(info.shape),
-            },
-        )
-
-
-def _header(gguf: Any, tensors: Mapping[str, TensorInfo], metadata: Mapping[str, Any]) -> bytes:
+def _header(
+    gguf: ModuleType, tensors: Mapping[str, TensorInfo], metadata: Mapping[str, object]
+) -> bytes:
     """All that stands before the tensors, as the package writes it."""
     import numpy as np
 
@@ -299,7 +265,7 @@ def _header(gguf: Any, tensors: Mapping[str, TensorInfo], metadata: Mapping[str,
         return (Path(folder) / "header").read_bytes()
 
 
-def _flat(metadata: Mapping[str, Any], begin: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(metadata: Mapping[str, object], begin: str = "") -> Iterator[tuple[str, object]]:
     for key, value in metadata.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{begin}{key}.")
@@ -307,16 +273,11 @@ def _flat(metadata: Mapping[str, Any], begin: str = "") -> Iterator[tuple[str, A
             yield begin + key, value
 
 
-def _kind(value: object, gguf: Any) -> Any:
+def _kind(value: object, gguf: ModuleType) -> object:
     kinds = gguf.GGUFValueType
-    match value:
-        case bool():
-            return kinds.BOOL
-        case int():
-            return kinds.UINT32
-        case float():
-            return kinds.FLOAT32
-    return kinds.STRING
+    if isinstance(value, int):
+        return kinds.BOOL if isinstance(value, bool) else kinds.UINT32
+    return kinds.FLOAT32 if isinstance(value, float) else kinds.STRING
 
 
 def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:

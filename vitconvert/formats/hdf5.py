@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product, repeat
@@ -20,6 +20,7 @@ from math import prod
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, printable
@@ -28,14 +29,14 @@ from vitconvert.formats.container import (
     ITEM_SIZE,
     Container,
     MappedFile,
-    Stretch,
     TensorInfo,
-    row_major,
+    joined,
+    mapped_container,
     tensor_from_buffer,
 )
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings, imported
-from vitconvert.formats.headers import checked_shape
+from vitconvert.formats.headers import AGAIN, check_size, checked_shape, corrupt
 from vitconvert.formats.zip_archive import refuse_bomb
 from vitconvert.whole import whole_file
 
@@ -67,6 +68,7 @@ _SUMMED = 2**20  # words of a checksum at once
 _LONGEST_NAME = 1024  # letters of a path; those of weights have 100 or so
 _LONGEST_ATTRIBUTE = 2**16  # bytes; what an object's header can hold of one
 _ALIGNMENT = 64
+_UNREADABLE = "This HDF5 file cannot be read."
 _REPACK = "h5repack -l CONTI -f NONE IN OUT (of HDF5's tools) stores it so that it is read here."
 
 
@@ -91,21 +93,11 @@ class _Stored:
     """
 
     info: TensorInfo
-    offset: int = 0
+    offset: int | None = None
     chunk: tuple[int, ...] = ()
     filters: tuple[int, ...] = ()
     chunks: Mapping[tuple[int, ...], _Chunk] = field(default_factory=dict)
     numbers: bytes = b""
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether it is used where it lies."""
-        return not self.chunks and not self.numbers
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that reading it takes."""
-        return len(self.chunks) * self.chunk_size if self.chunks else self.info.nbytes
 
     @property
     def chunk_size(self) -> int:
@@ -122,10 +114,20 @@ def open_file(path: Path, *_: object) -> Container:
         UnsafeFile: It leads to other files.
     """
     container = _without_model(open_within(path, 0, path.stat().st_size))
-    rest = path.with_name(JOINED.get(path.name, path.name))
-    if rest == path or not rest.is_file():
+    beside = path.with_name(JOINED.get(path.name, path.name))
+    if beside == path or not beside.is_file():
         return container
-    return _joined(container, open_within(rest, 0, rest.stat().st_size))
+    rest = open_within(beside, 0, beside.stat().st_size)
+    if twice := sorted(container.manifest.keys() & rest.manifest.keys()):
+        container.close()
+        rest.close()
+        raise CorruptFile(
+            f"Two files of these weights have {twice[0]!r}.",
+            evidence={"files": f"{path} and {beside.name}"},
+            hint="name one of them under another name than Keras gives it.",
+        )
+    note = f"{beside.name} beside the weights holds the rest of the tensors"
+    return replace(joined([container, rest]), notes=(*container.notes, note))
 
 
 def open_within(path: Path, base: int, size: int) -> Container:
@@ -136,29 +138,21 @@ def open_within(path: Path, base: int, size: int) -> Container:
     """
     h5py = imported("h5py", "HDF5", path)
     place, options = (_Window(path, base, size), {}) if base else (path, {"locking": False})
-    with (
-        _errors_of(path),
-        h5py.File(place, "r", **options) as file,
-        _no_plugins(h5py.h5pl),
-    ):
-        arrays, others = _Walk(h5py, path, size).all_of(file.id)
-    mapped = MappedFile(path, base + size)
-    return Container(
-        path=path,
-        files=(path,),
-        format="hdf5",
-        manifest={name: stored.info for name, stored in arrays.items()},
-        extras=others,
-        places={
-            name: Stretch(
-                path=path, offset=base + stored.offset, strides=row_major(stored.info.shape)
-            )
-            for name, stored in arrays.items()
-            if stored.is_mapped
-        },
-        reader=lambda name: _tensor(mapped, base, name, arrays[name]),
-        release=mapped.close,
+    try:
+        with h5py.File(place, "r", **options) as file, _no_plugins(h5py.h5pl):
+            arrays, others = _Walk(h5py, path, size).all_of(file.id)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+        problem = str(error).strip("'\"")[:300]
+        raise corrupt(path, _UNREADABLE, hint=AGAIN, problem=problem) from error
+    container = mapped_container(
+        path,
+        "hdf5",
+        {name: stored.info for name, stored in arrays.items()},
+        {n: base + stored.offset for n, stored in arrays.items() if stored.offset is not None},
+        size=base + size,
+        read=lambda mapped, name: _tensor(mapped, base, name, arrays[name]),
     )
+    return replace(container, extras=others)
 
 
 class _Window(io.RawIOBase):
@@ -183,20 +177,7 @@ class _Window(io.RawIOBase):
 
 
 @contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """What HDF5's library complains of is said of the file."""
-    try:
-        yield
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
-        raise CorruptFile(
-            "This HDF5 file cannot be read.",
-            evidence={"file": path, "problem": str(error).strip("'\"")[:300]},
-            hint="download it again.",
-        ) from error
-
-
-@contextmanager
-def _no_plugins(h5pl: Any) -> Iterator[None]:
+def _no_plugins(h5pl: ModuleType) -> Iterator[None]:
     """For a filter that a file names, HDF5 loads libraries from these folders."""
     folders = [h5pl.get(number) for number in range(h5pl.size())]
     for _ in folders:
@@ -211,7 +192,7 @@ def _no_plugins(h5pl: Any) -> Iterator[None]:
 class _Walk:
     """Finds every array of a file, through hard links alone."""
 
-    def __init__(self, h5py: Any, path: Path, size: int) -> None:
+    def __init__(self, h5py: ModuleType, path: Path, size: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
 
     def all_of(self, file: Any) -> tuple[dict[str, _Stored], dict[str, str]]:
@@ -239,7 +220,21 @@ class _Walk:
                 (found if isinstance(stored, _Stored) else others)[path] = stored  # type: ignore
             else:
                 others[path] = "a named type"
-        self._check(found)
+        filled = []  # no two arrays share bytes, and the file justifies the memory they take
+        asked = 0
+        for path, stored in found.items():
+            filled += [(chunk.offset, chunk.size, path) for chunk in stored.chunks.values()]
+            if stored.offset is not None:
+                filled.append((stored.offset, stored.info.nbytes, path))
+            asked += len(stored.chunks) * stored.chunk_size or stored.info.nbytes
+        end, before = 0, ""
+        for offset, size, path in sorted(item for item in filled if item[1]):
+            if offset + size > self._size:
+                raise self._corrupt(f"a chunk of {path!r} is not in the file")
+            if offset < end:
+                raise self._corrupt(f"{path!r} overlaps {before!r}")
+            end, before = offset + size, path
+        refuse_bomb(self._path, self._size, asked, "Its arrays")
         return found, others
 
     def _names(self, group: Any) -> list[bytes]:
@@ -262,13 +257,21 @@ class _Walk:
 
     def _array(self, name: str, dataset: Any) -> _Stored | str:
         """An array of numbers, or which other kind it is of."""
+        import numpy as np
+
         h5d, settings = self._h5py.h5d, dataset.get_create_plist()
         # Before anything else: to ask a virtual dataset for its shape opens other files.
-        if settings.get_layout() == h5d.VIRTUAL:
-            raise self._elsewhere(f"{name!r} is a view on arrays elsewhere.", "A virtual dataset")
-        if settings.get_external_count():
+        layout = settings.get_layout()
+        if layout == h5d.VIRTUAL or settings.get_external_count():
             fact = f"The numbers of {name!r} are in another file."
-            raise self._elsewhere(fact, "An HDF5 file")
+            if layout == h5d.VIRTUAL:
+                fact = f"{name!r} is a view on arrays elsewhere."
+            raise UnsafeFile(
+                fact,
+                evidence={"file": self._path},
+                meaning="Such an array can name any file of the machine; it was not opened.",
+                hint="h5repack (of HDF5's tools) makes one file of what you trust.",
+            )
         dtype = self._dtype(name, dataset.get_type())
         if dtype not in ITEM_SIZE:
             return dtype
@@ -276,36 +279,20 @@ class _Walk:
             return "nothing"
         shape = checked_shape(self._path, name, tuple(map(int, dataset.shape)))
         info = TensorInfo(dtype=dtype, shape=shape)
-        layout = settings.get_layout()
         if not info.nbytes:
-            return _Stored(info=info)
+            return _Stored(info=info, offset=0)
         if layout == h5d.CHUNKED:
             return self._chunks(name, info, dataset, settings)
         found, offset = dataset.get_storage_size(), dataset.get_offset()
         if layout == h5d.CONTIGUOUS and offset is None:
             raise self._unread(name, "nowhere: nothing was ever written to it")
         left = found if offset is None else max(0, self._size - offset)
-        if min(found, left) != info.nbytes:
-            raise CorruptFile(
-                f"{name!r} does not have the size that its header declares.",
-                evidence={
-                    "file": self._path,
-                    "shape": list(shape),
-                    "declared": f"{info.nbytes:,} bytes",
-                    "found": f"{min(found, left):,} bytes",
-                },
-            )
-        if layout == h5d.COMPACT:
-            return _Stored(info=info, numbers=self._compact(info, dataset))
-        return _Stored(info=info, offset=offset)
-
-    def _compact(self, info: TensorInfo, dataset: Any) -> bytes:
-        import numpy as np
-
-        numbers = np.empty(info.shape, f"V{ITEM_SIZE[info.dtype]}")
-        space = self._h5py.h5s.ALL
-        dataset.read(space, space, numbers, dataset.get_type())
-        return numbers.tobytes()
+        check_size(self._path, name, info, min(found, left))
+        if layout != h5d.COMPACT:
+            return _Stored(info=info, offset=offset)
+        numbers = np.empty(shape, f"V{ITEM_SIZE[dtype]}")
+        dataset.read(self._h5py.h5s.ALL, self._h5py.h5s.ALL, numbers, dataset.get_type())
+        return _Stored(info=info, numbers=numbers.tobytes())
 
     def _dtype(self, name: str, kind: Any) -> str:
         """torch's name of a type of numbers, or words for text."""
@@ -325,17 +312,13 @@ class _Walk:
                 return "array of text"
             case h5t.TypeStringID() | h5t.TypeVlenID():
                 return "array of text or arrays of changing length"
-        swapped = "big-endian " * (
-            isinstance(kind, h5t.TypeAtomicID) and kind.get_order() == h5t.ORDER_BE
-        )
-        other = _OTHER_TYPES.get(kind.get_class())
-        raise CorruptFile(
+        swapped = isinstance(kind, h5t.TypeAtomicID) and kind.get_order() == h5t.ORDER_BE
+        numbers = f"{'big-endian ' * swapped}numbers of {kind.get_size()} bytes"
+        raise corrupt(
+            self._path,
             f"{name!r} has a type that is not read here.",
-            evidence={
-                "file": self._path,
-                "type": other or f"{swapped}numbers of {kind.get_size()} bytes",
-            },
             hint="save numbers alone, of the types that NumPy and ml_dtypes have.",
+            type=_OTHER_TYPES.get(kind.get_class()) or numbers,
         )
 
     def _chunks(self, name: str, info: TensorInfo, dataset: Any, settings: Any) -> _Stored:
@@ -365,45 +348,18 @@ class _Walk:
             raise self._corrupt(f"{name!r} has chunks beyond its shape")
         return _Stored(info=info, chunk=shape, filters=tuple(filters), chunks=found)
 
-    def _check(self, arrays: Mapping[str, _Stored]) -> None:
-        """No two arrays share bytes, and the file justifies the memory that they take."""
-        filled = []
-        for name, stored in arrays.items():
-            filled += [(chunk.offset, chunk.size, name) for chunk in stored.chunks.values()]
-            filled += [(stored.offset, stored.nbytes, name)] if stored.is_mapped else []
-        end, before = 0, ""
-        for offset, size, name in sorted(item for item in filled if item[1]):
-            if offset + size > self._size:
-                raise self._corrupt(f"a chunk of {name!r} is not in the file")
-            if offset < end:
-                raise self._corrupt(f"{name!r} overlaps {before!r}")
-            end, before = offset + size, name
-        refuse_bomb(self._path, self._size, sum(array.nbytes for array in arrays.values()))
-
     def _corrupt(self, problem: str) -> CorruptFile:
-        return CorruptFile(
-            "This HDF5 file cannot be read.",
-            evidence={"file": self._path, "problem": problem},
-        )
+        return corrupt(self._path, _UNREADABLE, problem=problem)
 
     def _unread(self, name: str, where: str) -> CorruptFile:
-        fact = f"The numbers of {name!r} are stored {where}."
-        return CorruptFile(fact, evidence={"file": self._path}, hint=_REPACK)
-
-    def _elsewhere(self, fact: str, what: str) -> UnsafeFile:
-        return UnsafeFile(
-            fact,
-            evidence={"file": self._path},
-            meaning=f"{what} can name any file of the machine; it was not opened.",
-            hint="h5repack (of HDF5's tools) makes one file of what you trust.",
-        )
+        return corrupt(self._path, f"The numbers of {name!r} are stored {where}.", hint=_REPACK)
 
 
 def _tensor(mapped: MappedFile, base: int, name: str, stored: _Stored) -> torch.Tensor:
     import numpy as np
 
     info = stored.info
-    if stored.is_mapped:
+    if stored.offset is not None:
         return mapped.tensor(base + stored.offset, info)
     if stored.numbers:
         mapped.bytes_at(0, 0)  # complains of a file that was closed or cut
@@ -414,11 +370,8 @@ def _tensor(mapped: MappedFile, base: int, name: str, stored: _Stored) -> torch.
         try:
             part = np.frombuffer(_unfiltered(data, stored, chunk.skipped), np.uint8)
         except ValueError as error:
-            raise CorruptFile(
-                f"A chunk of {name!r} cannot be read: {error}.",
-                evidence={"file": mapped.path},
-                hint="download it again.",
-            ) from error
+            fact = f"A chunk of {name!r} cannot be read: {error}."
+            raise corrupt(mapped.path, fact, hint=AGAIN) from error
         place = whole[tuple(map(slice, begins, map(add, begins, stored.chunk)))]
         place[...] = part.reshape(*stored.chunk, -1)[tuple(map(slice, place.shape))]
     return tensor_from_buffer(whole.reshape(-1).data, 0, info)
@@ -494,30 +447,6 @@ def _without_model(container: Container) -> Container:
     return replace(container.renamed(shorter), notes=(*container.notes, note))
 
 
-def _joined(first: Container, rest: Container) -> Container:
-    def release() -> None:
-        first.close()
-        rest.close()
-
-    if twice := sorted(first.manifest.keys() & rest.manifest.keys()):
-        release()
-        raise CorruptFile(
-            f"Two files of these weights have {twice[0]!r}.",
-            evidence={"files": f"{first.path} and {rest.path.name}"},
-            hint="name one of them under another name than Keras gives it.",
-        )
-    return replace(
-        first,
-        files=(*first.files, *rest.files),
-        manifest={**first.manifest, **rest.manifest},
-        extras={**first.extras, **rest.extras},
-        places={**first.places, **rest.places},
-        notes=(f"{rest.path.name} beside the weights holds the rest of the tensors",),
-        reader=lambda name: (first if name in first.manifest else rest).read(name),
-        release=release,
-    )
-
-
 def write_file(
     path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
 ) -> str:
@@ -553,7 +482,14 @@ def write_hdf5(
         UsageError: A name, a dtype or an attribute that is not written, or no place for the file.
     """
     contents = checked_contents(tensors, [*_TYPES, "bfloat16"], "HDF5")
-    _check_names(contents)
+    for name in contents:
+        parts = name.split("/")
+        groups = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        odd = any(part in ("", ".") or "\0" in part for part in parts)
+        if odd or len(name) > _LONGEST_NAME or any(group in contents for group in groups):
+            raise UsageError(
+                "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
+            )
     with TemporaryFile() as described:
         places = _describe(path, described, contents, attributes or {})
         with whole_file(path, read_soon=read_soon) as file:
@@ -565,17 +501,6 @@ def write_hdf5(
             described.seek(file.tell())
             file.write(described.read())
     return file.sha256
-
-
-def _check_names(names: Collection[str]) -> None:
-    for name in names:
-        parts = name.split("/")
-        groups = ("/".join(parts[:count]) for count in range(1, len(parts)))
-        odd = any(part in ("", ".") or "\0" in part for part in parts)
-        if odd or len(name) > _LONGEST_NAME or any(group in names for group in groups):
-            raise UsageError(
-                "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
-            )
 
 
 def _describe(
@@ -625,13 +550,9 @@ def _describe(
 def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
     """Read a file with h5py."""
     h5py = imported("h5py", "HDF5", path)
-    arrays: dict[str, Any] = {}
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            arrays[name] = item
-
     with h5py.File(path) as file:
-        file.visititems(note)
-        for name, dataset in arrays.items():
-            yield name, dataset.shape, dataset[()].tobytes()
+        arrays: list[tuple[str, Any]] = []
+        file.visititems(lambda name, item: arrays.append((name, item)))
+        for name, item in arrays:
+            if isinstance(item, h5py.Dataset):
+                yield name, item.shape, item[()].tobytes()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 
-from vitconvert.errors import CorruptFile, UsageError
+from vitconvert.errors import UsageError
 from vitconvert.formats.container import Container
 from vitconvert.formats.content import Content
 from vitconvert.formats.format_modules import Surroundings
@@ -32,7 +32,7 @@ from vitconvert.formats.hdf5 import (
     read_plainly,
     write_hdf5,
 )
-from vitconvert.formats.headers import parse_object
+from vitconvert.formats.headers import corrupt, parse_object
 from vitconvert.formats.zip_archive import Member, member_bytes
 
 __all__ = ["EXAMPLE", "READER", "open_file", "read_plainly", "write_file"]
@@ -50,16 +50,14 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
     """
     weights, config = members[_WEIGHTS], members[_CONFIG]
     if not weights.stored:
-        raise CorruptFile(
-            "The weights in this Keras file are compressed, so they cannot be used where they lie.",
-            evidence={"file": path, "member": _WEIGHTS},
-            hint=f"unzip it, and name {_WEIGHTS}.",
+        fact = (
+            "The weights in this Keras file are compressed, so they cannot be used where they lie."
         )
+        hint = f"unzip it, and name {_WEIGHTS}."
+        raise corrupt(path, fact, hint=hint, member=_WEIGHTS)
     if config.size > _LONGEST_CONFIG:
-        raise CorruptFile(
-            "The configuration in this Keras file is too long for one.",
-            evidence={"file": path, "member": _CONFIG, "found": f"{config.size:,} bytes"},
-        )
+        fact = "The configuration in this Keras file is too long for one."
+        raise corrupt(path, fact, member=_CONFIG, found=f"{config.size:,} bytes")
     found = parse_object(path, member_bytes(path, config), what=f"{_CONFIG} in the archive")
     container = open_within(path, weights.offset, weights.size)
     return replace(container, format="keras", config=found)
@@ -73,17 +71,23 @@ def write_file(
     Raises:
         UsageError: As `write_hdf5`, and for a name that no layer of Keras 2 gives a weight.
     """
-    return write_hdf5(path, contents, attributes=_attributes(contents), read_soon=read_soon)
-
-
-def _attributes(names: Iterable[str]) -> Attributes:
     layers: dict[str, list[str]] = {}
-    for name in _in_order(names):
-        layer = _layer(name)
-        layers.setdefault(layer, []).append(name.removeprefix(f"{layer}/"))
-    # A file without a version is taken for one of Keras 1.
-    of_all = {"backend": "tensorflow", "keras_version": "2.15.0", "layer_names": list(layers)}
-    return {"/": of_all, **{name: {"weight_names": found} for name, found in layers.items()}}
+    for name in _in_order(contents):
+        for layer in accumulate(name.split("/"), "{}/{}".format):
+            if name.startswith(f"{layer}/{layer}/"):
+                layers.setdefault(layer, []).append(name.removeprefix(f"{layer}/"))
+                break
+        else:
+            raise UsageError(
+                "Keras 2 has no weight of this name: it would be LAYER/LAYER/REST.",
+                evidence={"name": ascii(name)[:80]},
+            )
+    attributes: Attributes = {
+        # Keras 2 takes a file without a version for one of Keras 1.
+        "/": {"backend": "tensorflow", "keras_version": "2.15.0", "layer_names": list(layers)},
+        **{name: {"weight_names": found} for name, found in layers.items()},
+    }
+    return write_hdf5(path, contents, attributes=attributes, read_soon=read_soon)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
@@ -91,13 +95,3 @@ def _in_order(names: Iterable[str]) -> list[str]:
     paths = {name: list(accumulate(name.split("/"), "{}/{}".format)) for name in names}
     place = {path: at for at, path in enumerate(dict.fromkeys(chain(*paths.values())))}
     return sorted(paths, key=lambda name: [place[path] for path in paths[name]])
-
-
-def _layer(name: str) -> str:
-    for layer in accumulate(name.split("/"), "{}/{}".format):
-        if name.startswith(f"{layer}/{layer}/"):
-            return layer
-    raise UsageError(
-        "Keras 2 has no weight of this name: it would be LAYER/LAYER/REST.",
-        evidence={"name": ascii(name)[:80]},
-    )

@@ -1,9 +1,9 @@
 """msgpack: trees of arrays, as Flax writes them (`flax_model.msgpack`, `checkpoint_0`).
 
 A tree is a map of text to maps or leaves; names of tensors are the keys on the way to them, joined
-by "/". The msgpack package reads and writes all but the heads of extensions and of elements: it
-reads the elements of an array with it (0.2 s and all of the memory for a ViT-B), which are skipped
-here, and mapped when somebody needs them.
+by "/". The heads of values are read here: the msgpack package reads the elements of an array along
+with its head (0.2 s and all of the memory for a ViT-B). Elements are mapped when they are needed.
+The package writes the heads, and proves what was written.
 
 Format: https://github.com/msgpack/msgpack/blob/master/spec.md; arrays: flax 0.12,
 `flax/serialization.py`: an extension whose data are msgpack again, (shape, dtype, elements in
@@ -12,25 +12,25 @@ row-major order), and arrays of more than 2^30 bytes in chunks.
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats.container import (
     ITEM_SIZE,
     Container,
     MappedFile,
-    Stretch,
     TensorInfo,
-    row_major,
+    mapped_container,
 )
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.format_modules import Array, Surroundings, imported
-from vitconvert.formats.headers import checked_shape, shown
+from vitconvert.formats.format_modules import ALONE, Array, Surroundings, imported
+from vitconvert.formats.headers import AGAIN, check_size, checked_dtype, checked_shape, corrupt
 from vitconvert.whole import SequentialWriter, whole_file
 
 if TYPE_CHECKING:
@@ -51,12 +51,24 @@ _CHUNK = 2**30  # bytes; a larger array is written in chunks of it (flax.seriali
 _DEEPEST = 64  # maps within maps
 _MOST_VALUES = 1_000_000  # a ViT has hundreds; each takes some hundred bytes of memory
 _LONGEST_TEXT = 10_000  # bytes of a key, or of text that is kept
-_READ = 512  # bytes at once; a head has less
-# First bytes of maps, arrays, extensions and byte strings -> how many bytes of length follow.
-_MAPS = {**dict.fromkeys(range(0x80, 0x90), 0), 0xDE: 2, 0xDF: 4}
-_LISTS = {**dict.fromkeys(range(0x90, 0xA0), 0), 0xDC: 2, 0xDD: 4}
-_EXTENSIONS = {**dict.fromkeys(range(0xD4, 0xD9), 0), 0xC7: 1, 0xC8: 2, 0xC9: 4}
-_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+_CONSTANTS = (None, False, True)
+# First byte of a value -> its kind, the struct of the length or number that follows, and the length
+# or number if nothing follows.
+_HEADS: Mapping[int, tuple[str, str, int]] = {
+    **{number: ("number", "", number) for number in range(0x80)},
+    **{0x80 + length: ("map", "", length) for length in range(16)},
+    **{0x90 + length: ("list", "", length) for length in range(16)},
+    **{0xA0 + length: ("text", "", length) for length in range(32)},
+    **{first: ("constant", "", index) for index, first in enumerate((0xC0, 0xC2, 0xC3))},
+    **{0xC4 + index: ("bytes", code, 0) for index, code in enumerate("BHI")},
+    **{0xC7 + index: ("extension", code, 0) for index, code in enumerate("BHI")},
+    **{0xCA + index: ("number", code, 0) for index, code in enumerate("fdBHIQbhiq")},
+    **{0xD4 + index: ("extension", "", 1 << index) for index in range(5)},
+    **{0xD9 + index: ("text", code, 0) for index, code in enumerate("BHI")},
+    **{0xDC + index: ("list", code, 0) for index, code in enumerate("HI")},
+    **{0xDE + index: ("map", code, 0) for index, code in enumerate("HI")},
+    **{0x100 + number: ("number", "", number) for number in range(-32, 0)},
+}
 _T = TypeVar("_T")
 
 
@@ -85,16 +97,14 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
         prefer: Keys of branches to try before "params".
 
     Raises:
-        MissingPackage: msgpack is not installed.
         CorruptFile: The file is truncated or contradicts itself.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         tree = _Reader(path, file, size).tree()
     _join_chunks(path, tree)
-    mapped = MappedFile(path, size)
 
-    def read(name: str) -> torch.Tensor:
+    def read(mapped: MappedFile, name: str) -> torch.Tensor:
         if leaf := tree.arrays.get(name):
             return mapped.tensor(leaf.offset, leaf.info)
         import torch
@@ -102,21 +112,11 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
         info, parts = tree.chunked[name]
         return torch.cat([mapped.tensor(part.offset, part.info) for part in parts]).view(info.shape)
 
-    whole = Container(
-        path=path,
-        files=(path,),
-        format="msgpack",
-        manifest={name: leaf.info for name, leaf in tree.arrays.items()}
-        | {name: info for name, (info, _) in tree.chunked.items()},
-        extras=tree.others,
-        places={
-            name: Stretch(path=path, offset=leaf.offset, strides=row_major(leaf.info.shape))
-            for name, leaf in tree.arrays.items()
-        },
-        reader=read,
-        release=mapped.close,
-    )
-    return _branch_of_weights(whole, prefer)
+    manifest = {name: leaf.info for name, leaf in tree.arrays.items()}
+    manifest |= {name: info for name, (info, _) in tree.chunked.items()}
+    begins = {name: leaf.offset for name, leaf in tree.arrays.items()}
+    whole = mapped_container(path, "msgpack", manifest, begins, size=size, read=read)
+    return _branch_of_weights(replace(whole, extras=tree.others), prefer)
 
 
 def _branch_of_weights(container: Container, prefer: tuple[str, ...]) -> Container:
@@ -149,10 +149,8 @@ def _join_chunks(path: Path, tree: _Tree) -> None:
         shapes = [part.info.shape for part in parts]
         flat = all(len(shape) == 1 for shape in shapes)
         if len(dtypes) != 1 or not flat or sum(map(prod, shapes)) != prod(full):
-            raise CorruptFile(
-                f"The parts of {name[:80]!r} do not make up the array that they are of.",
-                evidence={"file": path, "shape": list(full), "parts": len(parts)},
-            )
+            fact = f"The parts of {name[:80]!r} do not make up the array that they are of."
+            raise corrupt(path, fact, shape=list(full), parts=len(parts))
         tree.chunked[name] = (TensorInfo(dtype=dtypes.pop(), shape=full), parts)
 
 
@@ -169,9 +167,7 @@ class _Reader:
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self._path, self._file, self._size = path, file, size
-        self._package = imported("msgpack", "msgpack", path)
         self._values = 0
-        self._go_to(0)
 
     def tree(self) -> _Tree:
         """All of the file.
@@ -180,160 +176,123 @@ class _Reader:
             CorruptFile: It is no tree of arrays.
         """
         tree = _Tree()
-        try:
-            self._value(tree, ())
-        except self._package.OutOfData as error:
-            raise CorruptFile(
-                "The file is truncated.",
-                evidence={"file": self._path, "found": f"{self._size:,} bytes"},
-                hint="download it again.",
-            ) from error
-        except UnicodeDecodeError as error:
-            raise self._corrupt("A text of the tree is not valid Unicode.") from error
-        except (ValueError, self._package.UnpackException) as error:
-            raise self._corrupt("This is no msgpack.") from error
-        if left := self._size - self._at:
+        self._value(tree, ())
+        if left := self._size - self._file.tell():
             raise self._corrupt(f"{left:,} bytes follow the tree.")
         return tree
 
-    def _go_to(self, offset: int) -> None:
-        """Read on from there. The package would read all that is skipped."""
-        if offset > self._size:
-            raise self._package.OutOfData
-        self._begin = offset
-        self._file.seek(offset)
-        self._items = self._package.Unpacker(
-            self._file, read_size=_READ, max_buffer_size=max(_READ, self._size), raw=False
-        )
+    def _checked_end(self, length: int) -> int:
+        """Where the next bytes end, if the file has so many."""
+        if (end := self._file.tell() + length) > self._size:
+            found = f"{self._size:,} bytes"
+            raise corrupt(self._path, "The file is truncated.", hint=AGAIN, found=found)
+        return end
 
-    @property
-    def _at(self) -> int:
-        return self._begin + int(self._items.tell())
+    def _bytes(self, length: int) -> bytes:
+        self._checked_end(length)
+        return self._file.read(length)
 
-    def _first(self) -> int:
-        """The byte that comes next."""
-        place = self._file.tell()
-        self._file.seek(self._at)
-        first = self._file.read(1)
-        self._file.seek(place)
-        if not first:
-            raise self._package.OutOfData
-        return first[0]
+    def _head(self) -> tuple[str, int]:
+        """The kind of the next value, and its length; of a number, the number itself."""
+        if (first := self._bytes(1)[0]) not in _HEADS:
+            raise self._corrupt("This is no msgpack.")
+        kind, code, number = _HEADS[first]
+        if code:
+            (number,) = struct.unpack(f">{code}", self._bytes(struct.calcsize(f">{code}")))
+        return kind, number
 
-    def _length(self, heads: Mapping[int, int]) -> int:
-        """Go behind a head that the package would read with all that follows; -1 for another."""
-        first = self._first()
-        if first not in heads:
-            return -1
-        begin = self._at
-        self._file.seek(begin + 1)
-        data = self._file.read(heads[first])
-        if len(data) < heads[first]:
-            raise self._package.OutOfData
-        self._go_to(begin + 1 + len(data))
-        return int.from_bytes(data, "big") if data else 1 << (first - 0xD4)
+    def _text(self, length: int) -> str:
+        try:
+            return self._bytes(length).decode()
+        except UnicodeDecodeError as error:
+            raise self._corrupt("A text of the tree is not valid Unicode.") from error
 
     def _value(self, tree: _Tree, keys: tuple[str, ...]) -> None:
         self._values += 1
         if self._values > _MOST_VALUES or len(keys) > _DEEPEST:
             raise self._corrupt("The tree has more values, or is deeper, than any checkpoint's.")
-        first = self._first()
-        if first in _MAPS:
+        kind, number = self._head()
+        if kind == "map":
             seen = set[str]()
-            for _ in range(self._items.read_map_header()):
-                key = self._key()
-                if key in seen:
+            for _ in range(number):
+                of_key, length = self._head()
+                if of_key != "text":
+                    raise self._corrupt("A key of the tree is not text.")
+                self._checked_end(length)
+                if length > _LONGEST_TEXT:
+                    raise self._corrupt("A key of the tree is longer than any name.")
+                if (key := self._text(length)) in seen:
                     raise self._corrupt(f"{key[:80]!r} stands in a map more than once.")
                 seen.add(key)
                 self._value(tree, (*keys, key))
             return
-        if first in _LISTS:
-            for index in range(self._items.read_array_header()):
+        if kind == "list":
+            for index in range(number):
                 self._value(tree, (*keys, str(index)))
             return
         name = "/".join(keys)
         if name in tree.arrays or name in tree.others:
             raise self._corrupt(f"{name[:80]!r} stands in the tree more than once.")
-        if first in _EXTENSIONS:
-            self._extension(tree, name)
+        if kind == "extension":
+            self._extension(tree, name, number)
+        elif kind == "text" and number <= _LONGEST_TEXT:
+            tree.others[name] = self._text(number)
+        elif kind in ("text", "bytes"):
+            self._file.seek(self._checked_end(number))
+            tree.others[name] = kind
         else:
-            tree.others[name] = self._plain(self._items.unpack())
+            tree.others[name] = number if kind == "number" else _CONSTANTS[number]
 
-    def _key(self) -> str:
-        if not (0xA0 <= (first := self._first()) < 0xC0 or 0xD9 <= first <= 0xDB):
-            raise self._corrupt("A key of the tree is not text.")
-        key = str(self._items.unpack())
-        if len(key.encode()) > _LONGEST_TEXT:
-            raise self._corrupt("A key of the tree is longer than any name.")
-        return key
-
-    @staticmethod
-    def _plain(value: object) -> object:
-        """A leaf that is no array, as far as it is short."""
-        if isinstance(value, bytes):
-            return "bytes"
-        return "text" if isinstance(value, str) and len(value.encode()) > _LONGEST_TEXT else value
-
-    def _extension(self, tree: _Tree, name: str) -> None:
+    def _extension(self, tree: _Tree, name: str, length: int) -> None:
         """An array or a number of numpy; complex numbers are only named."""
-        length = self._length(_EXTENSIONS)
-        code = self._first()
-        begin = self._at + 1
+        code = self._bytes(1)[0]
+        end = self._checked_end(length)
         if code == _COMPLEX:
             tree.others[name] = "a complex number"
         elif code in (_ARRAY, _SCALAR):
-            self._go_to(begin)
             leaf = tree.arrays[name] = self._leaf(name)
-            if leaf.offset + leaf.info.nbytes != begin + length:
+            if leaf.offset + leaf.info.nbytes != end:
                 raise self._corrupt(f"{name[:80]!r} does not have the length of its header.")
         else:
             raise self._corrupt(f"{name[:80]!r} is an extension that Flax does not write.")
-        self._go_to(begin + length)
+        self._file.seek(end)
 
     def _leaf(self, name: str) -> _Leaf:
         """The header of an array: its shape, its dtype and the length of its elements."""
-        if self._first() not in _LISTS or self._items.read_array_header() != 3:
+        parts = self._head()
+        kind, axes = self._head()
+        if parts != ("list", 3) or kind != "list" or axes > _DEEPEST:
             raise self._corrupt(f"{name[:80]!r} is not a shape, a dtype and elements.")
-        axes = self._items.read_array_header() if self._first() in _LISTS else _DEEPEST + 1
-        if axes > _DEEPEST:
-            raise self._corrupt(f"{name[:80]!r} has no shape.")
         shape = [self._short() for _ in range(axes)]
-        dtype = self._short()
-        dtype = dtype.decode(errors="replace") if isinstance(dtype, bytes) else dtype
-        if not isinstance(dtype, str) or dtype not in ITEM_SIZE:
-            raise CorruptFile(
-                f"{name[:80]!r} has a dtype that is not read here.",
-                evidence={"file": self._path, "dtype": shown(dtype), "known": " ".join(ITEM_SIZE)},
-            )
+        dtype = checked_dtype(self._path, name, self._short(), ITEM_SIZE)
         info = TensorInfo(dtype=dtype, shape=checked_shape(self._path, name[:80], shape))
-        length = self._length(_BYTES)
-        if length != info.nbytes:
-            raise CorruptFile(
-                f"{name[:80]!r} does not have the size that its shape says.",
-                evidence={
-                    "file": self._path,
-                    "shape": list(info.shape),
-                    "needs": f"{info.nbytes:,} bytes",
-                    "found": f"{length:,} bytes" if length >= 0 else "other than bytes",
-                },
-            )
-        return _Leaf(info=info, offset=self._at)
+        kind, length = self._head()
+        if kind != "bytes":
+            raise self._corrupt(f"{name[:80]!r} is not a shape, a dtype and elements.")
+        check_size(self._path, name, info, length)
+        return _Leaf(info=info, offset=self._file.tell())
 
     def _short(self) -> object:
-        """A value that holds no others."""
-        if self._first() in {*_MAPS, *_LISTS, *_EXTENSIONS}:
+        """An axis, or the name of a dtype."""
+        kind, number = self._head()
+        if kind == "number":
+            return number
+        if kind not in ("text", "bytes") or number > _LONGEST_TEXT:
             raise self._corrupt("An array has a header that Flax does not write.")
-        return cast(object, self._items.unpack())
+        return self._bytes(number).decode(errors="replace")
 
     def _corrupt(self, fact: str) -> CorruptFile:
-        return CorruptFile(fact, evidence={"file": self._path, "before byte": self._at})
+        return corrupt(self._path, fact, before=f"byte {self._file.tell():,}")
 
 
 _Branch = dict[str, "Content | _Branch"]
 
 
 def write_file(
-    path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    _surroundings: Surroundings = ALONE,
+    read_soon: bool = True,
 ) -> str:
     """Write tensors as the tree that their names spell, as `flax.serialization.to_bytes` does.
 
@@ -344,7 +303,7 @@ def write_file(
         MissingPackage: msgpack is not installed.
         UsageError: A name that is a branch of the tree too, or a dtype that Flax has no word for.
     """
-    contents = checked_contents(contents, list(ITEM_SIZE), "msgpack")
+    contents = checked_contents(tensors, list(ITEM_SIZE), "msgpack")
     tree: _Branch = {}
     for name in sorted(contents):  # a name before those that begin with it
         *branches, leaf = name.split("/")
@@ -407,15 +366,15 @@ def _write_chunked(file: SequentialWriter, packer: Any, content: Content) -> Non
 def _array_header(packer: Any, info: TensorInfo) -> bytes:
     """All of an array but its elements, with which alone the package writes it."""
     inside: bytes = packer.pack_array_header(3) + packer.pack(info.shape) + packer.pack(info.dtype)
-    inside += _sized(info.nbytes, _BYTES)
-    return _sized(len(inside) + info.nbytes, _EXTENSIONS) + bytes([_ARRAY]) + inside
+    inside += _sized(0xC4, info.nbytes)
+    return _sized(0xC7, len(inside) + info.nbytes) + bytes([_ARRAY]) + inside
 
 
-def _sized(number: int, heads: Mapping[int, int]) -> bytes:
-    """The shortest head with this length; extensions of 1 to 16 bytes have heads of their own."""
-    for code, width in heads.items():
-        if width and number < 256**width:
-            return bytes([code]) + number.to_bytes(width, "big")
+def _sized(first: int, number: int) -> bytes:
+    """The shortest head of bytes or an extension; of 1 to 16 bytes, extensions have others."""
+    for index, width in enumerate((1, 2, 4)):
+        if number < 256**width:
+            return bytes([first + index]) + number.to_bytes(width, "big")
     raise UsageError("A tensor is larger than a msgpack file can hold.")
 
 

@@ -16,24 +16,24 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from vitconvert.errors import CorruptFile, UnsafeFile, UsageError
+from vitconvert.errors import UnsafeFile, UsageError
 from vitconvert.formats.container import (
     Container,
     MappedFile,
-    Stretch,
     TensorInfo,
+    mapped_container,
     row_major,
     tensor_from_buffer,
 )
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.format_modules import Array, Surroundings
-from vitconvert.formats.headers import checked_shape
+from vitconvert.formats.format_modules import ALONE, Array, Surroundings
+from vitconvert.formats.headers import check_size, checked_dtype, checked_shape, corrupt
 from vitconvert.formats.zip_archive import Member, checked_crc, member_bytes, reading
-from vitconvert.whole import SequentialWriter, whole_file
+from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -95,175 +95,102 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
         CorruptFile: A header contradicts itself or the size of its member.
         UnsafeFile: An array is a pickle.
     """
-    arrays, texts = _read_headers(path, members)
-    mapped = MappedFile(path)
-    return Container(
-        path=path,
-        files=(path,),
-        format="npz",
-        manifest={name: array.info for name, array in arrays.items()},
-        extras=texts,
-        places={
-            name: _place(path, array)
-            for name, array in arrays.items()
-            if array.member.stored and not array.swapped
-        },
-        reader=lambda name: _read(path, mapped, arrays[name]),
-        release=mapped.close,
-    )
-
-
-def _read_headers(
-    path: Path, members: Mapping[str, Member]
-) -> tuple[dict[str, _StoredArray], dict[str, object]]:
     arrays: dict[str, _StoredArray] = {}
     texts: dict[str, object] = {}
     with zipfile.ZipFile(path) as archive:
         for member in members.values():
             if not member.name.endswith(".npy"):
-                raise CorruptFile(
-                    f"{member.name!r} in this npz is not an array.", evidence={"file": path}
-                )
+                raise corrupt(path, f"{member.name!r} in this npz is not an array.")
             name = member.name.removesuffix(".npy")
             with reading(path, member), archive.open(member.name) as file:
                 start = file.read(12 + _LONGEST_HEADER)
             descr, fortran, shape, offset = _parse_header(path, name, start)
             if descr[1] in "US":
                 texts[name] = f"array of text ({descr})"
-            else:
-                arrays[name] = _array(path, name, member, descr, fortran, shape, offset)
-    return arrays, texts
+                continue
+            if descr[1] == "O":
+                raise UnsafeFile(
+                    f"{name!r} holds Python objects, not numbers.",
+                    evidence={"file": path},
+                    meaning="Reading such an array runs whatever code its pickle asks for.",
+                    hint="save the arrays inside it one by one, with numpy.savez.",
+                )
+            code = checked_dtype(path, name, descr[1:], DTYPES)
+            info = TensorInfo(dtype=DTYPES[code], shape=checked_shape(path, name, shape))
+            check_size(path, name, info, member.size - offset)
+            swapped = descr[0] == ">" and code not in ("V2", "i1", "u1", "b1")
+            arrays[name] = _StoredArray(
+                member=member, info=info, code=code, swapped=swapped, fortran=fortran, offset=offset
+            )
+    plain = {n: array for n, array in arrays.items() if array.member.stored and not array.swapped}
+    container = mapped_container(
+        path,
+        "npz",
+        {name: array.info for name, array in arrays.items()},
+        {name: array.member.offset + array.offset for name, array in plain.items()},
+        strides={n: row_major(a.info.shape[::-1])[::-1] for n, a in plain.items() if a.fortran},
+        read=lambda mapped, name: _read(mapped, arrays[name]),
+    )
+    return replace(container, extras=texts)
 
 
 def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, object, int]:
     """Type code such as "<f4", Fortran order, shape, and where the data begin."""
-    offset = _header_end(path, name, start)
-    text = start[12 if start[6] == 2 else 10 : offset].decode("latin1")
+    if start[:6] != _NPY_MAGIC or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
+        fact = f"{name!r} is not a .npy array of version 1 or 2."
+        raise corrupt(path, fact, begins=start[:8].hex(" "))
+    begin = 12 if start[6] == 2 else 10
+    end = begin + int.from_bytes(start[8:begin], "little")
+    if end > len(start):
+        fact = f"The header of {name!r} is longer than the array, or than a header may be."
+        raise corrupt(path, fact, header=f"{end:,} bytes", limit=f"{_LONGEST_HEADER:,}")
+    text = start[begin:end].decode("latin1")
     try:
         with warnings.catch_warnings(action="ignore"):  # Python warns about odd literals
             # Python 2 wrote lengths as `3L`.
             header = ast.literal_eval(re.sub(r"(?<=\d)L(?=\s*[,)])", "", text).strip(" \n"))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise _bad_header(path, name, text) from error
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        header = None
     match header:
         case {"descr": str(descr), "fortran_order": bool(fortran), "shape": tuple(shape)} if len(
             header
         ) == 3 and re.fullmatch(r"[<>|=]?[?a-zA-Z]\d*", descr):
             sign = descr[0] if descr[0] in "<>|=" else "|"
-            return sign + descr.lstrip("<>|="), fortran, shape, offset
-    raise _bad_header(path, name, text)
+            return sign + descr.lstrip("<>|="), fortran, shape, end
+    fact = f"{name!r} has a header that does not describe an array of numbers."
+    raise corrupt(path, fact, header=text.strip()[:80])
 
 
-def _header_end(path: Path, name: str, start: bytes) -> int:
-    if start[:6] != _NPY_MAGIC or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
-        raise CorruptFile(
-            f"{name!r} is not a .npy array of version 1 or 2.",
-            evidence={"file": path, "begins": start[:8].hex(" ")},
-        )
-    length_size = 4 if start[6] == 2 else 2
-    end = 8 + length_size + int.from_bytes(start[8 : 8 + length_size], "little")
-    if end > len(start):
-        raise CorruptFile(
-            f"The header of {name!r} is longer than the array, or than a header may be.",
-            evidence={"file": path, "header": f"{end:,} bytes", "limit": f"{_LONGEST_HEADER:,}"},
-        )
-    return end
+def _read(mapped: MappedFile, array: _StoredArray) -> torch.Tensor:
+    import numpy as np
 
-
-def _bad_header(path: Path, name: str, text: str) -> CorruptFile:
-    return CorruptFile(
-        f"{name!r} has a header that does not describe an array of numbers.",
-        evidence={"file": path, "header": text.strip()[:80]},
-    )
-
-
-def _array(
-    path: Path, name: str, member: Member, descr: str, fortran: bool, shape: object, offset: int
-) -> _StoredArray:
-    if descr[1:].startswith("O"):
-        raise UnsafeFile(
-            f"{name!r} holds Python objects, not numbers.",
-            evidence={"file": path},
-            meaning="Reading such an array runs whatever code its pickle asks for.",
-            hint="save the arrays inside it one by one, with numpy.savez.",
-        )
-    if descr[1:] not in DTYPES:
-        raise CorruptFile(
-            f"{name!r} has a type that is not read here.",
-            evidence={"file": path, "type": descr, "known": " ".join(DTYPES)},
-        )
-    info = TensorInfo(dtype=DTYPES[descr[1:]], shape=checked_shape(path, name, shape))
-    if offset + info.nbytes != member.size:
-        raise CorruptFile(
-            f"{name!r} does not have the size that its header declares.",
-            evidence={
-                "file": path,
-                "shape": list(info.shape),
-                "declared": f"{info.nbytes:,} bytes",
-                "found": f"{member.size - offset:,} bytes",
-            },
-        )
-    swapped = descr[0] == ">" and descr[1:] not in ("V2", "i1", "u1", "b1")
-    return _StoredArray(
-        member=member, info=info, code=descr[1:], swapped=swapped, fortran=fortran, offset=offset
-    )
-
-
-def _place(path: Path, array: _StoredArray) -> Stretch:
-    shape = array.info.shape
-    strides = row_major(shape[::-1])[::-1] if array.fortran else row_major(shape)
-    return Stretch(path=path, offset=array.member.offset + array.offset, strides=strides)
-
-
-def _read(path: Path, mapped: MappedFile, array: _StoredArray) -> torch.Tensor:
-    shape = array.info.shape[::-1] if array.fortran else array.info.shape
+    member, shape = array.member, array.info.shape[::-1] if array.fortran else array.info.shape
     info = TensorInfo(dtype=array.info.dtype, shape=shape)
-    if array.member.stored and not array.swapped and info.nbytes > _CHECKED:
-        tensor = mapped.tensor(array.member.offset + array.offset, info)
+    if member.stored and not array.swapped and info.nbytes > _CHECKED:
+        tensor = mapped.tensor(member.offset + array.offset, info)
     else:
-        tensor = tensor_from_buffer(_native_bytes(path, mapped, array), 0, info)
+        if member.stored:
+            data = mapped.bytes_at(member.offset, member.size)
+            checked_crc(mapped.path, member, data)
+        else:
+            data = member_bytes(mapped.path, member)
+        elements = bytearray(memoryview(data)[array.offset :])
+        if array.swapped:
+            numbers = np.frombuffer(elements, f">{array.code}").astype(f"<{array.code}")
+            elements = bytearray(numbers.data)
+        tensor = tensor_from_buffer(elements, 0, info)
     return tensor.permute(tuple(reversed(range(len(shape))))) if array.fortran else tensor
 
 
-def _native_bytes(path: Path, mapped: MappedFile, array: _StoredArray) -> bytearray:
-    import numpy as np
-
-    if array.member.stored:
-        data = mapped.bytes_at(array.member.offset, array.member.size)
-        checked_crc(path, array.member, data)
-    else:
-        data = member_bytes(path, array.member)
-    elements = memoryview(data)[array.offset :]
-    if array.swapped:
-        return bytearray(np.frombuffer(elements, f">{array.code}").astype(f"<{array.code}").data)
-    return bytearray(elements)
-
-
 def write_file(
-    path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
-) -> str:
-    """Write an archive of the tensors alone."""
-    return write_npz(path, contents, read_soon=read_soon)
-
-
-def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
-    """Read an archive with numpy."""
-    import numpy as np
-
-    with np.load(path, allow_pickle=False) as arrays:
-        for name in arrays.files:
-            yield name, arrays[name].shape, arrays[name].tobytes()
-
-
-def write_npz(
-    path: Path, tensors: Mapping[str, torch.Tensor | Content], *, read_soon: bool = True
+    path: Path,
+    tensors: Mapping[str, torch.Tensor | Content],
+    _surroundings: Surroundings = ALONE,
+    read_soon: bool = True,
 ) -> str:
     """Write tensors as numpy.savez does, but sorted by name, and each array where it can be mapped.
 
     bfloat16 becomes numpy's opaque two-byte type, as JAX stores it.
-
-    Args:
-        path, tensors, read_soon: As for `write_safetensors`.
 
     Returns:
         The sha256 of the file.
@@ -271,29 +198,30 @@ def write_npz(
     Raises:
         UsageError: A name or a dtype that npz cannot hold, or no place for the file.
     """
+    from numpy.lib.format import write_array_header_1_0
+
     contents = checked_contents(tensors, list(DTYPES.values()), "npz")
-    _check_names(contents)
-    with whole_file(path, read_soon=read_soon) as file:
-        _write_archive(file, contents)
-    return file.sha256
-
-
-def _check_names(contents: Mapping[str, Content]) -> None:
+    codes = {dtype: code for code, dtype in DTYPES.items()}
     for name in contents:
         if "\0" in name or len(name.encode()) > _LONGEST_NAME:
             raise UsageError(
                 "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
             )
-
-
-def _write_archive(file: SequentialWriter, contents: Mapping[str, Content]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        whole_file(path, read_soon=read_soon) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for name in sorted(contents):
+            info = contents[name].info
+            code = codes[info.dtype]
+            sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
+            header = {"descr": sign + code, "fortran_order": False, "shape": info.shape}
             entry = _aligned_entry(f"{name}.npy", file.tell())
             with archive.open(entry, "w", force_zip64=True) as member:
-                _write_npy_header(member, contents[name].info)
+                write_array_header_1_0(member, header)
                 for chunk in contents[name].chunks(file.room):
                     member.write(chunk)
+    return file.sha256
 
 
 def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
@@ -307,12 +235,10 @@ def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
     return entry
 
 
-def _write_npy_header(file: IO[bytes], info: TensorInfo) -> None:
-    from numpy.lib.format import write_array_header_1_0
+def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
+    """Read an archive with numpy."""
+    import numpy as np
 
-    codes = {dtype: code for code, dtype in DTYPES.items()}
-    code = codes[info.dtype]
-    sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
-    write_array_header_1_0(
-        file, {"descr": sign + code, "fortran_order": False, "shape": info.shape}
-    )
+    with np.load(path, allow_pickle=False) as arrays:
+        for name in arrays.files:
+            yield name, arrays[name].shape, arrays[name].tobytes()

@@ -27,10 +27,10 @@ from vitconvert.file_formats import (
 )
 from vitconvert.formats.container import Container
 from vitconvert.formats.format_modules import module_of
+from vitconvert.formats.headers import AGAIN, corrupt
 from vitconvert.formats.shards import open_shards
 
 if TYPE_CHECKING:
-    from vitconvert.file_formats import Format
     from vitconvert.formats.zip_archive import Member
 
 _SHARD = re.compile(r"-\d+-of-\d+\.")
@@ -105,7 +105,28 @@ def weights_in(directory: Path) -> Path:
         return directory / form.standard[0]
     if any(name.endswith(DISTRIBUTED) for name in names):
         raise _distributed(directory)
-    raise _several(directory, found) if found else _none(directory)
+    if not found:
+        listed = sorted(
+            path.name if path.exists() else f"{path.name}, a broken link"
+            for path in directory.iterdir()
+        )
+        ends = (*suffixes(), *directory_names())
+        inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
+        some = ", ".join(sorted(inside)[:5])
+        raise SourceError(
+            "The directory holds no weights file.",
+            evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in suffixes())},
+            details=[f"found {name}" for name in listed[:10]],
+            hint=f"name a folder that holds some: {some}." if some else None,
+        )
+    if all(map(_OF_PROCESS.fullmatch, found)):
+        raise _of_processes(directory / found[0])
+    fact = f"The directory holds {len(found)} weights files, none with a standard name."
+    hint = "name one of them."
+    if all(map(_SHARD.search, found)):
+        fact = "The directory holds shards of a checkpoint, but no index that says what is in them."
+        hint = "download the file that ends in .index.json, too."
+    raise SourceError(fact, evidence={"directory": directory}, details=found[:10], hint=hint)
 
 
 def _known_suffixes() -> tuple[str, ...]:
@@ -115,39 +136,6 @@ def _known_suffixes() -> tuple[str, ...]:
 def _suffix(name: str) -> str:
     """The longest known suffix that a name ends in."""
     return max((suffix for suffix in _known_suffixes() if name.endswith(suffix)), key=len)
-
-
-def _none(directory: Path) -> SourceError:
-    names = sorted(
-        path.name if path.exists() else f"{path.name}, a broken link"
-        for path in directory.iterdir()
-    )
-    ends = (*suffixes(), *directory_names())
-    inside = {path.parent.name for path in directory.glob("*/*") if path.name.endswith(ends)}
-    return SourceError(
-        "The directory holds no weights file.",
-        evidence={"directory": directory, "looked for": " ".join(f"*{s}" for s in suffixes())},
-        details=[f"found {name}" for name in names[:10]],
-        hint=f"name a folder that holds some: {', '.join(sorted(inside)[:5])}." if inside else None,
-    )
-
-
-def _several(directory: Path, found: list[str]) -> SourceError | CorruptFile:
-    if all(map(_OF_PROCESS.fullmatch, found)):
-        return _of_processes(directory / found[0])
-    if all(_SHARD.search(name) for name in found):
-        return SourceError(
-            "The directory holds shards of a checkpoint, but no index that says what is in them.",
-            evidence={"directory": directory},
-            details=found[:10],
-            hint="download the file that ends in .index.json, too.",
-        )
-    return SourceError(
-        f"The directory holds {len(found)} weights files, none with a standard name.",
-        evidence={"directory": directory},
-        details=found[:10],
-        hint="name one of them.",
-    )
 
 
 def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = False) -> Container:
@@ -176,7 +164,7 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = F
 def _open_file(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Container:
     start = _first_bytes(path)
     if _is_index(start):
-        raise CorruptFile("An index names another index.", evidence={"file": path})
+        raise corrupt(path, "An index names another index.")
     if path.suffix == DISTRIBUTED or (start[:1] == b"\x80" and _DCP_CLASS in start[:64]):
         raise _distributed(path.parent)
     members: Mapping[str, Member] = {}
@@ -185,9 +173,22 @@ def _open_file(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Containe
         from vitconvert.formats.zip_archive import zip_members
 
         members = zip_members(path)
-        form = _format_of_archive(path, members)
+        form = next((form for form in file_formats.FORMATS if form.holds(members)), None)
+        if form is None:
+            raise corrupt(
+                path,
+                "This is a zip archive, but it holds no weights in a known format.",
+                hint="if it is a zipped checkpoint, unpack it first.",
+                members=", ".join(list(members)[:5]) or "none",
+            )
     else:
-        form = _format_of(path, start)
+        form = next((form for form in file_formats.FORMATS if form.begins(start)), None)
+        if form is None:
+            what, hint = _look(start)
+            fact = f"This is {what}." if what else "The file has no known format."
+            raise corrupt(
+                path, fact, hint=hint or f"{in_words()} are read.", begins=start[:16].hex(" ")
+            )
     container = module_of(form).open_file(path, members, prefer, rescue)
     if _DCP_KEY in container.metadata:
         container.close()
@@ -204,9 +205,9 @@ def _distributed(directory: Path) -> CorruptFile:
 
 
 def _of_processes(path: Path) -> CorruptFile:
-    return CorruptFile(
+    return corrupt(
+        path,
         "Each process of a training run wrote such a file, with its own part of each tensor.",
-        evidence={"file": path},
         hint="consolidate_safetensors_files in torch.distributed.checkpoint."
         "_consolidate_hf_safetensors merges them; so does HuggingFaceStorageWriter when it saves "
         "with enable_consolidation=True.",
@@ -216,29 +217,6 @@ def _of_processes(path: Path) -> CorruptFile:
 def _is_index(start: bytes) -> bool:
     return start.lstrip()[:1] == b"{" and not any(
         form.begins(start) for form in file_formats.FORMATS
-    )
-
-
-def _format_of(path: Path, start: bytes) -> Format:
-    for form in file_formats.FORMATS:
-        if form.begins(start):
-            return form
-    what, hint = _look(start)
-    raise CorruptFile(
-        f"This is {what}." if what else "The file has no known format.",
-        evidence={"file": path, "begins": start[:16].hex(" ")},
-        hint=hint or f"{in_words()} are read.",
-    )
-
-
-def _format_of_archive(path: Path, members: Collection[str]) -> Format:
-    for form in file_formats.FORMATS:
-        if form.holds(members):
-            return form
-    raise CorruptFile(
-        "This is a zip archive, but it holds no weights in a known format.",
-        evidence={"file": path, "members": ", ".join(list(members)[:5]) or "none"},
-        hint="if it is a zipped checkpoint, unpack it first.",
     )
 
 
@@ -260,7 +238,11 @@ def _first_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             start = file.read(512)
     except FileNotFoundError as error:
-        raise _missing(path) from error
+        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(path.name, sorted(siblings), 3)
+        hint = f"nearest names there: {', '.join(near)}." if near else None
+        fact = "There is no such file."
+        raise SourceError(fact, evidence={"file": path}, hint=hint) from error
     except ValueError as error:
         raise SourceError(
             "No file can have this name.", evidence={"name": ascii(str(path))}
@@ -270,18 +252,8 @@ def _first_bytes(path: Path) -> bytes:
             "The file cannot be read.", evidence={"file": path, "reason": error.strerror}
         ) from error
     if not start:
-        raise CorruptFile("The file is empty.", evidence={"file": path}, hint="download it again.")
+        raise corrupt(path, "The file is empty.", hint=AGAIN)
     return start
-
-
-def _missing(path: Path) -> SourceError:
-    siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, sorted(siblings), 3)
-    return SourceError(
-        "There is no such file.",
-        evidence={"file": path},
-        hint=f"nearest names there: {', '.join(near)}." if near else None,
-    )
 
 
 def _look(start: bytes) -> tuple[str | None, str | None]:

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import ITEM_SIZE, Container, TensorInfo, tensor_from_buffer
 from vitconvert.formats.format_modules import imported
-from vitconvert.formats.headers import checked_shape, parse_object, shown
+from vitconvert.formats.headers import checked_dtype, checked_shape, corrupt, parse_object, shown
 from vitconvert.formats.zip_archive import FREE_INFLATION, refuse_bomb
 
 if TYPE_CHECKING:
@@ -66,7 +67,10 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
     if (size := path.stat().st_size) > _LONGEST_TREE:
         raise _strange(path, f"it has {size:,} bytes, more than {_LONGEST_TREE:,}")
     content = parse_object(path, path.read_bytes(), what="The tree of this Orbax directory")
-    files = _files(path)
+    inside = (file for file in path.parent.rglob("*") if file.is_file())
+    sizes = {file: file.stat().st_size for file in islice(inside, _MOST_FILES + 1)}
+    if len(sizes) > _MOST_FILES:
+        raise _corrupt(path.parent, f"The directory has more than {_MOST_FILES:,} files.")
     wrapper, leaves, beside = unwrapped(_kinds(path, content.get("tree_metadata")), prefer)
     notes: tuple[str, ...] = ()
     if all(name.endswith(_VARIABLE) for name in leaves):  # a state of Flax's NNX
@@ -74,7 +78,7 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
         notes = (f"behind the names of tensors, the file has {_VARIABLE}",)
     arrays = _open(tensorstore, path, content, leaves)
     asked = sum(array.info.nbytes for array in arrays.values())
-    refuse_bomb(path.parent, sum(files.values()), asked)
+    refuse_bomb(path.parent, sum(sizes.values()), asked, "The arrays")
     opened = dict(arrays)
 
     def read(name: str) -> torch.Tensor:
@@ -84,7 +88,7 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
 
     return Container(
         path=path,
-        files=tuple(files),
+        files=(path, *sorted(sizes.keys() - {path})),
         format="orbax",
         manifest={name: array.info for name, array in arrays.items()},
         wrapper=wrapper,
@@ -93,18 +97,6 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
         reader=read,
         release=opened.clear,
     )
-
-
-def _files(path: Path) -> dict[Path, int]:
-    """All files of the directory, with their sizes."""
-    inside = (file for file in path.parent.rglob("*") if file.is_file())
-    found = {file: file.stat().st_size for file in islice(inside, _MOST_FILES + 1)}
-    if len(found) > _MOST_FILES:
-        raise CorruptFile(
-            "The directory has more files than any checkpoint.",
-            evidence={"directory": path.parent, "limit": f"{_MOST_FILES:,}"},
-        )
-    return {path: found.pop(path), **dict(sorted(found.items()))}
 
 
 def _kinds(path: Path, listed: object) -> Kinds:
@@ -137,10 +129,7 @@ def _kinds(path: Path, listed: object) -> Kinds:
 
 
 def _strange(path: Path, reason: str) -> CorruptFile:
-    return CorruptFile(
-        "The tree of this Orbax directory cannot be read.",
-        evidence={"file": path, "reason": reason},
-    )
+    return corrupt(path, "The tree of this Orbax directory cannot be read.", reason=reason)
 
 
 def unwrapped(
@@ -169,7 +158,7 @@ def unwrapped(
 
 
 def _open(
-    tensorstore: Any, path: Path, content: Mapping[str, object], leaves: Mapping[str, str]
+    tensorstore: ModuleType, path: Path, content: Mapping[str, object], leaves: Mapping[str, str]
 ) -> dict[str, _Array]:
     """Open arrays by the names of their folders, all at once."""
     directory = path.parent
@@ -180,10 +169,7 @@ def _open(
     driver = "zarr3" if content.get("use_zarr3") is True else "zarr"
     futures = {}
     for name, folder in leaves.items():
-        spec = {
-            "driver": driver,
-            "kvstore": {**place, "path": f"{place['path']}{folder}/"},
-        }
+        spec = {"driver": driver, "kvstore": {**place, "path": f"{place['path']}{folder}/"}}
         with _errors_of(directory, name):
             futures[name] = tensorstore.open(spec, open=True, read=True)
     has_zeros = content.get("store_array_data_equal_to_fill_value") is True
@@ -201,11 +187,12 @@ def _errors_of(directory: Path, name: str) -> Iterator[None]:
         yield
     except (ValueError, OSError, MemoryError) as error:
         reason = str(error).replace(f"{directory.resolve()}/", "")[:200]
-        raise _corrupt(directory, f"tensorstore cannot read {name[:80]!r}.", reason) from error
+        fact = f"tensorstore cannot read {name[:80]!r}."
+        raise _corrupt(directory, fact, reason=reason) from error
 
 
-def _corrupt(directory: Path, fact: str, reason: str = "") -> CorruptFile:
-    evidence = {"directory": directory, "reason": reason} if reason else {"directory": directory}
+def _corrupt(directory: Path, fact: str, **more: object) -> CorruptFile:
+    evidence = {"directory": directory, **more}
     return CorruptFile(fact, evidence=evidence, hint="copy or download it again.")
 
 
@@ -254,43 +241,32 @@ class _Array:
         if self.has_zeros and len(keys) < self.chunks:
             raise _corrupt(self.directory, f"A chunk of {self.name[:80]!r} is missing.")
         for key in keys if self.compressed or self.pieces else ():
-            data = store.read(key).result().value
-            if not self.pieces:
-                self._check_frame(key, data, self.chunk_size)
-                continue
-            pieces = pieces_of(data, self.pieces)
-            if pieces is None or (self.has_zeros and len(pieces) < self.pieces):
-                problem = "an index that cannot be" if pieces is None else "a piece that is missing"
-                fact = f"A chunk of {self.name[:80]!r} has {problem}."
-                raise _corrupt(self.directory, fact)
-            for piece in pieces if self.compressed else ():
-                self._check_frame(key, data[piece], self.chunk_size // self.pieces)
-
-    def _check_frame(self, key: str, frame: bytes, size: int) -> None:
-        if (inflated := most_inflated(frame)) is None:
-            fact = f"A chunk of {self.name[:80]!r} is no frame of zstd."
-            raise _corrupt(self.directory, fact)
-        if inflated > FREE_INFLATION + _MOST_BLOCKS * size:
-            raise UnsafeFile(
-                f"A chunk of {self.name[:80]!r} would inflate to far more than its shape says.",
-                evidence={"directory": self.directory, "chunk": key},
-                meaning="A directory like this is made to exhaust memory.",
-            )
+            frames = [store.read(key).result().value]
+            if self.pieces:
+                pieces = pieces_of(frames[0], self.pieces)
+                if pieces is None or (self.has_zeros and len(pieces) < self.pieces):
+                    problem = "has an index that cannot be" if pieces is None else "lacks a piece"
+                    raise _corrupt(self.directory, f"A chunk of {self.name[:80]!r} {problem}.")
+                frames = [frames[0][piece] for piece in pieces]
+            for frame in frames if self.compressed else ():
+                if (inflated := most_inflated(frame)) is None:
+                    fact = f"A chunk of {self.name[:80]!r} is no frame of zstd."
+                    raise _corrupt(self.directory, fact)
+                size = self.chunk_size // max(1, self.pieces)
+                if inflated > FREE_INFLATION + _MOST_BLOCKS * size:
+                    fact = f"A chunk of {self.name[:80]!r} would inflate to far more than its shape"
+                    raise UnsafeFile(
+                        f"{fact} says.",
+                        evidence={"directory": self.directory, "chunk": key},
+                        meaning="A directory like this is made to exhaust memory.",
+                    )
 
 
 def _array(directory: Path, name: str, opened: Any, has_zeros: bool) -> _Array:
     """What the header of an array says, as tensorstore reads it."""
     shape = checked_shape(directory, name[:80], tuple(opened.shape))
-    if opened.dtype.name not in ITEM_SIZE:
-        raise CorruptFile(
-            f"{name[:80]!r} has a dtype that is not read here.",
-            evidence={
-                "directory": directory,
-                "dtype": shown(opened.dtype.name),
-                "known": " ".join(ITEM_SIZE),
-            },
-        )
-    info = TensorInfo(dtype=opened.dtype.name, shape=shape)
+    dtype = checked_dtype(directory, name, opened.dtype.name, ITEM_SIZE)
+    info = TensorInfo(dtype=dtype, shape=shape)
     layout, metadata = opened.chunk_layout, opened.spec().to_json()["metadata"]
     chunk, piece = layout.write_chunk.shape or (), layout.read_chunk.shape or ()
     cut: dict[str, Any] = {}

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.errors import CorruptFile, UsageError
+from vitconvert.errors import UsageError
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_HEADER
-from vitconvert.formats.container import (
-    ITEM_SIZE,
-    Container,
-    MappedFile,
-    Stretch,
-    TensorInfo,
-    row_major,
-)
+from vitconvert.formats.container import ITEM_SIZE, Container, TensorInfo, mapped_container
 from vitconvert.formats.content import Content, bytes_of, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings
-from vitconvert.formats.headers import checked_shape, parse_object, shown, truncated
+from vitconvert.formats.headers import (
+    checked_dtype,
+    checked_shape,
+    corrupt,
+    parse_object,
+    shown,
+    truncated,
+)
 from vitconvert.whole import Check, whole_file
 
 if TYPE_CHECKING:
@@ -59,15 +59,6 @@ DTYPES: Mapping[str, str] = {
 _WORD = 8  # headers are padded so that data begin at a multiple of this
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """One tensor of the header; `begin` and `end` count from the end of the header."""
-
-    info: TensorInfo
-    begin: int
-    end: int
-
-
 def open_file(path: Path, *_: object) -> Container:
     """Read the header of a safetensors file and map the rest.
 
@@ -76,97 +67,59 @@ def open_file(path: Path, *_: object) -> Container:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        header_end = 8 + _header_length(path, file.read(8), size)
-        metadata, entries = _parse_header(path, file.read(header_end - 8))
-    _check_layout(path, entries, header_end, size)
-    mapped = MappedFile(path, size)
-    return Container(
-        path=path,
-        files=(path,),
-        format="safetensors",
-        manifest={name: entry.info for name, entry in entries.items()},
-        metadata=metadata,
-        places={
-            name: Stretch(
-                path=path, offset=header_end + entry.begin, strides=row_major(entry.info.shape)
-            )
-            for name, entry in entries.items()
-        },
-        reader=lambda name: mapped.tensor(header_end + entries[name].begin, entries[name].info),
-        release=mapped.close,
-    )
-
-
-def _header_length(path: Path, start: bytes, size: int) -> int:
-    length = int.from_bytes(start, "little")
-    if length > LONGEST_HEADER:
-        raise CorruptFile(
-            "The header is longer than a safetensors header may be.",
-            evidence={"file": path, "header": f"{length:,} bytes", "limit": f"{LONGEST_HEADER:,}"},
-        )
-    if 8 + length > size:
-        raise truncated(path, 8 + length, size, least="at least ")
-    return length
-
-
-def _parse_header(path: Path, text: bytes) -> tuple[dict[str, str], dict[str, _Entry]]:
-    header = parse_object(path, text, what="The header")
+        length = int.from_bytes(file.read(8), "little")
+        if length > LONGEST_HEADER:
+            fact = "The header is longer than a safetensors header may be."
+            raise corrupt(path, fact, header=f"{length:,} bytes", limit=f"{LONGEST_HEADER:,}")
+        if 8 + length > size:
+            raise truncated(path, 8 + length, size, least="at least ")
+        header = parse_object(path, file.read(length), what="The header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise CorruptFile(
-            "The __metadata__ of the header is not a mapping of text to text.",
-            evidence={"file": path},
-        )
-    return metadata, {name: _parse_entry(path, name, entry) for name, entry in header.items()}
+        raise corrupt(path, "The __metadata__ of the header is not a mapping of text to text.")
+    manifest, begins = _tensors(path, header, 8 + length, size)
+    container = mapped_container(path, "safetensors", manifest, begins, size=size)
+    return replace(container, metadata=metadata)
 
 
-def _parse_entry(path: Path, name: str, entry: object) -> _Entry:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CorruptFile(
-            f"In the header, {name!r} does not have just dtype, shape and data_offsets.",
-            evidence={"file": path},
-        )
-    dtype = DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
-    if dtype is None:
-        raise CorruptFile(
-            f"{name!r} has a dtype that is not read here.",
-            evidence={"file": path, "dtype": shown(entry["dtype"]), "known": " ".join(DTYPES)},
-        )
-    info = TensorInfo(dtype=dtype, shape=checked_shape(path, name, entry["shape"]))
-    match entry["data_offsets"]:
-        case [int(begin), int(end)] if end - begin == info.nbytes and type(begin) is int:
-            return _Entry(info=info, begin=begin, end=end)
-    raise CorruptFile(
-        f"{name!r} does not fill the bytes that the header gives it.",
-        evidence={
-            "file": path,
-            "dtype": entry["dtype"],
-            "shape": list(info.shape),
-            "needs": f"{info.nbytes:,} bytes",
-            "data_offsets": shown(entry["data_offsets"]),
-        },
-    )
-
-
-def _check_layout(path: Path, entries: Mapping[str, _Entry], header_end: int, size: int) -> None:
-    """Tensors must follow one another from the header to the end of the file."""
+def _tensors(
+    path: Path, header: Mapping[str, object], header_end: int, size: int
+) -> tuple[dict[str, TensorInfo], dict[str, int]]:
+    """The tensors and their first bytes; they follow one another to the end of the file."""
+    manifest: dict[str, TensorInfo] = {}
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, entry in header.items():
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            fact = f"In the header, {name!r} does not have just dtype, shape and data_offsets."
+            raise corrupt(path, fact)
+        dtype = DTYPES[checked_dtype(path, name, entry["dtype"], DTYPES)]
+        info = TensorInfo(dtype=dtype, shape=checked_shape(path, name, entry["shape"]))
+        match entry["data_offsets"]:
+            case [int(begin), int(end)] if end - begin == info.nbytes and type(begin) is int:
+                manifest[name], ranges[name] = info, (begin, end)
+            case offsets:
+                raise corrupt(
+                    path,
+                    f"{name!r} does not fill the bytes that the header gives it.",
+                    dtype=entry["dtype"],
+                    shape=list(info.shape),
+                    needs=f"{info.nbytes:,} bytes",
+                    data_offsets=shown(offsets),
+                )
     position = 0
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if entry.begin != position:
-            what = "leaves a hole before it" if entry.begin > position else "overlaps another"
-            raise CorruptFile(
-                f"{name!r} {what}.",
-                evidence={"file": path, "begins": entry.begin, "expected": position},
-            )
-        position = entry.end
+    for name in sorted(ranges, key=lambda name: ranges[name]):
+        begin, end = ranges[name]
+        if begin != position:
+            what = "leaves a hole before it" if begin > position else "overlaps another"
+            raise corrupt(path, f"{name!r} {what}.", begins=begin, expected=position)
+        position = end
     expected = header_end + position
     if size < expected:
         raise truncated(path, expected, size)
     if size > expected:
-        raise CorruptFile(
-            f"{size - expected:,} bytes follow the last tensor.",
-            evidence={"file": path, "expected": f"{expected:,} bytes", "found": f"{size:,} bytes"},
-        )
+        fact = f"{size - expected:,} bytes follow the last tensor."
+        raise corrupt(path, fact, expected=f"{expected:,} bytes", found=f"{size:,} bytes")
+    return manifest, {name: header_end + begin for name, (begin, _) in ranges.items()}
 
 
 def write_file(
@@ -234,11 +187,8 @@ def _header(infos: Mapping[str, TensorInfo], metadata: Mapping[str, str]) -> byt
     position = 0
     for name, info in infos.items():
         offsets = [position, position := position + info.nbytes]
-        header[name] = {
-            "dtype": codes[info.dtype],
-            "shape": list(info.shape),
-            "data_offsets": offsets,
-        }
+        code = codes[info.dtype]
+        header[name] = {"dtype": code, "shape": list(info.shape), "data_offsets": offsets}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     if len(text) > LONGEST_HEADER:
         raise UsageError(

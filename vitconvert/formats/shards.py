@@ -1,17 +1,18 @@
 """Checkpoints in several files, held together by an index (`*.index.json`)."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 from vitconvert.file_formats import INDEX
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_INDEX
-from vitconvert.formats.container import Container, TensorInfo
+from vitconvert.formats.container import Container, TensorInfo, joined
 from vitconvert.formats.content import Content
 from vitconvert.formats.hashing import hash_file
-from vitconvert.formats.headers import parse_object
+from vitconvert.formats.headers import corrupt, parse_object
 
 
 def write_shards(
@@ -56,7 +57,15 @@ def split(file: str, infos: Mapping[str, TensorInfo], most: int | None) -> dict[
         infos: The tensors.
         most: Bytes of tensors in a file; a tensor that is larger has a file of its own.
     """
-    groups = list(_groups(infos, most))
+    groups: list[list[str]] = []
+    size = 0
+    for name in sorted(infos):
+        nbytes = infos[name].nbytes
+        if not groups or (most is not None and size + nbytes > most):
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += nbytes
     if len(groups) < 2:
         return {file: list(infos)}
     stem, suffix = Path(file).stem, Path(file).suffix
@@ -64,20 +73,6 @@ def split(file: str, infos: Mapping[str, TensorInfo], most: int | None) -> dict[
         f"{stem}-{number:05}-of-{len(groups):05}{suffix}": names
         for number, names in enumerate(groups, start=1)
     }
-
-
-def _groups(infos: Mapping[str, TensorInfo], most: int | None) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for name in sorted(infos):
-        nbytes = infos[name].nbytes
-        if group and most is not None and size + nbytes > most:
-            yield group
-            group, size = [], 0
-        group.append(name)
-        size += nbytes
-    if group:
-        yield group
 
 
 def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Container:
@@ -100,22 +95,23 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
     with ExitStack() as stack:
         shards = {name: stack.enter_context(open_shard(path)) for name, path in paths.items()}
         _check_agreement(index, weight_map, shards)
-        return _joined(index, weight_map, shards, stack.pop_all())
+        stack.pop_all()
+    whole = joined(list(shards.values()))
+    return replace(whole, path=index, files=(index, *whole.files))
 
 
 def _read_index(index: Path) -> dict[str, str]:
     if (size := index.stat().st_size) > LONGEST_INDEX:
-        raise CorruptFile(
-            "The file begins as JSON, but is too long for an index of shards.",
-            evidence={"file": index, "found": f"{size:,} bytes", "limit": f"{LONGEST_INDEX:,}"},
-        )
+        fact = "The file begins as JSON, but is too long for an index of shards."
+        raise corrupt(index, fact, found=f"{size:,} bytes", limit=f"{LONGEST_INDEX:,}")
     content = parse_object(index, index.read_bytes(), what="The index of shards")
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CorruptFile(
+        raise corrupt(
+            index,
             "This is a JSON file without a weight_map, so it is no index of shards.",
-            evidence={"file": index, "keys": ", ".join(list(content)[:5])[:160]},
             hint="name the file that holds the weights.",
+            keys=", ".join(list(content)[:5])[:160],
         )
     if all(name.startswith("/") for name in weight_map):
         raise SourceError(
@@ -125,7 +121,7 @@ def _read_index(index: Path) -> dict[str, str]:
         )
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not shard:
-            raise CorruptFile(f"The index names no shard for {name!r}.", evidence={"file": index})
+            raise corrupt(index, f"The index names no shard for {name!r}.")
         if leads_out(shard):
             raise UnsafeFile(
                 "The index names a shard outside its own directory.",
@@ -173,27 +169,9 @@ def _check_agreement(
             details=problems[:10],
             hint="download the index and all shards from one revision.",
         )
-
-
-def _joined(
-    index: Path, weight_map: Mapping[str, str], shards: Mapping[str, Container], stack: ExitStack
-) -> Container:
     first = next(iter(shards.values()))
     layout = (first.format, first.wrapper)
     if odd := [name for name, s in shards.items() if (s.format, s.wrapper) != layout]:
         raise CorruptFile(
             "The shards have different formats or wrappers.", evidence={"index": index}, details=odd
         )
-    return Container(
-        path=index,
-        files=(index, *(shard.path for shard in shards.values())),
-        format=first.format,
-        manifest={n: info for shard in shards.values() for n, info in shard.manifest.items()},
-        wrapper=first.wrapper,
-        metadata={k: v for shard in shards.values() for k, v in shard.metadata.items()},
-        extras={k: v for shard in shards.values() for k, v in shard.extras.items()},
-        places={k: v for shard in shards.values() for k, v in shard.places.items()},
-        notes=tuple(dict.fromkeys(note for shard in shards.values() for note in shard.notes)),
-        reader=lambda name: shards[weight_map[name]].read(name),
-        release=stack.close,
-    )

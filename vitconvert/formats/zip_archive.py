@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from vitconvert.errors import CorruptFile, UnsafeFile
+from vitconvert.errors import UnsafeFile
+from vitconvert.formats.headers import AGAIN, corrupt
 
 # Weights deflate by a tenth, and the zeros of a fresh head or optimiser, which deflate a
 # thousandfold, are a small part of a file that also holds weights. So the members of a file may
@@ -65,13 +66,16 @@ def zip_members(path: Path) -> dict[str, Member]:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             entries, begin = archive.infolist(), archive.start_dir
     except BROKEN_ZIP as error:
-        raise CorruptFile(
+        raise corrupt(
+            path,
             "The file begins as a zip archive, but its directory, at the end, cannot be read.",
-            evidence={"file": path, "reason": error, "found": f"{path.stat().st_size:,} bytes"},
             meaning="The file is probably truncated.",
-            hint="download it again.",
+            hint=AGAIN,
+            reason=error,
+            found=f"{path.stat().st_size:,} bytes",
         ) from error
-    _refuse_bombs(path, path.stat().st_size, entries)
+    asked = sum(entry.file_size for entry in entries)
+    refuse_bomb(path, path.stat().st_size, asked, "The archive")
     _refuse_strange_entries(path, entries)
     with path.open("rb") as file:
         _check_end(path, file, begin, len(entries))
@@ -87,24 +91,17 @@ def member_bytes(path: Path, member: Member) -> bytes:
         CorruptFile: They are damaged.
     """
     with reading(path, member):
-        data = _stored(path, member) if member.stored else _inflated(path, member)
+        if member.stored:  # without zipfile, which would read the whole directory once more
+            with path.open("rb") as file:
+                file.seek(member.offset)
+                data = file.read(member.size)
+            checked_crc(path, member, data)
+        else:
+            with zipfile.ZipFile(path) as archive:
+                data = archive.read(member.name)
         if len(data) != member.size:
             raise EOFError(f"{len(data):,} bytes instead of {member.size:,}")
     return data
-
-
-def _stored(path: Path, member: Member) -> bytes:
-    """Read without zipfile, which would read the whole directory once more."""
-    with path.open("rb") as file:
-        file.seek(member.offset)
-        data = file.read(member.size)
-    checked_crc(path, member, data)
-    return data
-
-
-def _inflated(path: Path, member: Member) -> bytes:
-    with zipfile.ZipFile(path) as archive:
-        return archive.read(member.name)
 
 
 def checked_crc(path: Path, member: Member, data: bytes | memoryview) -> None:
@@ -124,44 +121,32 @@ def reading(path: Path, member: Member) -> Iterator[None]:
     try:
         yield
     except BROKEN_ZIP as error:
-        raise CorruptFile(
-            f"{member.name!r} cannot be read from the archive.",
-            evidence={"file": path, "reason": error},
-            hint="download it again.",
-        ) from error
+        fact = f"{member.name!r} cannot be read from the archive."
+        raise corrupt(path, fact, hint=AGAIN, reason=error) from error
 
 
-def refuse_bomb(path: Path, size: int, asked: int) -> None:
-    """Make sure that what is on disk justifies the memory that its arrays take.
+def refuse_bomb(path: Path, size: int, asked: int, what: str) -> None:
+    """Make sure that what is on disk justifies the memory that its content takes.
+
+    Args:
+        path: The file.
+        size: Bytes on disk.
+        asked: Bytes of the content.
+        what: The subject of the sentence that refuses it.
 
     Raises:
-        UnsafeFile: They would inflate to far more.
+        UnsafeFile: The content is far larger.
     """
     if asked > (limit := FREE_INFLATION + MOST_INFLATION * size):
         raise UnsafeFile(
-            "The arrays would inflate to far more than their size on disk.",
+            f"{what} would take far more memory than the file has bytes.",
             evidence={
                 "file": path,
                 "on disk": f"{size:,} bytes",
-                "arrays": f"{asked:,} bytes",
+                "in memory": f"{asked:,} bytes",
                 "limit": f"{limit:,} bytes",
             },
             meaning="Weights hardly compress; a file like this is made to exhaust memory.",
-        )
-
-
-def _refuse_bombs(path: Path, size: int, entries: list[zipfile.ZipInfo]) -> None:
-    inflated = sum(entry.file_size for entry in entries)
-    if inflated > FREE_INFLATION + MOST_INFLATION * size:
-        raise UnsafeFile(
-            "The archive would inflate to far more than its size.",
-            evidence={
-                "file": path,
-                "on disk": f"{size:,} bytes",
-                "inflated": f"{inflated:,} bytes",
-                "limit": f"{FREE_INFLATION + MOST_INFLATION * size:,} bytes",
-            },
-            meaning="Weights hardly compress; an archive like this is made to exhaust memory.",
         )
 
 
@@ -170,9 +155,7 @@ def _refuse_strange_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         name for name, count in Counter(entry.filename for entry in entries).items() if count > 1
     ]
     if repeated:
-        raise CorruptFile(
-            f"The archive holds {repeated[0]!r} more than once.", evidence={"file": path}
-        )
+        raise corrupt(path, f"The archive holds {repeated[0]!r} more than once.")
     for entry in entries:
         stored = entry.compress_type == zipfile.ZIP_STORED
         if not stored and entry.compress_type != zipfile.ZIP_DEFLATED:
@@ -189,7 +172,7 @@ def _refuse_strange_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
             fact = f"{entry.filename!r} has a name that readers of zip archives take differently."
         else:
             continue
-        raise CorruptFile(fact, evidence={"file": path})
+        raise corrupt(path, fact)
 
 
 def _check_end(path: Path, file: BinaryIO, begin: int, count: int) -> None:
@@ -215,25 +198,23 @@ def _check_end(path: Path, file: BinaryIO, begin: int, count: int) -> None:
         agrees &= locator == (b"PK\6\7", 0, size - 98, 1)
     else:
         agrees = end == plain
-    agrees = agrees and _entries_fill(file, begin, length, count)
+    if agrees:  # and the entries, by the lengths of their parts, are as long as the directory
+        file.seek(begin)
+        directory, place = file.read(length), 0
+        for _ in range(count):
+            if place + 46 > length:
+                agrees = False
+                break
+            place += 46 + sum(struct.unpack_from("<3H", directory, place + 28))
+        agrees &= place == length
     if not agrees:
-        raise CorruptFile(
+        raise corrupt(
+            path,
             "The end of the archive contradicts its directory.",
-            evidence={"file": path, "directory": begin, "members": count},
-            hint="download it again.",
+            hint=AGAIN,
+            directory=begin,
+            members=count,
         )
-
-
-def _entries_fill(file: BinaryIO, begin: int, length: int, count: int) -> bool:
-    """Whether the entries of a directory, by the lengths of their parts, are as long as it is."""
-    file.seek(begin)
-    directory = file.read(length)
-    place = 0
-    for _ in range(count):
-        if place + 46 > length:
-            return False
-        place += 46 + sum(struct.unpack_from("<3H", directory, place + 28))
-    return place == length
 
 
 def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
@@ -248,14 +229,18 @@ def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
     name, extra = file.read(name_length), file.read(extra_length)
     offset = entry.header_offset + 30 + name_length + extra_length
     if signature != b"PK\3\4" or offset + entry.compress_size > size:
-        raise CorruptFile(
-            f"The archive's directory gives a wrong position for {entry.filename!r}.",
-            evidence={"file": path, "position": entry.header_offset},
-        )
+        fact = f"The archive's directory gives a wrong position for {entry.filename!r}."
+        raise corrupt(path, fact, position=entry.header_offset)
     here: tuple[object, ...] = (name, flags, method)
+    encoded = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
+    there: tuple[object, ...] = (encoded, entry.flag_bits, entry.compress_type)
     if not flags & _DESCRIPTOR_FOLLOWS:
         here += (crc, *_zip64_sizes(packed, whole, extra))
-    _check_alike(path, entry, here)
+        there += (entry.CRC, entry.compress_size, entry.file_size)
+    if here != there:
+        places = {"before its bytes": str(here)[:200], "in the directory": str(there)[:200]}
+        fact = f"The archive says two different things of {entry.filename!r}."
+        raise corrupt(path, fact, hint=AGAIN, **places)
     return Member(
         name=entry.filename,
         size=entry.file_size,
@@ -263,26 +248,6 @@ def _located(path: Path, file: BinaryIO, entry: zipfile.ZipInfo) -> Member:
         stored=entry.compress_type == zipfile.ZIP_STORED,
         offset=offset,
     )
-
-
-def _check_alike(path: Path, entry: zipfile.ZipInfo, here: tuple[object, ...]) -> None:
-    """What stands before the bytes of a member must be what the directory says of it."""
-    said = (_name(entry), entry.flag_bits, entry.compress_type)
-    there = (*said, entry.CRC, entry.compress_size, entry.file_size)[: len(here)]
-    if here != there:
-        raise CorruptFile(
-            f"The archive says two different things of {entry.filename!r}.",
-            evidence={
-                "file": path,
-                "before its bytes": str(here)[:200],
-                "in the directory": str(there)[:200],
-            },
-            hint="download it again.",
-        )
-
-
-def _name(entry: zipfile.ZipInfo) -> bytes:
-    return entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
 
 
 def _zip64_sizes(packed: int, whole: int, extra: bytes) -> tuple[int, int]:
@@ -303,13 +268,8 @@ def _refuse_overlaps(
     position, before = 0, "the beginning of the file"
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.header_offset < position:
-            raise CorruptFile(
-                f"{before} and {entry.filename!r} overlap in the archive.",
-                evidence={"file": path},
-            )
+            raise corrupt(path, f"{before} and {entry.filename!r} overlap in the archive.")
         position = members[entry.filename].offset + entry.compress_size
         before = repr(entry.filename)
     if position > directory:
-        raise CorruptFile(
-            f"{before} and the directory of the archive overlap.", evidence={"file": path}
-        )
+        raise corrupt(path, f"{before} and the directory of the archive overlap.")

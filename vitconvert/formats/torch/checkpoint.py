@@ -16,18 +16,31 @@ caffe2/serialize/inline_container.cc, torch 1.0 to 2.15.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, cast
 
-from vitconvert.errors import CorruptFile
+from vitconvert.errors import UnsafeFile, VitConvertError
 from vitconvert.formats.container import ITEM_SIZE, Container, MappedFile
-from vitconvert.formats.headers import truncated
+from vitconvert.formats.content import bytes_of
+from vitconvert.formats.format_modules import Array
+from vitconvert.formats.headers import AGAIN, corrupt, truncated
 from vitconvert.formats.torch.pickle_reader import BoundedFile, Storage, StrangePickle
-from vitconvert.formats.torch.reading import CheckpointReader, container_of, refusal
-from vitconvert.formats.torch.rescue import RescueReader, described, not_rescued
+from vitconvert.formats.torch.reading import CheckpointReader
+from vitconvert.formats.torch.rescue import RescueReader
+from vitconvert.formats.torch.unwrapping import container_of
+from vitconvert.formats.torch.writing import write_file
 from vitconvert.formats.zip_archive import Member, member_bytes
+
+__all__ = ["EXAMPLE", "READER", "open_file", "read_plainly", "write_file"]
+
+READER = "torch.load"
+EXAMPLE = """\
+import torch
+
+state_dict = torch.load("model.pt", weights_only=True)"""
 
 # What torch.save writes beside the pickle and the storages, in one or another of its versions.
 _RECORDS = (
@@ -41,40 +54,42 @@ _MOST_PICKLES = 2**26  # bytes of all pickles; tensors take 300 each
 _SIZES = {**ITEM_SIZE, "complex128": 16, "qint32": 4}  # of others, one byte
 
 
-def open_archive(
-    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], *, rescue: bool
+def open_file(
+    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], rescue: bool
 ) -> Container:
-    """Read a checkpoint that torch.save wrote since 1.6; its storages stay on disk.
-
-    Args:
-        path, members: The archive.
-        prefer: Wrapper keys to try before the usual ones.
-        rescue: Take the tensors of whole objects, too.
+    """Read a checkpoint; where it holds whole objects, `rescue` reads their tensors as data.
 
     Raises:
-        CorruptFile: The pickle is damaged or holds no named tensors.
+        CorruptFile: The file is truncated, or its pickle is damaged or holds no named tensors.
         UnsafeFile: The pickle asks for classes that are not plain data.
     """
-    folder = next(iter(members)).partition("/")[0] + "/"  # as torch, which takes the first's
-    _check_records(path, folder, members)
-    pickled = member_bytes(path, members[folder + "data.pkl"])
+
+    def opened(reader: CheckpointReader) -> Container:
+        if members:
+            return _open_archive(path, members, prefer, reader)
+        return _open_legacy(path, prefer, reader)
+
     try:
-        value, notes = described(RescueReader() if rescue else CheckpointReader(), pickled)
-    except StrangePickle as error:
-        refused = not_rescued(path, error) if rescue else refusal(path, pickled, error)
-        raise refused from error
-    prefix = folder + "data/"
-    storages = {
-        name.removeprefix(prefix): member
-        for name, member in members.items()
-        if name.startswith(prefix)
-    }
-    container = container_of(path, value, storages, prefer)
-    return replace(container, notes=(*container.notes, *notes))
+        return opened(CheckpointReader())
+    except UnsafeFile as error:
+        if rescue:
+            return opened(RescueReader())
+        with suppress(VitConvertError), opened(RescueReader()) as rescued:
+            error.rescuable = True
+            error.hint = (
+                "--rescue (in Python, rescue=True) takes its tensors as data "
+                f"({len(rescued.manifest)} of them) and runs nothing; what the classes do with "
+                "them stays unknown. Where you trust the file, the program that wrote it can save "
+                "them alone: torch.save(model.state_dict(), path)."
+            )
+        raise
 
 
-def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> None:
-    """Make sure that this is an archive of the kind that is read here."""
+def _open_archive(
+    path: Path, members: Mapping[str, Member], prefer: tuple[str, ...], reader: CheckpointReader
+) -> Container:
+    """Read a checkpoint that torch.save wrote since 1.6; its storages stay on disk."""
+    folder = next(iter(members)).partition("/")[0] + "/"  # as torch, which takes the first's
     records = {
         name: member_bytes(path, members[folder + name])
         for name in _RECORDS
@@ -83,6 +98,7 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
     numbers = [data for name, data in records.items() if name != "byteorder"]
     strangers = [name for name in members if not name.startswith(folder)]
     folded = {name.lower() for name in members}  # torch does not tell capitals from others
+    fact = ""
     if strangers:
         fact = "The archive holds members outside the folder of its checkpoint."
     elif records.get("version") not in _VERSIONS or folder + "data.pkl" not in members:
@@ -93,80 +109,77 @@ def _check_records(path: Path, folder: str, members: Mapping[str, Member]) -> No
         fact = "The numbers of this archive are big-endian, which is not read here."
     elif len(folded) < len(members):
         fact = "The archive holds two members whose names differ in capitals alone."
-    else:
-        return
-    raise CorruptFile(
-        fact,
-        evidence={
-            "file": path,
-            "members": ", ".join([*strangers, *members])[:160],
-            **{name: repr(data[:20]) for name, data in records.items()},
-        },
-    )
+    if fact:
+        found = {name: repr(data[:20]) for name, data in records.items()}
+        listed = ", ".join([*strangers, *members])[:160]
+        raise corrupt(path, fact, members=listed, **found)
+    pickled = member_bytes(path, members[folder + "data.pkl"])
+    try:
+        value = reader.read(pickled)
+    except StrangePickle as error:
+        raise reader.refusal(path, pickled, error) from error
+    prefix = folder + "data/"
+    storages = {
+        name.removeprefix(prefix): member
+        for name, member in members.items()
+        if name.startswith(prefix)
+    }
+    container = container_of(path, value, storages, prefer)
+    return replace(container, notes=(*container.notes, *reader.notes))
 
 
-def open_legacy(path: Path, prefer: tuple[str, ...], *, rescue: bool) -> Container:
-    """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk.
-
-    The arguments are those of `open_archive`.
-
-    Raises:
-        CorruptFile: The file is truncated, or a pickle is damaged or holds no named tensors.
-        UnsafeFile: The pickle asks for classes that are not plain data.
-    """
+def _open_legacy(path: Path, prefer: tuple[str, ...], reader: CheckpointReader) -> Container:
+    """Read a checkpoint that torch.save wrote before 1.6; its storages stay on disk."""
     begin = 0
     with path.open("rb") as file:
         pickles = cast(IO[bytes], BoundedFile(file, _MOST_PICKLES))
-        reader = RescueReader() if rescue else CheckpointReader()
         try:
             if [CheckpointReader().read(pickles) for _ in range(3)][:2] != [_MAGIC, _VERSION]:
                 raise StrangePickle("another magic number or version than torch's")
             begin = file.tell()
-            value, notes = described(reader, pickles)
+            value = reader.read(pickles)
             keys = CheckpointReader().read(pickles)
         except StrangePickle as error:
-            if rescue:
-                raise not_rescued(path, error) from error
             file.seek(begin)
-            raise refusal(path, cast(IO[bytes], BoundedFile(file, _MOST_PICKLES)), error) from error
+            pickles = cast(IO[bytes], BoundedFile(file, _MOST_PICKLES))
+            raise reader.refusal(path, pickles, error) from error
         place = file.tell()
-    members = _members(path, MappedFile(path), reader.storages, keys, place)
+    members = _members(path, reader.storages, keys, place)
     container = container_of(path, value, members, prefer)
-    return replace(container, notes=(*container.notes, *notes))
+    return replace(container, notes=(*container.notes, *reader.notes))
 
 
 def _members(
-    path: Path, mapped: MappedFile, storages: Mapping[str, Storage], keys: object, place: int
+    path: Path, storages: Mapping[str, Storage], keys: object, place: int
 ) -> dict[str, Member]:
-    """Where the storages lie, which must be those of the pickle, each once."""
+    """Where the storages lie, which must be those of the pickle, each once, after its length."""
     if (
         not isinstance(keys, list)
         or not all(isinstance(key, str) for key in keys)
         or sorted(keys) != sorted(storages)
     ):
-        raise CorruptFile(
-            "The storages that follow the pickle are not those that it describes.",
-            evidence={"file": path, "described": len(storages)},
-            hint="download it again.",
-        )
-    members = {}
+        fact = "The storages that follow the pickle are not those that it describes."
+        raise corrupt(path, fact, hint=AGAIN, described=len(storages))
+    members, mapped = {}, MappedFile(path)
     for key in keys:
-        members[key] = _member(path, mapped, key, storages[key], place)
-        place = members[key].offset + members[key].size
+        declared = storages[key].length
+        size = declared * _SIZES.get(storages[key].dtype, 1)
+        found = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
+        begin = place + 8
+        if begin + size > len(mapped):
+            raise truncated(path, begin + size, len(mapped), least="at least ")
+        if found != declared:
+            fact = f"Storage {key!r} does not have the size that the pickle declares."
+            raise corrupt(path, fact, hint=AGAIN, declared=declared, found=found)
+        members[key] = Member(name=key, size=size, crc=0, stored=True, offset=begin)
+        place = begin + size
     return members
 
 
-def _member(path: Path, mapped: MappedFile, key: str, storage: Storage, place: int) -> Member:
-    """One storage, in front of which its length stands."""
-    size = storage.length * _SIZES.get(storage.dtype, 1)
-    length = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
-    begin = place + 8
-    if begin + size > len(mapped):
-        raise truncated(path, begin + size, len(mapped), least="at least ")
-    if length != storage.length:
-        raise CorruptFile(
-            f"Storage {key!r} does not have the size that the pickle declares.",
-            evidence={"file": path, "declared": storage.length, "found": length},
-            hint="download it again.",
-        )
-    return Member(name=key, size=size, crc=0, stored=True, offset=begin)
+def read_plainly(path: Path, wrapper: str) -> Iterator[Array]:
+    """Read a checkpoint with torch."""
+    import torch
+
+    loaded = torch.load(path, map_location="cpu", weights_only=True)
+    for name, tensor in (loaded[wrapper] if wrapper else loaded).items():
+        yield name, tuple(tensor.shape), bytes_of(tensor).tobytes()

@@ -137,7 +137,7 @@ class PickleReader:
         """What a name stands for, if the archive may use it."""
         raise NotImplementedError
 
-    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+    def described(self, called: Global, arguments: tuple[object, ...]) -> object:
         """What a call would give, without calling."""
         match called.name, arguments:
             case name, () if name == HOOKS:
@@ -231,7 +231,10 @@ class PickleReader:
         match opcode:
             case "SETITEM" | "SETITEMS":
                 items = self._last(2) if opcode == "SETITEM" else self._since_mark()
-                self._fill(self.stack[-1], items)
+                target = self.stack[-1]  # which other values may hold already
+                if not isinstance(target, dict) or not all(map(_is_key, items[::2])):
+                    raise StrangePickle(_STRANGE)
+                target.update(zip(items[::2], items[1::2], strict=True))
             case "APPEND" | "APPENDS":
                 items = self._last(1) if opcode == "APPEND" else self._since_mark()
                 if type(self.stack[-1]) is not list:
@@ -265,13 +268,6 @@ class PickleReader:
     def _since_mark(self) -> list[Any]:
         taken, self.stack = self.stack, self.below.pop()
         return taken
-
-    def _fill(self, target: object, items: list[Any]) -> None:
-        """Put items into a dictionary, which others may have been given already."""
-        keys = items[::2]
-        if not isinstance(target, dict) or not all(map(_is_key, keys)):
-            raise StrangePickle(_STRANGE)
-        target.update(zip(keys, items[1::2], strict=True))
 
 
 class BoundedFile:

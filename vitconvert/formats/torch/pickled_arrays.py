@@ -19,8 +19,9 @@ from operator import mul
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from vitconvert.errors import CorruptFile, UnsafeFile
+from vitconvert.errors import UnsafeFile
 from vitconvert.formats.container import ITEM_SIZE, Container
+from vitconvert.formats.headers import corrupt
 from vitconvert.formats.npz import DTYPES
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
@@ -31,8 +32,7 @@ from vitconvert.formats.torch.pickle_reader import (
     StoredTensor,
     StrangePickle,
 )
-from vitconvert.formats.torch.reading import container_of
-from vitconvert.formats.torch.unwrapping import STAND_INS, StandIn
+from vitconvert.formats.torch.unwrapping import STAND_INS, StandIn, container_of, stand_in
 from vitconvert.formats.zip_archive import Member
 
 _PACKAGES = ("numpy._core", "numpy.core")  # since numpy 2, and before
@@ -94,7 +94,7 @@ class _Reader(PickleReader):
             "arrays with numpy.savez or safetensors.",
         )
 
-    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+    def described(self, called: Global, arguments: tuple[object, ...]) -> object:
         match called.name, arguments:
             case name, (str(code), bool() | 0 | 1, bool() | 0 | 1) if name == _DTYPE:
                 return _DType(str(code))
@@ -107,7 +107,7 @@ class _Reader(PickleReader):
             case name, (str(), str()) if name == _ENCODED:
                 return None  # bytes as text: b"b" for an array that is not filled yet
             case name, _ if name in STAND_INS:
-                return STAND_INS[name](*arguments)
+                return stand_in(name)
         return super().described(called, arguments)
 
     def made(self, named: Global) -> object:
@@ -128,7 +128,11 @@ class _Reader(PickleReader):
 
     def array(self, run: _Run, dtype: _DType, shape: object, *, fortran: bool) -> StoredTensor:
         """An array whose numbers lie in the file, the last axis fastest, or the first."""
-        if not isinstance(shape, tuple) or len(shape) > _MOST_AXES or not all(map(_counts, shape)):
+        if (
+            not isinstance(shape, tuple)
+            or len(shape) > _MOST_AXES
+            or not all(type(axis) is int and 0 <= axis <= sys.maxsize for axis in shape)
+        ):
             raise StrangePickle("an array of no shape")
         fast_first = shape if fortran else shape[::-1]
         steps = tuple(accumulate(fast_first[:-1], mul, initial=1))[: len(shape)]
@@ -183,10 +187,6 @@ def _run(data: object) -> _Run:
     raise StrangePickle("bytes as text, as Python 3 writes them in protocol 2; newer ones do not")
 
 
-def _counts(axis: object) -> bool:
-    return type(axis) is int and 0 <= axis <= sys.maxsize
-
-
 def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object) -> Container:
     """Read the pickle; the numbers of its arrays stay on disk.
 
@@ -204,11 +204,12 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
         try:
             value = reader.read(cast(IO[bytes], BoundedFile(file, sys.maxsize)))
         except StrangePickle as error:
-            raise CorruptFile(
+            raise corrupt(
+                path,
                 "This begins as a Python pickle, but cannot be read as named arrays.",
-                evidence={"file": path, "reason": str(error)[:160]},
                 meaning="It is truncated or changed, or its program keeps arrays another way.",
                 hint="download it again, or load it with the program that wrote it and save the "
                 "arrays with numpy.savez.",
+                reason=str(error)[:160],
             ) from error
     return container_of(path, value, reader.members, prefer, form="pickle")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from vitconvert.errors import CorruptFile, UnsafeFile
-from vitconvert.formats.container import ITEM_SIZE, Container
+from vitconvert.errors import UnsafeFile, VitConvertError
+from vitconvert.formats.container import ITEM_SIZE
+from vitconvert.formats.headers import AGAIN, corrupt
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     STORAGES,
@@ -24,20 +25,11 @@ from vitconvert.formats.torch.pickle_reader import (
     Global,
     OddTensor,
     PickleReader,
-    Storage,
     StoredTensor,
     StrangePickle,
     names_in,
 )
-from vitconvert.formats.torch.stored_tensors import container_of_tensors
-from vitconvert.formats.torch.unwrapping import (
-    STAND_INS,
-    Namespace,
-    StandIn,
-    stand_in,
-    unwrap,
-)
-from vitconvert.formats.zip_archive import Member
+from vitconvert.formats.torch.unwrapping import STAND_INS, Namespace, StandIn, stand_in
 
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
 _WITH_ATTRIBUTES = "torch._tensor._rebuild_from_type_v2"
@@ -51,6 +43,8 @@ _SIZE = "torch.Size"
 _NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their arguments in one
 # OpenMMLab's training keeps the history of losses; each object names the functions of its class.
 _HISTORY = "mmengine.logging.history_buffer.HistoryBuffer"
+# Of a class: functions of a history, and in Python 3.11.0 to 3.11.3 members of enumerations, as
+# torchao's tensors have them (enum.py, `_reduce_ex_by_global_name` before and after).
 _ATTRIBUTE = "builtins.getattr"
 # Quantised tensors come with their scheme, sparse ones with their layout.
 _ODD_TENSORS: Mapping[str, str] = {
@@ -65,6 +59,10 @@ _KNOWN = {
     *(*_PARAMETERS, _WITH_ATTRIBUTES, _WRAPPER, *_PLAIN_CLASSES, *_ODD_TENSORS),
     *(_COUNTER, _SIZE, _NAMESPACE, _HISTORY, _ATTRIBUTE, *STAND_INS),
 }
+SAVE_TENSORS = (
+    "where you trust the file, load it with the program that wrote it and save the tensors "
+    "alone: torch.save(model.state_dict(), path)."
+)
 _MOST_SIDES = 8  # of a block; the weights that are quantised are matrices and kernels
 # What FSDP keeps a part of a tensor in.
 _PARTS = (
@@ -74,7 +72,13 @@ _PARTS = (
 
 
 class CheckpointReader(PickleReader):
-    """Reads what torch.save wrote of tensors and of the usual values beside them."""
+    """Reads what torch.save wrote of tensors and of the usual values beside them.
+
+    Attributes:
+        notes: What a user should know of how the pickle was read.
+    """
+
+    notes: tuple[str, ...] = ()
 
     def known(self, name: str) -> Global:
         """Names of classes that torch.save uses for plain data."""
@@ -82,7 +86,7 @@ class CheckpointReader(PickleReader):
             raise StrangePickle(f"{name[:160]} is not known here")
         return Global(name)
 
-    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+    def described(self, called: Global, arguments: tuple[object, ...]) -> object:
         """A tensor, or what stands for a value beside the tensors."""
         match called.name, arguments:
             case name, (StoredTensor() | OddTensor() as tensor, bool(), dict(), *_) if (
@@ -99,28 +103,32 @@ class CheckpointReader(PickleReader):
                 return _quantised(kind, {**own, "dtype": dtype})
             case name, (*_, dict(), dict()) if name == TENSOR:
                 return OddTensor("is marked as conjugated or negated, which is not read here.")
-            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and is_dtype(dtype):
+            case name, (*typed, Global(dtype)) if name == UNTYPED_TENSOR and _is_dtype(dtype):
                 untyped = super().described(Global(TENSOR), tuple(typed))
                 assert isinstance(untyped, StoredTensor)
-                return replace(untyped, storage=_viewed(untyped.storage, dtype[6:]))
+                storage = untyped.storage
+                length, rest = divmod(storage.length, ITEM_SIZE.get(dtype[6:], 1))
+                if storage.dtype != "uint8" or rest:
+                    raise StrangePickle("an untyped storage that is no whole number of elements")
+                return replace(untyped, storage=replace(storage, dtype=dtype[6:], length=length))
             case name, (dict(counted),) if name == _COUNTER:
                 return counted
             case name, (tuple(sizes),) if name == _SIZE:
                 return sizes
-            case name, (Global(owner), str()) if name == _ATTRIBUTE and owner == _HISTORY:
-                return stand_in("function")
+            case name, (Global(owner), str()) if name == _ATTRIBUTE and _has_attributes(owner):
+                return StandIn("function" if owner == _HISTORY else _last_word(owner))
             case name, _ if name in _ODD_TENSORS:
                 return OddTensor(_ODD_TENSORS[name])
             case name, _ if name in STAND_INS:
-                return STAND_INS[name](*arguments)
-            case name, _ if _is_torchao(name):
                 return stand_in(name)
+            case name, _ if _is_torchao(name):
+                return StandIn(_last_word(name))
         return super().described(called, arguments)
 
     def made(self, named: Global) -> object:
         """Only arguments of programs, histories, and what torchao has are made without a call."""
-        if _is_torchao(named.name) or named.name == _HISTORY:
-            return stand_in(named.name)
+        if _has_attributes(named.name):
+            return StandIn(_last_word(named.name))
         if named.name != _NAMESPACE:
             raise StrangePickle(f"torch.save does not make {named.name} so")
         return Namespace()
@@ -135,13 +143,48 @@ class CheckpointReader(PickleReader):
             case _:
                 raise StrangePickle(f"torch.save sets no attributes of a {type(made).__name__}")
 
+    def refusal(
+        self, path: Path, pickled: bytes | IO[bytes], error: StrangePickle
+    ) -> VitConvertError:
+        """What to raise for a pickle that cannot be read: it asks for classes, or is damaged."""
+        names = names_in(pickled)
+        classes = {name for name in names if not _is_known(name)}
+        if not any(map(_has_attributes, names)):
+            classes |= names & {_ATTRIBUTE}
+        if not classes:
+            return corrupt(
+                path,
+                "The file begins as a torch checkpoint, but cannot be unpickled.",
+                meaning="It is truncated or changed, or torch.save did not write it.",
+                hint=AGAIN,
+                reason=str(error)[:160],
+            )
+        meaning = "Unpickling them could run any code, so nothing was loaded."
+        hint = SAVE_TENSORS
+        if not classes.isdisjoint(_PARTS):
+            meaning = (
+                "Each process of a training run wrote such a file, with its own part of each "
+                "tensor."
+            )
+            hint = (
+                "gather the tensors before they are saved, with torch.distributed.checkpoint."
+                "state_dict.get_model_state_dict and its option full_state_dict=True."
+            )
+        elif any(name.startswith("torch.nn.modules.") for name in classes):
+            meaning = f"The file holds modules, as torch.save(model, path) writes them. {meaning}"
+        return UnsafeFile(
+            "The pickle asks for classes that are not plain data.",
+            evidence={"file": path, "classes": ", ".join(sorted(classes))[:400]},
+            meaning=meaning,
+            hint=hint,
+        )
+
 
 def _is_known(name: str) -> bool:
-    return name in _KNOWN or _is_torchao(name) or is_dtype(name) or bool(_SCHEMES.fullmatch(name))
+    return name in _KNOWN or _is_torchao(name) or _is_dtype(name) or bool(_SCHEMES.fullmatch(name))
 
 
-def is_dtype(name: str) -> bool:
-    """Whether a name is that of a dtype of torch."""
+def _is_dtype(name: str) -> bool:
     return _DTYPE.fullmatch(name) is not None
 
 
@@ -149,13 +192,21 @@ def _is_torchao(name: str) -> bool:
     return name.startswith("torchao.")
 
 
+def _has_attributes(name: str) -> bool:
+    """Whether a class is one of those of which a pickle may name attributes."""
+    return name == _HISTORY or _is_torchao(name)
+
+
+def _last_word(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _quantised(kind: str, attributes: Mapping[object, object]) -> dict[str, object]:
     """The parts of a tensor of torchao, and the words on it, spelled as torchao spells them in
     the header of safetensors (prototype/safetensors/safetensors_utils.py, torchao 0.18)."""
     parts = {str(k): v for k, v in attributes.items() if isinstance(v, StoredTensor | OddTensor)}
-    said = {str(k): _word(v) for k, v in attributes.items() if str(k) not in parts}
-    words = {"_type": kind.rpartition(".")[2], "_data": said}
-    return {**parts, TORCHAO: json.dumps(words)}
+    words = {str(k): _word(v) for k, v in attributes.items() if str(k) not in parts}
+    return {**parts, TORCHAO: json.dumps({"_type": _last_word(kind), "_data": words})}
 
 
 def _word(value: object) -> object:
@@ -165,84 +216,4 @@ def _word(value: object) -> object:
         return value
     if isinstance(value, list | tuple) and len(value) <= _MOST_SIDES:
         return [side if type(side) is int else type(side).__name__ for side in value]
-    return type(value).__name__
-
-
-def _viewed(storage: Storage, dtype: str) -> Storage:
-    """The bytes of an untyped storage as numbers."""
-    length, rest = divmod(storage.length, ITEM_SIZE.get(dtype, 1))
-    if storage.dtype != "uint8" or rest:
-        raise StrangePickle("an untyped storage that is no whole number of elements")
-    return replace(storage, dtype=dtype, length=length)
-
-
-def container_of(
-    path: Path,
-    value: object,
-    members: Mapping[str, Member],
-    prefer: tuple[str, ...],
-    *,
-    form: str = "torch",
-) -> Container:
-    """A container of what a pickle describes.
-
-    Args:
-        path: The file.
-        value: The description.
-        members: Where storages lie, by their keys.
-        prefer: Wrapper keys to try before the usual ones.
-        form: The name of the file's format.
-
-    Raises:
-        CorruptFile: It holds no named tensors, or they do not lie in their storages.
-        UnsafeFile: The tensors are far larger than the file.
-        MissingFact: It holds several models.
-    """
-    found = unwrap(path, value, prefer)
-    return container_of_tensors(
-        path,
-        found.tensors,
-        members,
-        form=form,
-        wrapper=found.wrapper,
-        extras=found.extras,
-        notes=found.notes,
-    )
-
-
-def refusal(path: Path, pickled: bytes | IO[bytes], error: StrangePickle) -> Exception:
-    """What to raise for a pickle that cannot be read: it asks for classes, or it is damaged."""
-    names = names_in(pickled)
-    known = filter(_is_known, names if _HISTORY in names else names - {_ATTRIBUTE})
-    if classes := sorted(names.difference(known)):
-        return _unsafe(path, classes)
-    return CorruptFile(
-        "The file begins as a torch checkpoint, but cannot be unpickled.",
-        evidence={"file": path, "reason": str(error)[:160]},
-        meaning="It is truncated or changed, or torch.save did not write it.",
-        hint="download it again.",
-    )
-
-
-def _unsafe(path: Path, classes: Iterable[str]) -> UnsafeFile:
-    meaning = "Unpickling them could run any code, so nothing was loaded."
-    hint = (
-        "where you trust the file, load it with the program that wrote it and save the tensors "
-        "alone: torch.save(model.state_dict(), path)."
-    )
-    if any(name in _PARTS for name in classes):
-        meaning = (
-            "Each process of a training run wrote such a file, with its own part of each tensor."
-        )
-        hint = (
-            "gather the tensors before they are saved, with torch.distributed.checkpoint."
-            "state_dict.get_model_state_dict and its option full_state_dict=True."
-        )
-    elif any(name.startswith("torch.nn.modules.") for name in classes):
-        meaning = f"The file holds modules, as torch.save(model, path) writes them. {meaning}"
-    return UnsafeFile(
-        "The pickle asks for classes that are not plain data.",
-        evidence={"file": path, "classes": ", ".join(classes)[:400]},
-        meaning=meaning,
-        hint=hint,
-    )
+    return value.kind if isinstance(value, StandIn) else type(value).__name__

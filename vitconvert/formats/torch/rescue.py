@@ -10,13 +10,14 @@ Source: torch/nn/modules/module.py, torch 1.0 to 2.15.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from vitconvert.errors import CorruptFile, some
+from vitconvert.errors import VitConvertError, some
+from vitconvert.formats.headers import corrupt
 from vitconvert.formats.torch.pickle_reader import Global, OddTensor, StoredTensor, StrangePickle
-from vitconvert.formats.torch.reading import CheckpointReader
+from vitconvert.formats.torch.reading import SAVE_TENSORS, CheckpointReader
 from vitconvert.formats.torch.unwrapping import MaybeWeight
 
 _PARTS = ("_modules", "_parameters", "_buffers")
@@ -31,11 +32,8 @@ class Opaque(MaybeWeight):
     """An object of a class that nobody looked up, or what a call would have given."""
 
     def __init__(self, name: str) -> None:
-        self.name = name[:_LONGEST]
+        super().__init__(name[:_LONGEST])
         self.state: dict[object, object] = {}
-
-    def __repr__(self) -> str:
-        return self.name
 
     @property
     def is_module(self) -> bool:
@@ -44,17 +42,40 @@ class Opaque(MaybeWeight):
 
 
 class RescueReader(CheckpointReader):
-    """Reads what torch.save wrote of any objects; `passed` counts those that it did not make."""
+    """Reads what torch.save wrote of any objects, and the tensors of modules among them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.passed: dict[str, int] = {}
+        self._passed: dict[str, int] = {}  # objects of each class that were not made, and calls
+        self._modules: list[str] = []  # classes whose tensors are taken, outermost ones only
+        self._hooks = 0
+        self._steps = 0
+        self._done: dict[int, object] = {}
+
+    def read(self, data: bytes | IO[bytes]) -> object:
+        """What a pickle holds, with mappings of tensors where modules stood."""
+        value = self._plain(super().read(data))
+        if self._passed:
+            count = sum(self._passed.values())
+            objects = f"{count} objects of {len(self._passed)} classes and functions"
+            self.notes = (
+                f"rescued: {objects} beside the tensors were not made ({some(self._passed)})",
+            )
+            if self._modules:
+                hooks = f"; {self._hooks} of their hooks were passed over" if self._hooks else ""
+                self.notes = (
+                    f"rescued: the tensors of {some(dict.fromkeys(self._modules))}, read as data; "
+                    f"{objects} were not made ({some(self._passed)}){hooks}",
+                    "rescued: the code of these classes was not read, so that the model computes "
+                    "what its tensors' names say is taken from the names alone",
+                )
+        return value
 
     def known(self, name: str) -> Global:
         """Any name is, because nothing is done with it."""
         return Global(name)
 
-    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+    def described(self, called: Global, arguments: tuple[object, ...]) -> object:
         """A tensor, plain data, or an object without attributes."""
         if called.name == "builtins.set" and len(arguments) == 1:
             return arguments[0] if isinstance(arguments[0], list) else []
@@ -96,84 +117,57 @@ class RescueReader(CheckpointReader):
 
     def _opaque(self, named: Global) -> Opaque:
         made = Opaque(named.name)
-        self.passed[made.name] = self.passed.get(made.name, 0) + 1
+        self._passed[made.kind] = self._passed.get(made.kind, 0) + 1
         return made
 
     def _combine(self, opcode: str) -> None:
         """Like the usual reader, but objects may be made of arguments, filled, and called."""
+        place = {"APPEND": -2, "SETITEM": -3}.get(opcode, 0)  # of what is filled
         match opcode:
             case "NEWOBJ" if self.stack[-1:] != [()]:
                 named, _ = self._last(2)
-                self.stack.append(self._opaque(_named(named)))
+                if type(named) is not Global:
+                    raise StrangePickle("an object of something that is no class")
+                self.stack.append(self._opaque(named))
             case "REDUCE" if len(self.stack) > 1 and isinstance(self.stack[-2], Opaque):
                 called, _ = self._last(2)
                 self.stack.append(self._opaque(Global(f"{called}()")))
-            case "APPEND" | "SETITEM" if self._fills_opaque(-2 if opcode == "APPEND" else -3):
-                self._last(1 if opcode == "APPEND" else 2)
+            case "APPEND" | "SETITEM" if len(self.stack) >= -place and isinstance(
+                self.stack[place], Opaque
+            ):
+                self._last(-place - 1)
             case "APPENDS" | "SETITEMS" if self.below and isinstance(self.below[-1][-1], Opaque):
                 self._since_mark()
             case _:
                 super()._combine(opcode)
 
-    def _fills_opaque(self, place: int) -> bool:
-        return len(self.stack) >= -place and isinstance(self.stack[place], Opaque)
-
-
-def _named(named: object) -> Global:
-    if type(named) is not Global:
-        raise StrangePickle("an object of something that is no class")
-    return named
-
-
-class Rescue:
-    """The tensors of the modules in what a pickle holds.
-
-    Attributes:
-        modules: Names of the classes whose tensors are taken, outermost ones only.
-        hooks: How many hooks and functions hang on them.
-    """
-
-    def __init__(self) -> None:
-        self.modules: list[str] = []
-        self.hooks = 0
-        self.steps = 0
-        self.done: dict[int, object] = {}
-
-    def plain(self, value: object, depth: int = 0) -> object:
-        """A value with mappings of tensors where modules stood, and where objects held modules.
-
-        Raises:
-            StrangePickle: It holds itself, or more than can be walked through.
-        """
+    def _plain(self, value: object, depth: int = 0) -> object:
+        """A value with mappings of tensors where modules stood, and where objects held modules."""
         self._count(depth)
-        if id(value) in self.done:
-            return self.done[id(value)]
-        self.done[id(value)] = found = value  # where it holds itself, as callbacks do
+        if id(value) in self._done:
+            return self._done[id(value)]
+        self._done[id(value)] = found = value  # where it holds itself, as callbacks do
         if isinstance(value, Opaque) and value.is_module:
-            self.modules.append(value.name)
+            self._modules.append(value.kind)
             found = dict(self._state_dict(value, "", depth))
         elif isinstance(value, Opaque):
             if any(isinstance(inner, Opaque) and inner.is_module for inner in value.state.values()):
-                found = {key: self.plain(inner, depth + 1) for key, inner in value.state.items()}
+                found = {key: self._plain(inner, depth + 1) for key, inner in value.state.items()}
         elif isinstance(value, dict):
-            found = {key: self.plain(inner, depth + 1) for key, inner in value.items()}
-        self.done[id(value)] = found
+            found = {key: self._plain(inner, depth + 1) for key, inner in value.items()}
+        self._done[id(value)] = found
         return found
 
     def _state_dict(self, module: Opaque, prefix: str, depth: int) -> Iterator[tuple[str, object]]:
         """What nn.Module.state_dict would give, but for hooks and overrides."""
         self._count(depth)
         state = module.state
-        self.hooks += sum(
-            len(value)
-            for key, value in state.items()
-            if isinstance(key, str) and key.endswith("_hooks") and isinstance(value, dict)
-        )
+        for key, value in state.items():
+            if isinstance(key, str) and key.endswith("_hooks") and isinstance(value, dict):
+                self._hooks += len(value)
         passing = state.get(_NOT_SAVED)
         not_saved = passing if isinstance(passing, list) else []
-        parameters, buffers, modules = (
-            _named_items(state[part]) for part in ("_parameters", "_buffers", "_modules")
-        )
+        modules, parameters, buffers = (_named_items(state[part]) for part in _PARTS)
         saved = {name: value for name, value in buffers.items() if name not in not_saved}
         if both := parameters.keys() & saved.keys():
             raise StrangePickle(f"{some(sorted(both))} is a parameter and a buffer")
@@ -188,51 +182,16 @@ class Rescue:
             yield from self._state_dict(inner, f"{prefix}{name}.", depth + 1)
 
     def _count(self, depth: int) -> None:
-        self.steps += 1
-        if depth > _DEEPEST or self.steps > _MOST_STEPS:
+        self._steps += 1
+        if depth > _DEEPEST or self._steps > _MOST_STEPS:
             raise StrangePickle("modules in a circle, too deeply or in too many places")
 
-    def notes(self, passed: Mapping[str, int]) -> tuple[str, ...]:
-        """What was taken, what was passed over, and what is not known.
-
-        Args:
-            passed: How many objects of each class, and calls of each function, were not made.
-        """
-        if not passed:
-            return ()
-        objects = f"{sum(passed.values())} objects of {len(passed)} classes and functions"
-        if not self.modules:
-            return (f"rescued: {objects} beside the tensors were not made ({some(passed)})",)
-        hooks = f"; {self.hooks} of their hooks were passed over" if self.hooks else ""
-        return (
-            f"rescued: the tensors of {some(dict.fromkeys(self.modules))}, read as data; "
-            f"{objects} were not made ({some(passed)}){hooks}",
-            "rescued: the code of these classes was not read, so that the model computes what its "
-            "tensors' names say is taken from the names alone",
-        )
-
-
-def described(reader: CheckpointReader, data: bytes | IO[bytes]) -> tuple[object, tuple[str, ...]]:
-    """What a pickle holds, with notes on what was passed over if the reader rescues.
-
-    Raises:
-        StrangePickle: It is damaged, or holds what the reader does not read.
-    """
-    value = reader.read(data)
-    if not isinstance(reader, RescueReader):
-        return value, ()
-    rescue = Rescue()
-    return rescue.plain(value), rescue.notes(reader.passed)
-
-
-def not_rescued(path: Path, error: StrangePickle) -> CorruptFile:
-    """The error for a pickle whose tensors are not known without its classes."""
-    return CorruptFile(
-        "The tensors of this file cannot be read as data.",
-        evidence={"file": path, "reason": str(error)[:160]},
-        hint="where you trust the file, load it with the program that wrote it and save the "
-        "tensors alone: torch.save(model.state_dict(), path).",
-    )
+    def refusal(
+        self, path: Path, _pickled: bytes | IO[bytes], error: StrangePickle
+    ) -> VitConvertError:
+        """The error for a pickle whose tensors are not known without its classes."""
+        fact = "The tensors of this file cannot be read as data."
+        return corrupt(path, fact, hint=SAVE_TENSORS, reason=str(error)[:160])
 
 
 def _named_items(value: object) -> dict[str, object]:

@@ -10,11 +10,12 @@ Source: torch/csrc/jit/serialization/pickler.h and unpickler.cpp, torch 1.0 to 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from vitconvert.errors import CorruptFile, UnsafeFile
+from vitconvert.errors import UnsafeFile
 from vitconvert.formats.container import Container
+from vitconvert.formats.headers import AGAIN, corrupt
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     STORAGES,
@@ -24,8 +25,7 @@ from vitconvert.formats.torch.pickle_reader import (
     StoredTensor,
     StrangePickle,
 )
-from vitconvert.formats.torch.stored_tensors import container_of_tensors
-from vitconvert.formats.torch.unwrapping import checked_names
+from vitconvert.formats.torch.unwrapping import checked_names, container_of_tensors
 from vitconvert.formats.zip_archive import Member, member_bytes
 
 # What nn.Module keeps beside parameters, buffers and the attributes of its author.
@@ -63,7 +63,7 @@ class _TorchScriptReader(PickleReader):
             meaning="torch writes no such archive of a plain model, so nothing was loaded.",
         )
 
-    def described(self, called: Global, arguments: tuple[Any, ...]) -> object:
+    def described(self, called: Global, arguments: tuple[object, ...]) -> object:
         if called.name in _MARKED and arguments:
             return arguments[0]
         return super().described(called, arguments)
@@ -94,41 +94,36 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
     archive = pickled.removesuffix("data.pkl")
     order = members.get(archive + "byteorder")
     if order and member_bytes(path, order) != b"little":
-        raise CorruptFile(
-            "The numbers of this archive are big-endian, which is not read here.",
-            evidence={"file": path},
-        )
+        raise corrupt(path, "The numbers of this archive are big-endian, which is not read here.")
     try:
         modules = _TorchScriptReader(path).read(member_bytes(path, members[pickled]))
     except StrangePickle as error:
-        raise CorruptFile(
-            "The pickle of this TorchScript archive is damaged.",
-            evidence={"file": path, "reason": str(error)[:160]},
-            hint="download it again.",
-        ) from error
-    described, extras = _tensors_and_extras(path, modules)
-    if not described:
-        raise _no_tensors(path, members)
-    prefix = f"{archive}data/"
-    storages = {
-        name.removeprefix(prefix): m for name, m in members.items() if name.startswith(prefix)
-    }
-    return container_of_tensors(path, described, storages, form="torchscript", extras=extras)
-
-
-def _tensors_and_extras(
-    path: Path, top: object
-) -> tuple[dict[str, StoredTensor], dict[str, object]]:
+        fact = "The pickle of this TorchScript archive is damaged."
+        raise corrupt(path, fact, hint=AGAIN, reason=str(error)[:160]) from error
     described: dict[str, StoredTensor] = {}
     extras: dict[str, object] = {}
-    for name, value in checked_names(path, _leaves(path, top)):
+    for name, value in checked_names(path, _leaves(path, modules)):
         if name in described or name in extras:
-            raise CorruptFile(f"{name!r} appears twice.", evidence={"file": path})
+            raise corrupt(path, f"{name!r} appears twice.")
         if isinstance(value, StoredTensor):
             described[name] = value
         elif value is not None and name.rpartition(".")[2] not in _FLAGS:
             extras[name] = _plain(value)
-    return described, extras
+    if not described:
+        constants = sum("/constants/" in name for name in members)
+        meaning = "The weights of a frozen program are constants, which have no names any more."
+        raise corrupt(
+            path,
+            "The TorchScript archive holds no named tensors.",
+            meaning=meaning if constants else None,
+            constants=constants,
+        )
+    prefix = f"{archive}data/"
+    storages = {
+        name.removeprefix(prefix): m for name, m in members.items() if name.startswith(prefix)
+    }
+    container = container_of_tensors(path, described, storages, form="torchscript")
+    return replace(container, extras=extras)
 
 
 def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:
@@ -144,28 +139,13 @@ def _leaves(path: Path, top: object) -> Iterator[tuple[str, object]]:
             pending += [((*keys, str(key)), inner) for key, inner in reversed(value.items())]
         else:
             break
-    raise CorruptFile(
-        "The modules of this TorchScript archive nest in a circle, or too deeply.",
-        evidence={"file": path, "at": ".".join(keys)[:80]},
-    )
+    fact = "The modules of this TorchScript archive nest in a circle, or too deeply."
+    raise corrupt(path, fact, at=".".join(keys)[:80])
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple) and all(
-        isinstance(v, bool | int | float | str) for v in value
-    ):
-        return list(value)
-    return type(value).__name__
-
-
-def _no_tensors(path: Path, members: Mapping[str, Member]) -> CorruptFile:
-    constants = sum("/constants/" in name for name in members)
-    return CorruptFile(
-        "The TorchScript archive holds no named tensors.",
-        evidence={"file": path, "constants": constants},
-        meaning="The weights of a frozen program are constants, which have no names any more."
-        if constants
-        else None,
-    )
+    several = isinstance(value, list | tuple)
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(part, bool | int | float | str) for part in parts):
+        return type(value).__name__
+    return parts if several else value

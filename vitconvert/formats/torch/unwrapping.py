@@ -1,9 +1,9 @@
-"""From what a torch checkpoint holds to its named tensors: wrappers off, the rest set aside.
+"""From what the pickle of a checkpoint describes to its named tensors, and to where they lie.
 
-The values are descriptions of what a pickle holds. Beside the weights, training programs keep best
+Wrappers come off, and the rest is set aside. Beside the weights, training programs keep best
 scores, directories, dates and histories. An unpickler would call numpy, pathlib and datetime to
 make such values again. Nobody needs them here, so a stand-in takes the place of each: a mapping, a
-list, or a `StandIn` with the name of the class. Nothing else is called.
+list, or a `StandIn` with the name of the class. Nothing is called.
 
 Source of the names: what `__reduce__` of these classes gives in protocol 2, which torch.save
 writes, in Python 3.11 and numpy 2.4; other releases have other names for some of the modules.
@@ -13,15 +13,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-from vitconvert.errors import CorruptFile, MissingFact
-from vitconvert.formats.container import ITEM_SIZE
+from vitconvert.errors import MissingFact
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    MappedFile,
+    TensorInfo,
+    mapped_container,
+    tensor_from_buffer,
+)
+from vitconvert.formats.headers import AGAIN, checked_dtype, checked_shape, corrupt, shown
 from vitconvert.formats.torch.pickle_reader import Global, OddTensor, StoredTensor
+from vitconvert.formats.zip_archive import Member, member_bytes, refuse_bomb
 from vitconvert.wrappers import wrapper_keys
+
+if TYPE_CHECKING:
+    import torch
 
 # A pickle may hold itself, or a value shared so often that a walk never ends. No honest
 # checkpoint nests deeper than this, and no container is walked twice.
@@ -29,8 +41,7 @@ _DEEPEST = 32
 _MOST_STEPS = 10**6  # of all counts of tensors; a training checkpoint takes 10,000
 _MOST_NAMES = 2**24  # letters; a thousand tensors take 50,000
 _LONG = 100  # letters of a text that is shown once
-
-Value = TypeVar("Value")
+_MOST = 2**63  # torch counts in int64
 
 
 class Namespace:
@@ -38,87 +49,117 @@ class Namespace:
 
 
 class StandIn:
-    """A value beside the weights of which only the kind is told: the name of the class."""
+    """A value beside the weights of which only the kind is known: the name of its class."""
 
-    def __init__(self, *_: object) -> None:
-        """Take whatever the value was made of."""
-
-    def __setstate__(self, _: object) -> None:
-        """Take whatever was set in it afterwards."""
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
 
     def __repr__(self) -> str:
-        """The kind."""
-        return type(self).__name__
+        return self.kind
 
 
 class MaybeWeight(StandIn):
     """A value that among tensors may be meant as a weight, such as an array of numpy."""
 
 
-def _mapping(*_: object) -> dict[object, object]:
-    return {}  # the items are set in it one by one
-
-
-def _list(*_: object) -> list[object]:
-    return []
-
-
-def _kind(name: str, of: type[StandIn] = StandIn) -> type[StandIn]:
-    return type(name, (of,), {})
-
-
-def stand_in(name: str) -> StandIn:
-    """What stands for an object of a class, whatever it was made of."""
-    return _kind(name.rpartition(".")[2])()
-
-
 _NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")  # since numpy 2, and before
 _PATHLIB = ("pathlib", "pathlib._local")  # the latter in Python 3.13
 _PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
+_SCALAR, _ARRAY = "numpy scalar", "numpy array"
 
-STAND_INS: Mapping[str, Callable[..., object]] = {
-    **{f"{module}.scalar": _kind("numpy scalar", MaybeWeight) for module in _NUMPY},
-    **{f"{module}._reconstruct": _kind("numpy array", MaybeWeight) for module in _NUMPY},
-    "numpy.ndarray": _kind("ndarray"),  # the class: `_reconstruct` is given it
-    "numpy.dtype": _kind("numpy dtype"),
-    **{f"{module}.{path}": _kind("path") for module in _PATHLIB for path in _PATHS},
-    **{f"datetime.{c}": _kind(c) for c in ("datetime", "date", "time", "timedelta", "timezone")},
-    **{f"builtins.{name}": _kind(name) for name in ("set", "frozenset", "complex", "bytearray")},
-    **dict.fromkeys(("builtins.bytes", "_codecs.encode"), _kind("bytes")),  # empty, and others
-    "torch.serialization._get_layout": _kind("layout"),
-    "torch.device": _kind("device"),
-    "collections.deque": _list,
-    "collections.defaultdict": _mapping,
+STAND_INS: Mapping[str, str] = {
+    **{f"{module}.scalar": _SCALAR for module in _NUMPY},
+    **{f"{module}._reconstruct": _ARRAY for module in _NUMPY},
+    "numpy.ndarray": "ndarray",  # the class: `_reconstruct` is given it
+    "numpy.dtype": "numpy dtype",
+    **{f"{module}.{path}": "path" for module in _PATHLIB for path in _PATHS},
+    **{f"datetime.{c}": c for c in ("datetime", "date", "time", "timedelta", "timezone")},
+    **{f"builtins.{name}": name for name in ("set", "frozenset", "complex", "bytearray")},
+    **dict.fromkeys(("builtins.bytes", "_codecs.encode"), "bytes"),  # empty, and others
+    "torch.serialization._get_layout": "layout",
+    "torch.device": "device",
+    "collections.deque": "list",
+    "collections.defaultdict": "dict",
     # what a defaultdict fills its gaps with; protocol 2 calls an int `long`
-    **{f"builtins.{name}": _kind(name) for name in ("int", "long", "float", "list", "dict")},
+    **{f"builtins.{name}": name for name in ("int", "long", "float", "list", "dict")},
 }
-"""What to call for a name that a pickle uses."""
+"""Names of classes and functions that a pickle may use -> the kind of what they make."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unwrapped:
-    """The tensors of a checkpoint by name, and what lay around and beside them."""
+def stand_in(name: str) -> object:
+    """What stands for the result of a call that one of `STAND_INS` names."""
+    if name == "collections.deque":
+        return []
+    if name == "collections.defaultdict":
+        return {}  # its items are set one by one
+    kind = STAND_INS[name]
+    return (MaybeWeight if kind in (_SCALAR, _ARRAY) else StandIn)(kind)
 
-    tensors: dict[str, StoredTensor | OddTensor]
-    wrapper: tuple[str, ...]
-    extras: dict[str, object]
-    notes: tuple[str, ...]
 
+def container_of(
+    path: Path,
+    value: object,
+    members: Mapping[str, Member],
+    prefer: tuple[str, ...],
+    *,
+    form: str = "torch",
+) -> Container:
+    """A container of the named tensors in what a pickle describes.
 
-def unwrap(path: Path, loaded: object, prefer: tuple[str, ...]) -> Unwrapped:
-    """Find the named tensors of a checkpoint.
+    Args:
+        path: The file.
+        value: The description.
+        members: Where storages lie, by their keys.
+        prefer: Wrapper keys to try before the usual ones.
+        form: The name of the file's format.
 
     Raises:
-        CorruptFile: It holds none, their names make no sense, or arrays of numpy lie among them.
+        CorruptFile: It holds no named tensors, their names make no sense, arrays of numpy lie among
+            them, or they do not lie in their storages.
+        UnsafeFile: The tensors are far larger than the file.
         MissingFact: It holds several models, and nothing says which is meant.
     """
-    if isinstance(loaded, dict) and {"state", "param_groups"} <= loaded.keys():
-        raise CorruptFile(
+    if isinstance(value, dict) and {"state", "param_groups"} <= value.keys():
+        raise corrupt(
+            path,
             "The file holds the state of an optimizer, not the weights of a model.",
-            evidence={"file": path},
             hint="name the file of the weights; training programs write it to the same folder.",
         )
-    return _Unwrapping(path, prefer).unwrapped(loaded)
+    unwrapping = _Unwrapping(path, prefer, value)
+    tensors, wrapper, extras = unwrapping.unwrapped(value)
+    # DeepSpeed's ZeRO cuts the weights: what is left of them in place is empty, and the numbers are
+    # with the optimizer (deepspeed/utils/zero_to_fp32.py, DeepSpeed 0.9).
+    empty = all(isinstance(t, StoredTensor) and 0 in t.shape for t in tensors.values())
+    known = value.keys() if isinstance(value, dict) else ()
+    if "ds_version" in known and (empty or "optimizer_state_dict" in known):
+        raise corrupt(
+            path,
+            "Each process of a training run with DeepSpeed wrote such a file, with its own part of "
+            "each tensor.",
+            hint="DeepSpeed put zero_to_fp32.py beside them: `python zero_to_fp32.py DIR FILE` "
+            "makes one file of them.",
+        )
+    if not tensors:
+        holds = unwrapping.summary(value)
+        raise corrupt(path, "The file holds no named tensors.", holds=holds)
+    others = [key for key, told in extras.items() if _is_weights(key, told, len(tensors))]
+    names = ", ".join(key.rpartition(".")[2] for key in others)
+    note = f"the weights are those under {'.'.join(wrapper)}; beside them lie {names} (--prefer)"
+    return replace(
+        container_of_tensors(path, tensors, members, form=form),
+        wrapper=wrapper,
+        extras=extras,
+        notes=(note,) if others else (),
+    )
+
+
+def _is_weights(key: str, told: object, count: int) -> bool:
+    """Whether what lies beside `count` tensors is a mapping of weights, too."""
+    summary = re.fullmatch(r"\w+ with (\d{1,9}) (named )?tensors?", str(told))
+    if not isinstance(told, str) or summary is None:
+        return False
+    as_many = summary[2] is not None and 2 * int(summary[1]) >= count
+    return as_many or key.rpartition(".")[2] in wrapper_keys()
 
 
 class _Unwrapping:
@@ -128,72 +169,42 @@ class _Unwrapping:
     the steps of all walks are counted.
     """
 
-    def __init__(self, path: Path, prefer: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, prefer: tuple[str, ...], value: object) -> None:
         self.path, self.prefer = path, prefer
-        self.holders = set[int]()  # the ids of what holds tensors, at any depth
+        self.holders = _holders(value)
         self.steps = 0
-        self.shown: set[int] = set()  # what is among the extras already
+        self.shown: set[int] = set()  # the ids of what is among the extras already
 
-    def unwrapped(self, loaded: object) -> Unwrapped:
-        self.holders = _holders(loaded)
-        level, wrapper, extras = self._level(loaded)
-        if alike := self._alike(level):
-            raise MissingFact(
-                "The file holds several sets of tensors with the same names.",
-                evidence={"file": self.path, "sets": ", ".join(alike[:10])},
-                hint=f"--prefer {alike[0]} (in Python, prefer={alike[0]!r}) takes that one.",
-            )
-        tensors = self._tensors_of(level, wrapper, extras)
-        if isinstance(loaded, dict) and _is_part_of_deepspeed(loaded, tensors.values()):
-            raise CorruptFile(
-                "Each process of a training run with DeepSpeed wrote such a file, with its own "
-                "part of each tensor.",
-                evidence={"file": self.path},
-                hint="DeepSpeed put zero_to_fp32.py beside them: `python zero_to_fp32.py DIR FILE` "
-                "makes one file of them.",
-            )
-        if not tensors:
-            raise CorruptFile(
-                "The file holds no named tensors.",
-                evidence={"file": self.path, "holds": self._summary(loaded)},
-            )
-        notes = tuple(_passed_over(wrapper, extras, len(tensors)))
-        return Unwrapped(tensors=tensors, wrapper=wrapper, extras=extras, notes=notes)
-
-    def _tensors_of(
-        self, level: object, wrapper: tuple[str, ...], extras: dict[str, object]
-    ) -> dict[str, StoredTensor | OddTensor]:
-        """The tensors of a level; what else lies among them goes into `extras`."""
-        tensors: dict[str, StoredTensor | OddTensor] = {}
-        for name, value in checked_names(self.path, self._leaves(level)):
-            if isinstance(value, MaybeWeight):
-                raise CorruptFile(
-                    f"{name!r} lies among the tensors and is no tensor: it is a {value!r}.",
-                    evidence={"file": self.path},
-                    hint="save it as a tensor or apart from them, with the program that wrote it.",
-                )
-            if not isinstance(value, StoredTensor | OddTensor):
-                extras[".".join((*wrapper, name))] = self._plain(value)
-            elif name in tensors:
-                raise CorruptFile(
-                    f"{name!r} appears twice, one of them inside a nested mapping.",
-                    evidence={"file": self.path},
-                )
-            else:
-                tensors[name] = value
-        return tensors
-
-    def _level(self, loaded: object) -> tuple[object, tuple[str, ...], dict[str, object]]:
-        """The innermost wrapped value, the keys that lead to it, and what lay beside them."""
-        level, steps = self._around(loaded)
+    def unwrapped(
+        self, value: object
+    ) -> tuple[dict[str, StoredTensor | OddTensor], tuple[str, ...], dict[str, object]]:
+        """The tensors by name, the keys that lead to them, and what lies around and beside them."""
+        level, steps = self._around(value)
+        wrapper = tuple(key for _, key in steps)
         beside = (
-            (".".join((*(key for _, key in steps[:number]), str(other))), value)
+            (".".join((*wrapper[:number], str(other))), inner)
             for number, (mapping, taken) in enumerate(steps)
-            for other, value in mapping.items()
+            for other, inner in mapping.items()
             if other != taken
         )
-        extras = {name: self._plain(value) for name, value in checked_names(self.path, beside)}
-        return level, tuple(key for _, key in steps), extras
+        extras = {name: self._plain(inner) for name, inner in checked_names(self.path, beside)}
+        self._refuse_several(level)
+        tensors: dict[str, StoredTensor | OddTensor] = {}
+        for name, inner in checked_names(self.path, self._leaves(level)):
+            if isinstance(inner, MaybeWeight):
+                raise corrupt(
+                    self.path,
+                    f"{name!r} lies among the tensors and is no tensor: it is a {inner!r}.",
+                    hint="save it as a tensor or apart from them, with the program that wrote it.",
+                )
+            if not isinstance(inner, StoredTensor | OddTensor):
+                extras[".".join((*wrapper, name))] = self._plain(inner)
+            elif name in tensors:
+                fact = f"{name!r} appears twice, one of them inside a nested mapping."
+                raise corrupt(self.path, fact)
+            else:
+                tensors[name] = inner
+        return tensors, wrapper, extras
 
     def _around(self, loaded: object) -> tuple[object, list[tuple[dict[str, object], str]]]:
         """The innermost wrapped value, and each mapping around it with the key that was taken."""
@@ -226,8 +237,8 @@ class _Unwrapping:
         ]
         return direct[0] if len(direct) == 1 and isinstance(direct[0], str) else None
 
-    def _alike(self, level: object) -> list[str]:
-        """Keys of state dicts with the same names, which no known key tells apart."""
+    def _refuse_several(self, level: object) -> None:
+        """Refuse state dicts with the same names, which no known key tells apart."""
         mappings = level.items() if isinstance(level, dict) else ()
         names = [
             (str(key), frozenset(value))
@@ -235,7 +246,12 @@ class _Unwrapping:
             if isinstance(value, dict) and self._holds(value) and any("." in str(n) for n in value)
         ]
         counts = Counter(same for _, same in names)
-        return [key for key, same in names if counts[same] > 1]
+        if alike := [key for key, same in names if counts[same] > 1]:
+            raise MissingFact(
+                "The file holds several sets of tensors with the same names.",
+                evidence={"file": self.path, "sets": ", ".join(alike[:10])},
+                hint=f"--prefer {alike[0]} (in Python, prefer={alike[0]!r}) takes that one.",
+            )
 
     def _leaves(
         self, level: object, keys: tuple[str, ...] = (), walked: set[int] | None = None
@@ -245,10 +261,8 @@ class _Unwrapping:
         if not isinstance(level, dict):
             return
         if id(level) in walked or len(keys) > _DEEPEST:
-            raise CorruptFile(
-                "The file holds one mapping in several places, in a circle or too deeply.",
-                evidence={"file": self.path, "at": ".".join(keys)[:80]},
-            )
+            fact = "The file holds one mapping in several places, in a circle or too deeply."
+            raise corrupt(self.path, fact, at=".".join(keys)[:80])
         walked.add(id(level))
         for key, value in level.items():
             if isinstance(value, dict) and value:
@@ -256,32 +270,11 @@ class _Unwrapping:
             elif isinstance(key, str) or not _is_tensor(value):
                 yield ".".join((*keys, str(key))), value
             else:
-                raise CorruptFile(
-                    "A tensor has a name that is not text.",
-                    evidence={"file": self.path, "name": repr(key)[:80]},
-                )
+                fact = "A tensor has a name that is not text."
+                raise corrupt(self.path, fact, name=repr(key)[:80])
 
     def _holds(self, value: object) -> bool:
         return id(value) in self.holders
-
-    def _tensors(self, value: object) -> int:
-        """How many tensors a value holds, at any depth."""
-        count, walked, pending = 0, set[int](), [value]
-        while pending:
-            outer = pending.pop()
-            if not self._holds(outer) or id(outer) in walked:
-                continue
-            walked.add(id(outer))
-            for inner in _inside(outer):
-                count += _is_tensor(inner)
-                pending.append(inner)
-                self.steps += 1
-            if self.steps > _MOST_STEPS:
-                raise CorruptFile(
-                    "The tensors of the file stand in more places than can be looked at.",
-                    evidence={"file": self.path},
-                )
-        return count
 
     def _plain(self, value: object, depth: int = 0) -> object:
         """A value as JSON has it, or the name of its type where JSON has none like it.
@@ -300,12 +293,12 @@ class _Unwrapping:
             self.shown.add(id(value))
             return _unicode(value)
         if isinstance(value, StandIn):
-            return repr(value)
+            return value.kind
         if not isinstance(value, dict | list | tuple) or (named and value):
             return type(value).__name__
         self.shown.add(id(value))
         if self._holds(value):
-            return self._summary(value)
+            return self.summary(value)
         if isinstance(value, dict):
             return {
                 _unicode(str(key)[:_LONG]): self._plain(inner, depth + 1)
@@ -313,17 +306,30 @@ class _Unwrapping:
             }
         return [self._plain(inner, depth + 1) for inner in value]
 
-    def _summary(self, value: object) -> str:
-        count = self._tensors(value)
+    def summary(self, value: object) -> str:
+        """What a value is, and how many tensors it holds."""
+        count, walked, pending = 0, set[int](), [value]
+        while pending:
+            outer = pending.pop()
+            if not self._holds(outer) or id(outer) in walked:
+                continue
+            walked.add(id(outer))
+            for inner in _inside(outer):
+                count += _is_tensor(inner)
+                pending.append(inner)
+                self.steps += 1
+            if self.steps > _MOST_STEPS:
+                fact = "The tensors of the file stand in more places than can be looked at."
+                raise corrupt(self.path, fact)
         level, _ = self._around(value)
         named = isinstance(level, dict) and any(
             isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
         )
-        kind = repr(value) if isinstance(value, StandIn) else type(value).__name__
+        kind = value.kind if isinstance(value, StandIn) else type(value).__name__
         return f"{kind} with {count} {'named ' * named}tensor{'s' * (count != 1)}"
 
 
-def checked_names(path: Path, named: Iterable[tuple[str, Value]]) -> Iterator[tuple[str, Value]]:
+def checked_names(path: Path, named: Iterable[tuple[str, object]]) -> Iterator[tuple[str, object]]:
     """The same pairs, as long as their names can be written, and are not too much together.
 
     Raises:
@@ -333,15 +339,11 @@ def checked_names(path: Path, named: Iterable[tuple[str, Value]]) -> Iterator[tu
     for name, value in named:
         length += len(name)
         if length > _MOST_NAMES:
-            raise CorruptFile(
-                "The names in the file are too long.",
-                evidence={"file": path, "limit": f"{_MOST_NAMES:,} letters of all together"},
-            )
+            limit = f"{_MOST_NAMES:,} letters of all together"
+            raise corrupt(path, "The names in the file are too long.", limit=limit)
         if _unicode(name) != name:
-            raise CorruptFile(
-                "A name in the file is not valid Unicode.",
-                evidence={"file": path, "name": ascii(name)[:80]},
-            )
+            fact = "A name in the file is not valid Unicode."
+            raise corrupt(path, fact, name=ascii(name)[:80])
         yield name, value
 
 
@@ -383,29 +385,92 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, StoredTensor | OddTensor)
 
 
-def _is_part_of_deepspeed(
-    loaded: Mapping[object, object], tensors: Iterable[StoredTensor | OddTensor]
-) -> bool:
-    """Whether DeepSpeed's ZeRO cut the weights: what is left of them in place is empty, and the
-    numbers are with the optimizer (deepspeed/utils/zero_to_fp32.py, DeepSpeed 0.9)."""
-    empty = all(isinstance(tensor, StoredTensor) and 0 in tensor.shape for tensor in tensors)
-    return "ds_version" in loaded and ("optimizer_state_dict" in loaded or empty)
+def container_of_tensors(
+    path: Path,
+    described: Mapping[str, StoredTensor | OddTensor],
+    members: Mapping[str, Member],
+    *,
+    form: str,
+) -> Container:
+    """The container of a file whose tensors a pickle describes; each must lie inside its member.
+
+    Args:
+        path: The file.
+        described: The tensors by name.
+        members: By the keys of storages.
+        form: The name of the file's format.
+
+    Raises:
+        CorruptFile: A tensor reaches beyond its member, or makes no sense, or has no plain numbers.
+        UnsafeFile: All together are far larger than the file.
+    """
+    tensors = {name: _checked(path, name, tensor, members) for name, tensor in described.items()}
+    manifest = {
+        name: TensorInfo(dtype=tensor.storage.dtype, shape=tensor.shape)
+        for name, tensor in tensors.items()
+    }
+    of = {name: members[tensor.storage.key] for name, tensor in tensors.items()}
+    # Names may share their numbers, and a stride of zero repeats them: what would they take in
+    # memory, with members that are inflated?
+    asked = sum(
+        info.nbytes if of[name].stored else max(info.nbytes, of[name].size)
+        for name, info in manifest.items()
+    )
+    refuse_bomb(path, path.stat().st_size, asked, "The tensors")
+
+    def read(mapped: MappedFile, name: str) -> torch.Tensor:
+        """A view on the mapped file, or on a copy of what is deflated or not aligned.
+
+        The checksum of a deflated member is compared. What is mapped is not looked at.
+        """
+        tensor, member = tensors[name], of[name]
+        length = max(_end(tensor) - tensor.offset, 0)
+        seen = TensorInfo(dtype=tensor.storage.dtype, shape=(length,))
+        if member.stored:
+            flat = mapped.tensor(member.offset + _begin(tensor), seen)
+        else:
+            flat = tensor_from_buffer(bytearray(member_bytes(path, member)), _begin(tensor), seen)
+        return flat.as_strided(tensor.shape, tensor.stride)
+
+    return mapped_container(
+        path,
+        form,
+        manifest,
+        {n: of[n].offset + _begin(tensor) for n, tensor in tensors.items() if of[n].stored},
+        strides={name: tensor.stride for name, tensor in tensors.items()},
+        read=read,
+    )
 
 
-def _passed_over(wrapper: tuple[str, ...], extras: Mapping[str, object], count: int) -> list[str]:
-    """A note on the other weights that a checkpoint holds beside the `count` that were taken."""
-    others = [key for key, value in extras.items() if _is_weights(key, value, count)]
-    names = ", ".join(key.rpartition(".")[2] for key in others)
-    taken = ".".join(wrapper)
-    note = f"the weights are those under {taken}; beside them lie {names} (--prefer)"
-    return [note] if others else []
+def _checked(
+    path: Path, name: str, tensor: StoredTensor | OddTensor, members: Mapping[str, Member]
+) -> StoredTensor:
+    if isinstance(tensor, OddTensor):
+        raise corrupt(path, f"{name!r} {tensor.fact}")
+    storage, steps = tensor.storage, tensor.stride
+    size = storage.length * ITEM_SIZE[checked_dtype(path, name, storage.dtype, ITEM_SIZE)]
+    checked_shape(path, name, tensor.shape)
+    member = members.get(storage.key)
+    counts = all(type(step) is int and 0 <= step < _MOST for step in steps)
+    if not counts or len(steps) != len(tensor.shape):
+        fact = f"{name!r} has a stride that does not go with its shape."
+    elif member is None or member.size != size:
+        fact = f"{name!r} does not have the size that the pickle declares."
+    elif not 0 <= tensor.offset < _MOST or _end(tensor) > storage.length:
+        fact = f"{name!r} reaches beyond its storage."
+    else:
+        return tensor
+    raise corrupt(path, fact, hint=AGAIN, shape=shown(tensor.shape))
 
 
-def _is_weights(key: str, value: object, count: int) -> bool:
-    """Whether what lies beside `count` tensors is a mapping of weights, too."""
-    told = value if isinstance(value, str) else ""
-    summary = re.fullmatch(r"\w+ with (\d{1,9}) (named )?tensors?", told)
-    if summary is None:
-        return False
-    as_many = summary[2] is not None and 2 * int(summary[1]) >= count
-    return as_many or key.rpartition(".")[2] in wrapper_keys()
+def _begin(tensor: StoredTensor) -> int:
+    """Byte of its member at which the first element lies."""
+    return tensor.offset * ITEM_SIZE[tensor.storage.dtype]
+
+
+def _end(tensor: StoredTensor) -> int:
+    """One past the last element that the tensor looks at."""
+    if 0 in tensor.shape:
+        return 0
+    pairs = zip(tensor.shape, tensor.stride, strict=True)
+    return tensor.offset + sum((axis - 1) * step for axis, step in pairs) + 1

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from vitconvert.formats.container import ITEM_SIZE, TensorInfo, row_major
 from vitconvert.formats.content import Content, Room, checked_contents
+from vitconvert.formats.format_modules import ALONE, Surroundings
 from vitconvert.formats.torch.pickle_reader import (
     HOOKS,
     STORAGES,
@@ -40,20 +41,13 @@ _UTF8, _DESCRIPTOR_FOLLOWS = 0x0800, 0x0008  # flags of a zip entry
 _STORAGE_CLASSES = {dtype: name for name, dtype in STORAGES.items()}
 
 
-def write_torch(
+def write_file(
     path: Path,
     tensors: Mapping[str, torch.Tensor | Content],
-    *,
-    wrapper: str = "",
-    extras: Mapping[str, int] | None = None,
+    surroundings: Surroundings = ALONE,
     read_soon: bool = True,
 ) -> str:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
-
-    Args:
-        path, tensors, read_soon: As for `write_safetensors`.
-        wrapper: The key of an outer dict under which the tensors stand; "" is none.
-        extras: What else stands in the outer dict, after them.
 
     Returns:
         The sha256 of the file.
@@ -63,7 +57,7 @@ def write_torch(
     """
     contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
     with whole_file(path, read_soon=read_soon) as file:
-        write_archive(file, contents, file.room, wrapper=wrapper, extras=extras)
+        write_archive(file, contents, file.room, surroundings)
     return file.sha256
 
 
@@ -71,9 +65,7 @@ def write_archive(
     file: BinaryIO | SequentialWriter,
     contents: Mapping[str, Content],
     room: Room,
-    *,
-    wrapper: str = "",
-    extras: Mapping[str, int] | None = None,
+    around: Surroundings = ALONE,
 ) -> None:
     """Write tensors as torch.save writes a plain dict, in the order of the mapping.
 
@@ -81,27 +73,24 @@ def write_archive(
         file: Where; nothing has been written to it.
         contents: The tensors by name.
         room: What they are read into.
-        wrapper, extras: As for `write_torch`.
+        around: The key of an outer dict, and what stands in it after the tensors.
     """
     infos = {name: each.info for name, each in contents.items()}
-    archive = _Archive(file)
-    archive.add("data.pkl", _pickled({wrapper: infos, **(extras or {})} if wrapper else infos))
+    pickle, archive = _Pickle(), _Archive(file)
+    pickle.data += b"\x80\x02"
+    pickle.add_values({around.wrapper: infos, **around.extras} if around.wrapper else infos)
+    archive.add("data.pkl", bytes(pickle.data + b"."))
     archive.add(".format_version", b"1")
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", b"little")
     for key, content in enumerate(contents.values()):
         archive.add_chunks(f"data/{key}", content.info.nbytes, content.chunks(room))
     archive.add("version", b"3\n")
-    archive.add(".data/serialization_id", archive.identity())
+    # What torch calls the serialization id: a hash of all names, and one of all contents. torch
+    # hashes the names with std::hash, in an order that is the compiler's too. Nothing checks it.
+    identity = f"{archive.names:020}{archive.contents:020}"
+    archive.add(".data/serialization_id", identity.encode())
     archive.finish()
-
-
-def _pickled(values: _Values) -> bytes:
-    pickle = _Pickle()
-    pickle.data += b"\x80\x02"
-    pickle.add_values(values)
-    pickle.data += b"."
-    return bytes(pickle.data)
 
 
 class _Pickle:
@@ -221,7 +210,9 @@ class _Archive:
         """Write a record of `size` bytes, the first at a multiple of the alignment."""
         begin, name = self.position, (_FOLDER + record).encode()
         flags = _UTF8 | (_DESCRIPTOR_FOLLOWS if size else 0)
-        extra = _padded(_zip64(size, 0, begin), begin + 30 + len(name))
+        extra = _zip64(size, 0, begin)
+        padding = -(begin + 30 + len(name) + len(extra) + 4) % _ALIGNMENT
+        extra += b"FB" + struct.pack("<H", padding) + b"Z" * padding  # as PyTorchStreamWriter pads
         lengths = len(name), len(extra)
         self._write(struct.pack("<4s5H3I2H", b"PK\3\4", 0, flags, 0, 0, 0, 0, 0, 0, *lengths))
         self._write(name + extra)
@@ -236,23 +227,11 @@ class _Archive:
             self._write(b"PK\7\x08" + struct.pack("<I", crc) + sizes)
             self.contents = _combined(self.contents, crc)
         self.names = _combined(self.names, zlib.crc32(record.encode()))
-        self._list(name, flags, crc, size, begin, extra)
-
-    def _list(self, name: bytes, flags: int, crc: int, size: int, begin: int, extra: bytes) -> None:
-        """Enter a record into the directory."""
         shown = min(size, _MOST)
         numbers = crc, shown, shown, len(name), len(extra), 0, 0, 0, 0, min(begin, _MOST)
         self.directory += struct.pack("<4s6H3I5H2I", b"PK\1\2", 0, 0, flags, 0, 0, 0, *numbers)
         self.directory += name + extra
         self.count += 1
-
-    def identity(self) -> bytes:
-        """What torch calls the serialization id: a hash of all names, and one of all contents.
-
-        torch hashes the names with std::hash, in an order that is the compiler's too. Nothing
-        checks the id.
-        """
-        return f"{self.names:020}{self.contents:020}".encode()
 
     def finish(self) -> None:
         """Write the directory and what tells where it is."""
@@ -280,12 +259,6 @@ def _zip64(size: int, packed: int, begin: int) -> bytes:
         numbers.append(begin)
     data = struct.pack(f"<{len(numbers)}Q", *numbers)
     return struct.pack("<2H", 1, len(data)) + data if data else b""
-
-
-def _padded(extra: bytes, begin: int) -> bytes:
-    """The extra fields that begin at `begin`, up to where data are aligned."""
-    padding = -(begin + len(extra) + 4) % _ALIGNMENT
-    return extra + b"FB" + struct.pack("<H", padding) + b"Z" * padding
 
 
 def _combined(seed: int, value: int) -> int:
