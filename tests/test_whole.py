@@ -48,16 +48,14 @@ def _write(path: Path, body: bytes = BODY, step: int = 1000, read_soon: bool = F
 @every_way
 @pytest.mark.parametrize("step", [999, BUFFER, 10 * BUFFER + 1])
 @pytest.mark.parametrize("size", [0, 1, 4096, BUFFER, 4 * BUFFER, 5 * BUFFER + 4096, len(BODY)])
-def test_what_is_written_is_there_and_hashed(
-    tmp_path: Path, read_soon: bool, step: int, size: int
-) -> None:
+def test_what_is_written_is_there_and_hashed(tmp_path, read_soon, step, size):
     told = _write(tmp_path / "x", BODY[:size], step, read_soon)
     assert (tmp_path / "x").read_bytes() == BODY[:size]
     assert told == sha256(BODY[:size]).hexdigest()
 
 
 @pytest.mark.parametrize("step", [999, 4096, BUFFER + 1])
-def test_what_was_read_into_its_room_and_what_was_not_in_turn(tmp_path: Path, step: int) -> None:
+def test_what_was_read_into_its_room_and_what_was_not_in_turn(tmp_path, step):
     (source := tmp_path / "source").write_bytes(BODY)
     with source.open("rb", buffering=0) as opened, whole_file(tmp_path / "x") as file:
         while read := opened.readinto(room := file.room()[:step]):
@@ -79,9 +77,7 @@ def _watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     return seen
 
 
-def test_all_but_the_tail_passes_by_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_but_the_tail_passes_by_the_page_cache(tmp_path, monkeypatch):
     with (tmp_path / "probe").open("wb") as probe:
         if not whole._set_direct(probe.fileno(), True):
             pytest.skip("the file system does not write directly")
@@ -93,9 +89,7 @@ def test_all_but_the_tail_passes_by_the_page_cache(
     assert seen == [(False, BUFFER)] * 11 + [(False, 4097)]
 
 
-def test_a_system_or_a_file_system_that_does_not_write_directly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_or_a_file_system_that_does_not_write_directly(tmp_path, monkeypatch):
     def refuse(_: int, command: int, __: int = 0) -> int:
         if command == fcntl.F_SETFL:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
@@ -109,7 +103,7 @@ def test_a_system_or_a_file_system_that_does_not_write_directly(
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes() == BODY
 
 
-def test_the_disk_begins_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_begins_before_the_end(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, *advice: told.append(advice))
     _write(tmp_path / "x", read_soon=True)
@@ -119,9 +113,7 @@ def test_the_disk_begins_before_the_end(tmp_path: Path, monkeypatch: pytest.Monk
     assert _write(tmp_path / "z", read_soon=True) == sha256(BODY).hexdigest()
 
 
-def test_a_file_system_that_refuses_the_first_direct_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_that_refuses_the_first_direct_write(tmp_path, monkeypatch):
     write, refused = os.write, []
 
     def refuse(descriptor: int, data: memoryview) -> int:
@@ -138,9 +130,7 @@ def test_a_file_system_that_refuses_the_first_direct_write(
 
 @every_way
 @pytest.mark.parametrize("most", [4096, 1000])
-def test_writes_that_are_cut_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_soon: bool, most: int
-) -> None:
+def test_writes_that_are_cut_short(tmp_path, monkeypatch, read_soon, most):
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:most]))
     assert _write(tmp_path / "x", read_soon=read_soon) == sha256(BODY).hexdigest()
@@ -151,8 +141,8 @@ def test_writes_that_are_cut_short(
 @pytest.mark.parametrize("written", [0, 1, 11])
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
 def test_an_error_of_the_disk_reaches_the_caller_and_no_thread_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_soon: bool, written: int, reason: int
-) -> None:
+    tmp_path, monkeypatch, read_soon, written, reason
+):
     write, left = os.write, [written]
 
     def fail(descriptor: int, data: memoryview) -> int:
@@ -170,9 +160,7 @@ def test_an_error_of_the_disk_reaches_the_caller_and_no_thread_stays(
 
 
 @pytest.mark.parametrize("failing", range(4))
-def test_no_error_is_lost_where_the_last_buffer_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
+def test_no_error_is_lost_where_the_last_buffer_is_full(tmp_path, monkeypatch, failing):
     count = iter(range(4))
 
     def fail(_: int, data: memoryview) -> int:
@@ -186,7 +174,7 @@ def test_no_error_is_lost_where_the_last_buffer_is_full(
 
 
 @every_way
-def test_an_interrupt_leaves_at_once_and_leaves_nothing(tmp_path: Path, read_soon: bool) -> None:
+def test_an_interrupt_leaves_at_once_and_leaves_nothing(tmp_path, read_soon):
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "x", read_soon=read_soon) as file:
         file.write(BODY)
@@ -195,7 +183,7 @@ def test_an_interrupt_leaves_at_once_and_leaves_nothing(tmp_path: Path, read_soo
     assert list(tmp_path.iterdir()) == []
 
 
-def test_permissions_are_those_of_the_umask(tmp_path: Path) -> None:
+def test_permissions_are_those_of_the_umask(tmp_path):
     before = os.umask(0o027)
     try:
         _write(tmp_path / "x")
@@ -205,9 +193,7 @@ def test_permissions_are_those_of_the_umask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["os.fsync", "pathlib.Path.replace"])
-def test_a_failed_write_leaves_what_was_there(
-    tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_what_was_there(tmp_path, failing, monkeypatch):
     (tmp_path / "x").write_bytes(MINE)
 
     def fail(*_: object) -> None:
@@ -220,7 +206,7 @@ def test_a_failed_write_leaves_what_was_there(
     assert names(tmp_path) == ["x"]
 
 
-def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_where_no_file_can_be(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="is a directory"):
         _write(tmp_path)
     with pytest.raises(UsageError, match="does not exist"):
@@ -248,9 +234,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_what_may_be_replaced_is(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_be_replaced_is(links, tmp_path, monkeypatch):
     if not links:
         monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(PermissionError))
     path = tmp_path / "x"
@@ -273,7 +257,7 @@ with whole_file(path) as file, whole_files(path, print) as draft:
 """
 
 
-def test_remains_of_killed_processes_are_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_remains_of_killed_processes_are_removed_and_nothing_else(tmp_path):
     path = tmp_path / "x.toml"
     killed = subprocess.run([sys.executable, "-c", KILLED, path], check=False)
     assert killed.returncode == -signal.SIGKILL
@@ -300,9 +284,7 @@ def is_remains(name: str) -> bool:
     return len(digits) == 16 and len(set(digits)) > 1
 
 
-def test_a_name_that_another_process_sweeps_at_once_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_another_process_sweeps_at_once_is_not_used(tmp_path, monkeypatch):
     """Between the making and the locking, somebody removes it as remains."""
     flock = fcntl.flock
     swept: list[Path] = []

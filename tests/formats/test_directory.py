@@ -34,7 +34,7 @@ from vitconvert.sources.choosing import choose_weights
         (["vit.pth", "vit.safetensors", "vit.npz", "vit.pth.tar"], "vit.safetensors"),
     ],
 )
-def test_the_weights_are_found(tmp_path: Path, names: list[str], chosen: str) -> None:
+def test_the_weights_are_found(tmp_path, names, chosen):
     for name in names:
         (tmp_path / name).touch()
     assert weights_in(tmp_path) == tmp_path / chosen
@@ -53,7 +53,7 @@ OTHERS += ["vit.bin.index.json", "vit-00001-of-00002.bin", "config.json"]
 
 
 @given(st.lists(st.sampled_from(STANDARD + OTHERS), unique=True))
-def test_a_directory_and_a_repository_give_the_same_weights(names: list[str]) -> None:
+def test_a_directory_and_a_repository_give_the_same_weights(names):
     with tempfile.TemporaryDirectory() as directory:
         for name in names:
             (Path(directory) / name).touch()
@@ -70,73 +70,72 @@ def test_a_directory_and_a_repository_give_the_same_weights(names: list[str]) ->
         assert local == standard[0]
 
 
-def test_several_candidates_are_listed(tmp_path: Path) -> None:
-    for name in ("b.pth", "a.npz", "config.json"):
-        (tmp_path / name).touch()
+LOOKED_FOR = (
+    "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
+    "*.msgpack *.gguf *.pkl"
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ["b.pth", "a.npz", "config.json"],
+            [
+                "  The directory holds 2 weights files, none with a standard name.",
+                "  directory  {}",
+                "  a.npz",
+                "  b.pth",
+                "  hint: name one of them.",
+            ],
+        ),
+        (
+            ["model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors"],
+            [
+                "  The directory holds shards of a checkpoint, but no index that says what is in "
+                "them.",
+                "  directory  {}",
+                "  model-00001-of-00002.safetensors",
+                "  model-00002-of-00002.safetensors",
+                "  hint: download the file that ends in .index.json, too.",
+            ],
+        ),
+        (
+            ["vit.tflite", "config.json", "model.safetensors -> ../../blobs/0a1b"],
+            [
+                "  The directory holds no weights file.",
+                "  directory   {}",
+                LOOKED_FOR,
+                "  found config.json",
+                "  found model.safetensors, a broken link",
+                "  found vit.tflite",
+            ],
+        ),
+        (
+            ["checkpoint-2/model.safetensors", "checkpoint-1/model.safetensors", "runs/x.log"],
+            [
+                "  The directory holds no weights file.",
+                "  directory   {}",
+                LOOKED_FOR,
+                "  found checkpoint-1",
+                "  found checkpoint-2",
+                "  found runs",
+                "  hint: name a folder that holds some: checkpoint-1, checkpoint-2.",
+            ],
+        ),
+    ],
+    ids=["several", "shards", "none", "folders"],
+)
+def test_what_a_directory_without_one_checkpoint_holds(tmp_path, names, said):
+    for name in names:
+        name, _, link = name.partition(" -> ")
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(link) if link else (tmp_path / name).touch()
     with pytest.raises(SourceError) as error:
         weights_in(tmp_path)
-    assert str(error.value) == (
-        "error: source-not-found\n"
-        "  The directory holds 2 weights files, none with a standard name.\n"
-        f"  directory  {tmp_path}\n"
-        "  a.npz\n"
-        "  b.pth\n"
-        "  hint: name one of them."
-    )
+    assert str(error.value).split("\n")[1:] == [line.format(tmp_path) for line in said]
 
 
-def test_shards_without_an_index(tmp_path: Path) -> None:
-    for name in ("model-00002-of-00002.safetensors", "model-00001-of-00002.safetensors"):
-        (tmp_path / name).touch()
-    with pytest.raises(SourceError) as error:
-        weights_in(tmp_path)
-    assert str(error.value) == (
-        "error: source-not-found\n"
-        "  The directory holds shards of a checkpoint, but no index that says what is in them.\n"
-        f"  directory  {tmp_path}\n"
-        "  model-00001-of-00002.safetensors\n"
-        "  model-00002-of-00002.safetensors\n"
-        "  hint: download the file that ends in .index.json, too."
-    )
-
-
-def test_without_a_candidate_the_content_is_listed(tmp_path: Path) -> None:
-    for name in ("vit.tflite", "config.json"):
-        (tmp_path / name).touch()
-    (tmp_path / "model.safetensors").symlink_to("../../blobs/0a1b")
-    with pytest.raises(SourceError) as error:
-        weights_in(tmp_path)
-    assert str(error.value) == (
-        "error: source-not-found\n"
-        "  The directory holds no weights file.\n"
-        f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
-        "*.msgpack *.gguf *.pkl\n"
-        "  found config.json\n"
-        "  found model.safetensors, a broken link\n"
-        "  found vit.tflite"
-    )
-
-
-def test_folders_that_hold_weights_are_named(tmp_path: Path) -> None:
-    for name in ("checkpoint-2/model.safetensors", "checkpoint-1/model.safetensors", "runs/x.log"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-    with pytest.raises(SourceError) as error:
-        weights_in(tmp_path)
-    assert str(error.value) == (
-        "error: source-not-found\n"
-        "  The directory holds no weights file.\n"
-        f"  directory   {tmp_path}\n"
-        "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
-        "*.msgpack *.gguf *.pkl\n"
-        "  found checkpoint-1\n"
-        "  found checkpoint-2\n"
-        "  found runs\n"
-        "  hint: name a folder that holds some: checkpoint-1, checkpoint-2."
-    )
-
-
-def test_a_directory_that_is_none(tmp_path: Path) -> None:
+def test_a_directory_that_is_none(tmp_path):
     with pytest.raises(SourceError, match="no such directory"):
         weights_in(tmp_path / "nowhere")

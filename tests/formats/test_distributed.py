@@ -1,7 +1,6 @@
 """Files of which each process of a training run wrote a part are refused, by who merges them."""
 
 from collections import OrderedDict
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from vitconvert.formats import open_container, weights_in
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 @pytest.mark.parametrize("name", ["", ".metadata", "__0_0.distcp"])
-def test_a_directory_of_torchs_is_refused_by_any_name(tmp_path: Path, name: str) -> None:
+def test_a_directory_of_torchs_is_refused_by_any_name(tmp_path, name):
     place = tmp_path / "step"
     dcp.save({"model": {"weight": torch.randn(3, 5)}}, checkpoint_id=place, no_dist=True)
     (place / "meta.pt").touch()  # as Lightning adds
@@ -35,7 +34,7 @@ def test_a_directory_of_torchs_is_refused_by_any_name(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_safetensors_of_several_processes(tmp_path: Path, count: int) -> None:
+def test_safetensors_of_several_processes(tmp_path, count):
     stated = {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [2, 0]}}'}
     for number in range(count):
         path = tmp_path / f"shard-0000{number + 1}-model-00001-of-00001.safetensors"
@@ -55,7 +54,7 @@ def test_safetensors_of_several_processes(tmp_path: Path, count: int) -> None:
     ],
     ids=["ZeRO-3's model", "an optimizer's part"],
 )
-def test_parts_of_deepspeed(tmp_path: Path, held: dict[str, object]) -> None:
+def test_parts_of_deepspeed(tmp_path, held):
     path = tmp_path / "zero_pp_rank_0_mp_rank_00_states.pt"
     torch.save({**held, "ds_version": "0.9.0"}, path)
     with pytest.raises(CorruptFile, match="with DeepSpeed wrote such a file") as error:
@@ -67,7 +66,7 @@ def test_parts_of_deepspeed(tmp_path: Path, held: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("imported", [True, False])
-def test_a_part_of_a_tensor_is_never_taken_for_the_whole(tmp_path: Path, imported: bool) -> None:
+def test_a_part_of_a_tensor_is_never_taken_for_the_whole(tmp_path, imported):
     # torch allows these classes as soon as anybody has imported their module.
     path = tmp_path / "rank0.pth"
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)

@@ -34,7 +34,7 @@ def _imported(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     "kind", ["safetensors", "npz", "compressed npz", "torch", "legacy", "pickle"]
 )
-def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> None:
+def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path, kind):
     path = tmp_path / "x"
     if kind == "safetensors":
         write_safetensors(path, {"a": torch.randn(3)})
@@ -52,7 +52,7 @@ def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "torch"])
-def test_only_torch_checkpoints_ask_for_the_keys_of_wrappers(tmp_path: Path, kind: str) -> None:
+def test_only_torch_checkpoints_ask_for_the_keys_of_wrappers(tmp_path, kind):
     if kind == "torch":
         torch.save({"model": {"a": torch.randn(3)}}, tmp_path / "x")
     else:

@@ -28,7 +28,7 @@ def packed(path: Path, tree: Any) -> Path:
     return path
 
 
-def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
+def test_reads_what_the_package_wrote(tmp_path):
     whole = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
     parts = {str(i): array(part) for i, part in enumerate(np.array_split(whole.ravel(), 3))}
     chunked = {"__msgpack_chunked_array__": True, "shape": {"0": 3, "1": 4}, "chunks": parts}
@@ -76,7 +76,7 @@ def test_reads_what_the_package_wrote(tmp_path: Path) -> None:
         assert container.read("step").item() == -7
 
 
-def test_heads_that_the_package_does_not_read_alone(tmp_path: Path) -> None:
+def test_heads_that_the_package_does_not_read_alone(tmp_path):
     lengths = (1, 2, 4, 8, 16, 17, 256, 2**16)
     tree: dict[str, Any] = {str(n): msgpack.ExtType(2, b"x" * n) for n in lengths}
     wanted = dict.fromkeys(tree, "a complex number")
@@ -86,7 +86,7 @@ def test_heads_that_the_package_does_not_read_alone(tmp_path: Path) -> None:
         assert container.extras == wanted
 
 
-def test_the_weights_of_a_training_state(tmp_path: Path) -> None:
+def test_the_weights_of_a_training_state(tmp_path):
     """As flax.training writes `checkpoint_0`, with averaged weights of somebody's own."""
     weights = {"params": {"layer": array([1.0, 2.0])}}
     state = {"params": weights, "ema": {"layer": array([3.0, 4.0])}, "step": 5}
@@ -101,7 +101,7 @@ def test_the_weights_of_a_training_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [2**30, 16])
-def test_the_package_reads_what_is_written(tmp_path: Path, monkeypatch, most: int) -> None:
+def test_the_package_reads_what_is_written(tmp_path, monkeypatch, most):
     monkeypatch.setattr(msgpack_module, "_CHUNK", most)
     tensors = {
         "b/layer/kernel": torch.randn(3, 5, 2),
@@ -123,7 +123,7 @@ def test_the_package_reads_what_is_written(tmp_path: Path, monkeypatch, most: in
             assert theirs[name] == (tuple(tensor.shape), data)
 
 
-def test_writes_the_bytes_that_flax_does(tmp_path: Path) -> None:
+def test_writes_the_bytes_that_flax_does(tmp_path):
     """flax.serialization.to_bytes packs such a tree with the package."""
     names = ["x" * length for length in (31, 32, 255, 256, 2**16)]
     tree: dict[str, Any] = {name: torch.arange(3) for name in names}
@@ -145,7 +145,7 @@ def test_writes_the_bytes_that_flax_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a/b/c")])
-def test_a_name_that_is_a_branch_too_is_refused(tmp_path: Path, names) -> None:
+def test_a_name_that_is_a_branch_too_is_refused(tmp_path, names):
     contents = {name: content_of(name, torch.zeros(1)) for name in names}
     with pytest.raises(UsageError, match="a part of it names another tensor"):
         write_file(tmp_path / "x", contents, Surroundings(), True)
@@ -204,7 +204,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_trees(tmp_path: Path, case: str) -> None:
+def test_hostile_trees(tmp_path, case):
     tree, said = HOSTILE[case]
     with pytest.raises(CorruptFile) as error:
         open_container(packed(tmp_path / "x", tree))
@@ -212,7 +212,7 @@ def test_hostile_trees(tmp_path: Path, case: str) -> None:
     assert len(str(error.value)) < 1000
 
 
-def test_reading_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_needs_no_package(tmp_path, monkeypatch):
     path = packed(tmp_path / "x", {"a": array([1.0])})
     monkeypatch.setitem(sys.modules, "msgpack", None)
     assert open_container(path).read("a").tolist() == [1]
@@ -220,7 +220,7 @@ def test_reading_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         write_file(tmp_path / "y", {"a": torch.ones(1)})
 
 
-def test_error_more_values_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_more_values_than_any(tmp_path, monkeypatch):
     monkeypatch.setattr(msgpack_module, "_MOST_VALUES", 100)
     with pytest.raises(CorruptFile, match="has more values"):
         open_container(packed(tmp_path / "x", {"a": [0] * 100}))

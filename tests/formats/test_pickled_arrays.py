@@ -3,7 +3,6 @@
 import io
 import pickle
 from collections import OrderedDict
-from pathlib import Path
 from struct import pack
 from typing import ClassVar
 
@@ -32,10 +31,10 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-class Python2(pickle._Pickler):  # type: ignore[name-defined]
+class Python2(pickle._Pickler):
     """What Python 2 writes in protocol 2: its text is bytes, and NumPy's modules have old names."""
 
-    dispatch: ClassVar = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
     def save_text(self, value: str | bytes) -> None:
         data = value if isinstance(value, bytes) else value.encode()
@@ -59,7 +58,7 @@ def written(value: object, protocol: int) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_array_is_read_as_it_was_saved(tmp_path: Path, protocol: int) -> None:
+def test_every_array_is_read_as_it_was_saved(tmp_path, protocol):
     beside = {"__author__": "somebody", "matching_heuristics": True, "best": np.float64(0.5)}
     data = written({"model": OrderedDict(arrays()), **beside}, protocol)
     if protocol == 2:
@@ -77,7 +76,7 @@ def test_every_array_is_read_as_it_was_saved(tmp_path: Path, protocol: int) -> N
             assert np.array_equal(read, array), name
 
 
-def test_numbers_stay_in_the_file(tmp_path: Path) -> None:
+def test_numbers_stay_in_the_file(tmp_path):
     array = np.arange(2**21, dtype="f4")
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": array}))
     with open_container(tmp_path / "x.pkl") as container:
@@ -97,23 +96,21 @@ def test_numbers_stay_in_the_file(tmp_path: Path) -> None:
     ids=["big-endian", "objects", "text", "scalar"],
 )
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_an_array_of_other_values_is_named(
-    tmp_path: Path, protocol: int, value: object, fact: str
-) -> None:
+def test_an_array_of_other_values_is_named(tmp_path, protocol, value, fact):
     (tmp_path / "x.pkl").write_bytes(written({"a": value, "b": np.ones(3)}, protocol))
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x.pkl")
     assert error.value.fact == fact
 
 
-def test_bytes_as_text_are_refused_by_name(tmp_path: Path) -> None:
+def test_bytes_as_text_are_refused_by_name(tmp_path):
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": np.ones(3)}, 2))
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x.pkl")
     assert "protocol 2" in error.value.evidence["reason"]
 
 
-def test_records_are_refused(tmp_path: Path) -> None:
+def test_records_are_refused(tmp_path):
     records = np.zeros(2, [("x", "f4"), ("y", "i4")])
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": records}))
     with pytest.raises(CorruptFile) as error:
@@ -121,7 +118,7 @@ def test_records_are_refused(tmp_path: Path) -> None:
     assert "no plain one" in error.value.evidence["reason"]
 
 
-def test_buffers_outside_the_pickle_are_refused(tmp_path: Path) -> None:
+def test_buffers_outside_the_pickle_are_refused(tmp_path):
     data = pickle.dumps({"a": np.ones(3)}, 5, buffer_callback=[].append)
     (tmp_path / "x.pkl").write_bytes(data)
     with pytest.raises(CorruptFile) as error:
@@ -139,9 +136,7 @@ class Strange:
     ids=["an object", "a class", "a function", "a name of NumPy"],
 )
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_whatever_is_more_than_an_array_is_refused(
-    tmp_path: Path, protocol: int, value: object
-) -> None:
+def test_whatever_is_more_than_an_array_is_refused(tmp_path, protocol, value):
     (tmp_path / "x.pkl").write_bytes(written({"a": np.ones(3), "b": value}, protocol))
     with pytest.raises(UnsafeFile) as error:
         open_container(tmp_path / "x.pkl")
@@ -178,7 +173,7 @@ def hostile(state: bytes) -> bytes:
         *("no bytes", "no dtype", "made", "endless bytes", "endless text"),
     ],
 )
-def test_a_hostile_array_is_an_error(tmp_path: Path, state: bytes) -> None:
+def test_a_hostile_array_is_an_error(tmp_path, state):
     (tmp_path / "x.pkl").write_bytes(hostile(b"K\1\x85" + DTYPE + b"\x89C\4abcd"))
     with open_container(tmp_path / "x.pkl") as container:  # the same with nothing wrong
         assert container.read("a").numpy().tobytes() == b"abcd"

@@ -1,12 +1,12 @@
 """What a file is, by its first bytes, and what is said of files that are something else."""
 
+import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
 
-from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.errors import CorruptFile, MissingPackage, SourceError
 from vitconvert.formats import open_container, write_safetensors
 from vitconvert.formats.npz import write_file as write_npz
 from vitconvert.formats.torch.writing import write_file as write_torch
@@ -16,8 +16,8 @@ from vitconvert.formats.torch.writing import write_file as write_torch
     ("write", "found"),
     [(write_safetensors, "safetensors"), (write_npz, "npz"), (write_torch, "torch")],
 )
-def test_the_suffix_does_not_matter(tmp_path: Path, write: object, found: str) -> None:
-    write(tmp_path / "weights.txt", {"a": torch.randn(3)})  # type: ignore[operator]
+def test_the_suffix_does_not_matter(tmp_path, write, found):
+    write(tmp_path / "weights.txt", {"a": torch.randn(3)})
     assert open_container(tmp_path / "weights.txt").format == found
 
 
@@ -42,7 +42,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"{", "The index of shards is not valid JSON.", ""),
     ],
 )
-def test_foreign_files_are_named(tmp_path: Path, content: bytes, fact: str, hint: str) -> None:
+def test_foreign_files_are_named(tmp_path, content, fact, hint):
     (tmp_path / "model.bin").write_bytes(content)
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "model.bin")
@@ -50,7 +50,7 @@ def test_foreign_files_are_named(tmp_path: Path, content: bytes, fact: str, hint
     assert hint in (error.value.hint or "")
 
 
-def test_the_whole_message_for_a_git_lfs_pointer(tmp_path: Path) -> None:
+def test_the_whole_message_for_a_git_lfs_pointer(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(LFS)
     with pytest.raises(CorruptFile) as error:
@@ -64,7 +64,7 @@ def test_the_whole_message_for_a_git_lfs_pointer(tmp_path: Path) -> None:
     )
 
 
-def test_a_torchscript_archive_without_its_pickle_is_damaged(tmp_path: Path) -> None:
+def test_a_torchscript_archive_without_its_pickle_is_damaged(tmp_path):
     path = tmp_path / "clip.pt"
     with zipfile.ZipFile(path, "w") as archive:  # the members that torch.jit.save writes
         for name in ("data.pkl", "constants.pkl", "code/__torch__/clip.py", "data/0"):
@@ -80,7 +80,7 @@ def test_a_torchscript_archive_without_its_pickle_is_damaged(tmp_path: Path) -> 
     )
 
 
-def test_another_zip_archive_is_named(tmp_path: Path) -> None:
+def test_another_zip_archive_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("vit.safetensors", b"")
     with pytest.raises(CorruptFile) as error:
@@ -88,7 +88,7 @@ def test_another_zip_archive_is_named(tmp_path: Path) -> None:
     assert error.value.evidence["members"] == "vit.safetensors"
 
 
-def test_a_missing_file_suggests_its_neighbours(tmp_path: Path) -> None:
+def test_a_missing_file_suggests_its_neighbours(tmp_path):
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(SourceError) as error:
         open_container(tmp_path / "modle.safetensors")
@@ -100,7 +100,7 @@ def test_a_missing_file_suggests_its_neighbours(tmp_path: Path) -> None:
     )
 
 
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
+def test_paths_that_are_no_files(tmp_path):
     with pytest.raises(SourceError, match="directory, not a weights file"):
         open_container(tmp_path)
     with pytest.raises(SourceError, match="no such file"):
@@ -108,3 +108,24 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"1")
     with pytest.raises(SourceError, match="cannot be read"):
         open_container(tmp_path / "x" / "y")
+
+
+@pytest.mark.parametrize(
+    ("package", "form", "content"),
+    [
+        ("h5py", "HDF5", b"\x89HDF\r\n\x1a\n"),
+        ("gguf", "GGUF", b"GGUF\3\0\0\0"),
+        ("tensorstore", "the arrays of Orbax", b'{"tree_metadata": {}}'),
+    ],
+)
+def test_error_without_the_package_of_a_format(tmp_path, monkeypatch, package, form, content):
+    (tmp_path / "x").write_bytes(content)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackage) as error:
+        open_container(tmp_path / "x")
+    assert str(error.value) == (
+        "error: missing-package\n"
+        f"  {package}, which reads and writes {form}, is not installed.\n"
+        f"  file  {tmp_path / 'x'}\n"
+        f"  hint: pip install {package}"
+    )

@@ -17,11 +17,11 @@ def _file(path: Path, header: object, data: bytes = b"") -> Path:
     return path
 
 
-def _entry(shape: list[int], begin: int, end: int, dtype: str = "F32") -> dict[str, object]:
+def _entry(shape: list[int], begin: object, end: object, dtype: str = "F32") -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
-def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
+def test_reads_what_the_library_wrote(tmp_path):
     tensors = {
         "norm.weight": torch.randn(5),
         "patches": torch.randn(3, 2, 1, 2).to(torch.bfloat16),
@@ -48,7 +48,7 @@ def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
             )
 
 
-def test_unaligned_tensors_are_read_too(tmp_path: Path) -> None:
+def test_unaligned_tensors_are_read_too(tmp_path):
     floats = torch.randn(2)
     header = {"a": _entry([3], 0, 3, "U8"), "b": _entry([2], 3, 11)}
     data = bytes([1, 2, 3]) + bytes(floats.view(torch.uint8))
@@ -57,31 +57,7 @@ def test_unaligned_tensors_are_read_too(tmp_path: Path) -> None:
     assert container.read("b").data_ptr() % 4 == 0
 
 
-def test_two_reads_look_at_the_same_mapped_bytes_and_writing_spares_the_file(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "model.safetensors"
-    safetensors.torch.save_file({"a": torch.randn(7)}, path)
-    before = path.read_bytes()
-    container = open_container(path)
-    container.read("a").zero_()
-    assert container.read("a").abs().sum() == 0
-    container.close()
-    assert path.read_bytes() == before
-
-
-def test_tensors_outlive_their_container(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    wanted = torch.randn(9, 3)
-    safetensors.torch.save_file({"a": wanted}, path)
-    with open_container(path) as container:
-        read = container.read("a")
-    assert torch.equal(read, wanted)
-    with pytest.raises(ValueError, match="closed container"):
-        container.read("a")
-
-
-def test_a_file_cut_short_says_how_many_bytes_were_expected(tmp_path: Path) -> None:
+def test_a_file_cut_short_says_how_many_bytes_were_expected(tmp_path):
     path = _file(tmp_path / "model.safetensors", {"a": _entry([512], 0, 2048)}, bytes(1000))
     with pytest.raises(CorruptFile) as error:
         open_container(path)
@@ -96,7 +72,7 @@ def test_a_file_cut_short_says_how_many_bytes_were_expected(tmp_path: Path) -> N
     )
 
 
-def test_a_tensor_that_does_not_fill_its_bytes_is_named(tmp_path: Path) -> None:
+def test_a_tensor_that_does_not_fill_its_bytes_is_named(tmp_path):
     path = _file(tmp_path / "model.safetensors", {"a.b": _entry([3, 2], 0, 20)}, bytes(20))
     with pytest.raises(CorruptFile) as error:
         open_container(path)
@@ -111,33 +87,15 @@ def test_a_tensor_that_does_not_fill_its_bytes_is_named(tmp_path: Path) -> None:
     )
 
 
-HOSTILE = {
-    "header beyond the file": (b"{" + b" " * 50, 400, "The file is truncated."),
-    "oversize header": (b"{}", 100_000_001, "The file has no known format."),
-    "not JSON": (b"{'a': 1}", None, "The header is not valid JSON."),
-    "not UTF-8": (b'{"\xff": 1}', None, "The header is not valid JSON."),
-    "the same tensor twice": (
-        b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
-        b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
-        None,
-        "The header is not valid JSON.",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_header_bytes(tmp_path: Path, case: str) -> None:
-    text, length, fact = HOSTILE[case]
-    path = tmp_path / "x"
-    path.write_bytes((length or len(text)).to_bytes(8, "little") + text + b"\0")
-    with pytest.raises(CorruptFile) as error:
-        open_container(path)
-    assert error.value.fact == fact
+TWICE = b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
 
 
 @pytest.mark.parametrize(
     ("header", "size", "fact"),
     [
+        (b"{'a': 1}", 1, "The header is not valid JSON."),
+        (b'{"\xff": 1}', 1, "The header is not valid JSON."),
+        (b"{" + TWICE + b"," + TWICE + b"}", 1, "The header is not valid JSON."),
         ({"a": _entry([2], 0, 8), "b": _entry([2], 4, 12)}, 12, "'b' overlaps another."),
         ({"a": _entry([2], 0, 8), "b": _entry([1], 9, 13)}, 13, "'b' leaves a hole before it."),
         ({"a": _entry([1], 4, 8)}, 8, "'a' leaves a hole before it."),
@@ -148,34 +106,32 @@ def test_hostile_header_bytes(tmp_path: Path, case: str) -> None:
         ({"a": _entry([2**62, 4, 2], 0, 8)}, 8, "'a' has a shape that no memory can hold."),
         ({"a": _entry([0, 2**63], 0, 0)}, 0, "'a' has a shape that no memory can hold."),
         ({"a": _entry([1] * 33, 0, 4)}, 4, "'a' has a shape that no memory can hold."),
-        (
-            {"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}},
-            4,
-            "'a' has a shape that is not a list of whole numbers.",
-        ),
+        ({"a": _entry([True], 0, 4)}, 4, "'a' has a shape that is not a list of whole numbers."),
         ({"a": _entry([2], 0, 8, "F4")}, 8, "'a' has a dtype that is not read here."),
-        (
-            {"a": {"dtype": "F32"}},
-            0,
-            "In the header, 'a' does not have just dtype, shape and data_offsets.",
-        ),
-        (
-            {"a": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}},
-            4,
-            "'a' does not fill the bytes that the header gives it.",
-        ),
-        (
-            {"__metadata__": {"epoch": 3}},
-            0,
-            "The __metadata__ of the header is not a mapping of text to text.",
-        ),
+        ({"a": {"dtype": "F32"}}, 0, "In the header, 'a' does not have just dtype, shape and"),
+        ({"a": _entry([1], "0", "4")}, 4, "'a' does not fill the bytes that the header gives it."),
+        ({"__metadata__": {"epoch": 3}}, 0, "The __metadata__ of the header is not a mapping of"),
     ],
 )
-def test_hostile_headers(tmp_path: Path, header: dict[str, object], size: int, fact: str) -> None:
+def test_hostile_headers(tmp_path, header, size, fact):
     with pytest.raises(CorruptFile) as error:
         open_container(_file(tmp_path / "x", header, bytes(size)))
+    assert error.value.fact.startswith(fact)
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "fact"),
+    [
+        (b"{" + b" " * 50, 400, "The file is truncated."),
+        (b"{}", 100_000_001, "The file has no known format."),
+    ],
+)
+def test_headers_of_another_length(tmp_path, text, length, fact):
+    (tmp_path / "x").write_bytes(length.to_bytes(8, "little") + text + b"\0")
+    with pytest.raises(CorruptFile) as error:
+        open_container(tmp_path / "x")
     assert error.value.fact == fact
 
 
-def test_a_file_without_tensors_is_a_file(tmp_path: Path) -> None:
+def test_a_file_without_tensors_is_a_file(tmp_path):
     assert dict(open_container(_file(tmp_path / "x", {})).manifest) == {}

@@ -28,7 +28,7 @@ def _shards(directory: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def test_shards_read_as_one(tmp_path: Path) -> None:
+def test_shards_read_as_one(tmp_path):
     tensors = _shards(tmp_path)
     index = _index(tmp_path, {"c": SECOND, "a": FIRST, "b": SECOND})
     with open_container(index) as container:
@@ -40,7 +40,7 @@ def test_shards_read_as_one(tmp_path: Path) -> None:
             assert torch.equal(container.read(name), tensor)
 
 
-def test_reads_the_shards_that_the_hub_client_writes(tmp_path: Path) -> None:
+def test_reads_the_shards_that_the_hub_client_writes(tmp_path):
     tensors = {f"blocks.{i}.weight": torch.randn(7, 5) for i in range(6)}
     save_torch_state_dict(tensors, tmp_path, max_shard_size=300)
     container = open_container(weights_in(tmp_path))
@@ -50,7 +50,7 @@ def test_reads_the_shards_that_the_hub_client_writes(tmp_path: Path) -> None:
     assert all(torch.equal(container.read(name), tensors[name]) for name in tensors)
 
 
-def test_torch_shards_read_as_one(tmp_path: Path) -> None:
+def test_torch_shards_read_as_one(tmp_path):
     write_torch(tmp_path / "1.bin", {"a": torch.ones(3)})
     write_torch(tmp_path / "2.bin", {"b": torch.zeros(3)})
     container = open_container(_index(tmp_path, {"a": "1.bin", "b": "2.bin"}))
@@ -58,7 +58,7 @@ def test_torch_shards_read_as_one(tmp_path: Path) -> None:
     assert container.read("b").tolist() == [0, 0, 0]
 
 
-def test_shards_are_unwrapped_by_preference(tmp_path: Path) -> None:
+def test_shards_are_unwrapped_by_preference(tmp_path):
     for name, key in (("1.bin", "a"), ("2.bin", "b")):
         checkpoint = {"model": {key: torch.ones(3)}, "model_ema": {key: torch.zeros(3)}}
         torch.save(checkpoint, tmp_path / name)
@@ -67,7 +67,7 @@ def test_shards_are_unwrapped_by_preference(tmp_path: Path) -> None:
     assert container.read("b").tolist() == [1, 1, 1]
 
 
-def test_missing_shards_are_listed(tmp_path: Path) -> None:
+def test_missing_shards_are_listed(tmp_path):
     _shards(tmp_path)
     (tmp_path / SECOND).unlink()
     index = _index(tmp_path, {"a": FIRST, "b": SECOND, "c": SECOND})
@@ -82,7 +82,7 @@ def test_missing_shards_are_listed(tmp_path: Path) -> None:
     )
 
 
-def test_every_disagreement_is_listed(tmp_path: Path) -> None:
+def test_every_disagreement_is_listed(tmp_path):
     _shards(tmp_path)
     write_safetensors(tmp_path / FIRST, {"a": torch.randn(3), "b": torch.randn(2)})
     index = _index(tmp_path, {"a": FIRST, "b": SECOND, "lost": FIRST})
@@ -103,7 +103,7 @@ def test_every_disagreement_is_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "shard", ["../x", "/etc/passwd", "a/../../x", "..\\x", "C:\\x", "\\\\host\\x", "C:x"]
 )
-def test_a_shard_outside_the_directory_is_refused(tmp_path: Path, shard: str) -> None:
+def test_a_shard_outside_the_directory_is_refused(tmp_path, shard):
     (tmp_path / "model").mkdir()
     write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
     with pytest.raises(UnsafeFile, match="outside its own directory"):
@@ -111,18 +111,18 @@ def test_a_shard_outside_the_directory_is_refused(tmp_path: Path, shard: str) ->
 
 
 @pytest.mark.parametrize("weight_map", [{}, [], "x", None])
-def test_an_index_without_a_map_is_refused(tmp_path: Path, weight_map: object) -> None:
+def test_an_index_without_a_map_is_refused(tmp_path, weight_map):
     with pytest.raises(CorruptFile, match="without a weight_map"):
         open_container(_index(tmp_path, weight_map))
 
 
 @pytest.mark.parametrize("shard", [3, None, ""])
-def test_an_index_that_names_no_shard_is_refused(tmp_path: Path, shard: object) -> None:
+def test_an_index_that_names_no_shard_is_refused(tmp_path, shard):
     with pytest.raises(CorruptFile, match="names no shard for 'a'"):
         open_container(_index(tmp_path, {"a": shard}))
 
 
-def test_an_index_of_keras_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_index_of_keras_is_refused_by_name(tmp_path):
     """ShardedH5IOStore: groups of arrays, of which one may be in two files."""
     groups: dict[str, object] = {"/layers/dense/vars": "m_00000.weights.h5"}
     groups["/layers/dense_1/vars"] = ["m_00000.weights.h5", "m_00001.weights.h5"]
@@ -130,12 +130,12 @@ def test_an_index_of_keras_is_refused_by_name(tmp_path: Path) -> None:
         open_container(_index(tmp_path, groups))
 
 
-def test_an_index_of_indices_is_refused(tmp_path: Path) -> None:
+def test_an_index_of_indices_is_refused(tmp_path):
     with pytest.raises(CorruptFile, match="names another index"):
         open_container(_index(tmp_path, {"a": "model.safetensors.index.json"}))
 
 
-def test_shards_of_two_kinds_are_refused(tmp_path: Path) -> None:
+def test_shards_of_two_kinds_are_refused(tmp_path):
     write_npz(tmp_path / "1", {"a": torch.ones(3)})
     write_torch(tmp_path / "2", {"b": torch.ones(3)})
     with pytest.raises(CorruptFile, match="different formats or wrappers"):

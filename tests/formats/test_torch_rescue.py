@@ -71,7 +71,7 @@ def check_equal(found: dict[str, torch.Tensor], model: nn.Module) -> None:
 @every_format
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.filterwarnings("ignore:.*source code.*")
-def test_the_state_dict_of_a_pickled_model(kind: str, save: Save, tmp_path: Path) -> None:
+def test_the_state_dict_of_a_pickled_model(kind, save, tmp_path):
     model = randomise(MODELS[kind]())
     model.register_buffer("passing", torch.ones(3), persistent=False)
     model.register_forward_hook(_hook)
@@ -101,7 +101,7 @@ class _Strange:
     """Some object."""
 
 
-def test_objects_beside_a_state_dict_are_passed_over(tmp_path: Path) -> None:
+def test_objects_beside_a_state_dict_are_passed_over(tmp_path):
     torch.save({"state_dict": {"w": torch.ones(2)}, "hparams": _Strange()}, tmp_path / "x.ckpt")
     with open_container(tmp_path / "x.ckpt", rescue=True) as container:
         (note,) = container.notes
@@ -110,7 +110,7 @@ def test_objects_beside_a_state_dict_are_passed_over(tmp_path: Path) -> None:
         assert list(container.manifest) == ["w"]
 
 
-def test_a_plain_file_is_read_as_ever(tmp_path: Path) -> None:
+def test_a_plain_file_is_read_as_ever(tmp_path):
     torch.save(of_timm().state_dict(), tmp_path / "x.pt")
     assert open_container(tmp_path / "x.pt", rescue=True).notes == ()
 
@@ -127,7 +127,7 @@ class _Canary:
 
 @every_format
 @pytest.mark.filterwarnings("ignore:.*source code.*")
-def test_nothing_is_run(save: Save, tmp_path: Path) -> None:
+def test_nothing_is_run(save, tmp_path):
     model = randomise(of_timm())
     model.canary = _Canary(tmp_path / "canary")
     save(model, tmp_path / "evil.pt")
@@ -151,7 +151,7 @@ def _circle() -> nn.Module:
 
 def _no_module() -> nn.Module:
     model = nn.Sequential(nn.Linear(2, 2))
-    model._modules["1"] = _Strange()  # type: ignore[assignment]
+    model._modules["1"] = _Strange()
     return model
 
 
@@ -170,13 +170,13 @@ def _doubling() -> nn.Module:
 
 def _odd_parameter() -> nn.Module:
     model = nn.Linear(2, 2)
-    model._parameters["weight"] = torch.ones(2, 2).as_subclass(_Subclass)  # type: ignore[assignment]
+    model._parameters["weight"] = torch.ones(2, 2).as_subclass(_Subclass)
     return model
 
 
 def _no_tensor() -> nn.Module:
     model = nn.Linear(2, 2)
-    model._parameters["weight"] = _Strange()  # type: ignore[assignment]
+    model._parameters["weight"] = _Strange()
     return model
 
 
@@ -195,9 +195,7 @@ def _no_tensor() -> nn.Module:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*source code.*")
-def test_what_cannot_be_rebuilt_is_refused(
-    make: Callable[[], object], message: str, save: Save, tmp_path: Path
-) -> None:
+def test_what_cannot_be_rebuilt_is_refused(make, message, save, tmp_path):
     save(make(), tmp_path / "x.pt")
     with pytest.raises(CorruptFile, match=message):
         open_container(tmp_path / "x.pt", rescue=True)
@@ -208,9 +206,7 @@ def test_what_cannot_be_rebuilt_is_refused(
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_the_command_of_the_refusal_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_the_refusal_works(tmp_path, capsys):
     model = randomise(timm.create_model("vit_tiny_patch16_224", depth=2, num_classes=5)).eval()
     torch.save(model, tmp_path / "x.pt")
     arguments = [

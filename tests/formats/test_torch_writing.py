@@ -4,7 +4,7 @@ import io
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,7 @@ def _tensors() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("beside", [{}, {"epoch": 0, "batches": 70_000}], ids=["", "beside"])
 @pytest.mark.parametrize("wrapper", ["", "model"])
 @pytest.mark.parametrize("make", [_tensors, lambda: {"one": torch.randn(3)}], ids=["many", "one"])
-def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id(
-    make: Callable[[], dict[str, torch.Tensor]], wrapper: str, beside: dict[str, int]
-) -> None:
+def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id(make, wrapper, beside):
     tensors = make()
     file = io.BytesIO()
     torch.save({wrapper: tensors, **beside} if wrapper else tensors, file)
@@ -62,7 +60,7 @@ def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id(
 
 
 @pytest.mark.parametrize("computed", [False, True])
-def test_torch_maps_what_we_write(tmp_path: Path, computed: bool) -> None:
+def test_torch_maps_what_we_write(tmp_path, computed):
     tensors = _tensors()
     (tmp_path / "x.pt").write_bytes(_written(tensors))
     from torch.utils.serialization import config
@@ -76,7 +74,7 @@ def test_torch_maps_what_we_write(tmp_path: Path, computed: bool) -> None:
         assert read[name].data_ptr() % 64 == 0 or not tensor.numel()
 
 
-def test_chunks_of_any_size_give_the_same_bytes() -> None:
+def test_chunks_of_any_size_give_the_same_bytes():
     tensors = {"a": torch.randn(7, 3), "b": torch.randn(5).half()}
     chunked = {}
     for name, tensor in tensors.items():
@@ -94,12 +92,12 @@ def test_chunks_of_any_size_give_the_same_bytes() -> None:
 class _Sparse(io.FileIO):
     """A file in which what is long, and zero, takes no space."""
 
-    def write(self, data: bytes | memoryview) -> int:  # type: ignore[override]
+    def write(self, data: bytes | memoryview) -> int:
         length = memoryview(data).nbytes
         return super().write(data) if length < 2**20 else bool(self.seek(length, 1)) * length
 
 
-def test_more_than_32_bits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_32_bits_count(tmp_path, monkeypatch):
     crc32 = zlib.crc32  # whose work on zeros would take seconds
     monkeypatch.setattr(
         zlib, "crc32", lambda data, crc=0: crc32(data, crc) if len(data) < 2**20 else 0
@@ -113,7 +111,7 @@ def test_more_than_32_bits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     short = torch.randn(3)
     path = tmp_path / "x.pt"
     with _Sparse(path, "w") as file:
-        write_archive(file, {"a": long, "b": content_of("b", short), "c": long}, one_buffer())  # type: ignore[arg-type]
+        write_archive(file, {"a": long, "b": content_of("b", short), "c": long}, one_buffer())
     monkeypatch.undo()
     read = torch.load(path, weights_only=True, mmap=True)
     assert read["a"].shape == read["c"].shape == (size,)
@@ -124,7 +122,7 @@ def test_more_than_32_bits_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert torch.equal(container.read("b"), short)
 
 
-def test_writing_needs_no_torch(tmp_path: Path) -> None:
+def test_writing_needs_no_torch(tmp_path):
     program = (
         "import pathlib, sys\n"
         "from vitconvert.formats import Content, TensorInfo, open_container\n"

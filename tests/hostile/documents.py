@@ -3,11 +3,8 @@
 import copy
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from hypothesis import strategies as st
 
 from tests.packages import transformers
 from tests.small_models import randomise
@@ -61,20 +58,6 @@ def use(directory: Path) -> None:
     assert checkpoint.config.axes() and checkpoint.config.function()
 
 
-def places(document: Any, place: Place = ()) -> Iterator[Place]:
-    """Every place of a document, the top as well."""
-    yield place
-    match document:
-        case dict():
-            inside = document.items()
-        case list():
-            inside = enumerate(document)
-        case _:
-            return
-    for key, value in inside:
-        yield from places(value, (*place, key))
-
-
 def changed(document: Any, place: Place, value: Any) -> Any:
     """The document with another value at a place."""
     if not place:
@@ -85,23 +68,3 @@ def changed(document: Any, place: Place, value: Any) -> Any:
         part = part[key]
     part[place[-1]] = value
     return whole
-
-
-_NUMBERS = st.sampled_from(
-    [
-        *(0, -1, 1, 3, 10**9, 2**31, 2**63, 10**18, 10**30, 10**400, -(10**18)),
-        *(0.5, 1e-300, 1e300, -1e300, 5e-324, math.nan, math.inf, -math.inf, -0.0),
-    ]
-)
-_WORDS = st.sampled_from(["", "gelu", "\x1b[2J", "nan", "1e999", "9" * 30, "x" * 9000, "224x-1"])
-_LEAVES = st.none() | st.booleans() | _NUMBERS | _WORDS | st.integers() | st.text(max_size=9)
-_FEW = st.recursive(
-    _LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(_WORDS | st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=5,
-)
-VALUES = _FEW | _LEAVES.map(lambda value: [value] * 2000)
-"""Anything that JSON can say: other kinds, other signs, too large, too many."""

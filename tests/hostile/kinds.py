@@ -378,9 +378,7 @@ def kinds() -> dict[str, Kind]:
         ),
         "index": Kind(bases=_index()[:1], mutated=mutated_json, ours=read_ours, theirs=read_index),
         "parity": Kind(bases=_configs(), mutated=mutated_json, ours=_verify),
-        "json": Kind(
-            bases=_documents(("vit", "timm", "hf")), mutated=mutated_json, ours=_read_document
-        ),
+        "json": Kind(bases=_documents(_READ), mutated=mutated_json, ours=_read_document),
         "toml": Kind(bases=_tables(), mutated=mutated_toml, ours=_read_table),
         "listing": Kind(bases=_listing(), mutated=mutated_json, ours=_read_listing),
     }
@@ -405,6 +403,7 @@ def _documents(several: tuple[str, ...]) -> list[tuple[str, bytes]]:
     ]
 
 
+_READ = ("vit", "timm", "hf", "beit", "dinov2", "siglip")
 _COMPARED = ("timm", "hf", "beit", "dinov2", "siglip", "openclip")
 
 
@@ -424,7 +423,10 @@ def _read_document(path: Path) -> None:
 
 
 def _tables() -> list[tuple[str, bytes]]:
-    return [("x", (tables_dir() / f"{name}.toml").read_bytes()) for name in ("timm", "hf_vit")]
+    return [
+        ("x", (tables_dir() / f"{name}.toml").read_bytes())
+        for name in ("timm", "hf_vit", "big_vision")
+    ]
 
 
 def _read_table(path: Path) -> None:

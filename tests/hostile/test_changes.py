@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,14 +50,7 @@ def removed(path: Path) -> None:
 @pytest.mark.parametrize("change", [replaced, written_to, longer, removed])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vitconvert.json"])
 @pytest.mark.parametrize("when", ["choose_target", "write_card"])
-def test_what_changes_meanwhile_is_not_converted(
-    when: str,
-    name: str,
-    change: Callable[[Path], None],
-    source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_changes_meanwhile_is_not_converted(when, name, change, source, tmp_path, monkeypatch):
     step = getattr(export, when)
 
     def stepped(*args: object, **kwargs: object) -> object:
@@ -78,21 +70,19 @@ def test_what_changes_meanwhile_is_not_converted(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_what_is_beside_may_change(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_beside_may_change(source, tmp_path, monkeypatch):
     step = export.write_card
 
     def stepped(*args: object, **kwargs: object) -> None:
         longer(source / "README.md")
-        step(*args, **kwargs)  # type: ignore[arg-type]
+        step(*args, **kwargs)
 
     monkeypatch.setattr(export, "write_card", stepped)
     vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
     assert (tmp_path / "out" / "vitconvert.json").is_file()
 
 
-def test_a_shard_that_changes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_changes_is_told(tmp_path, monkeypatch):
     shards = tmp_path / "shards"
     vitconvert.convert(DIGITS, to="hf", output=shards, max_shard_size="100KB", verify=False)
     first = min(shards.glob("model-*.safetensors"))
@@ -100,7 +90,7 @@ def test_a_shard_that_changes_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def stepped(*args: object, **kwargs: object) -> None:
         replaced(first)
-        step(*args, **kwargs)  # type: ignore[arg-type]
+        step(*args, **kwargs)
 
     monkeypatch.setattr(export, "write_card", stepped)
     with pytest.raises(VitConvertError, match=first.name):
@@ -108,9 +98,7 @@ def test_a_shard_that_changes_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_an_address_tells_no_secret(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_address_tells_no_secret(source, tmp_path, monkeypatch):
     located = locate(source)
     address = "https://user:pass@example.org/vit.safetensors?token=secret#part"
     with_address = replace(located, reference=address, url=address)

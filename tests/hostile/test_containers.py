@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.formats.made import number, tensor, text
 from tests.hostile.harness import Answer, call_limited, run_limited
 from tests.hostile.mutations import archived
 from vitconvert.errors import VitConvertError
@@ -60,7 +61,7 @@ def refused(path: Path, word: str) -> None:
 # HDF5.
 
 
-def test_an_array_of_hdf5_that_is_larger_than_the_file(tmp_path: Path) -> None:
+def test_an_array_of_hdf5_that_is_larger_than_the_file(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["a"] = np.ones((2, 3), "f4")
     data, shape = (tmp_path / "x.h5").read_bytes(), struct.pack("<2Q", 2, 3)
@@ -94,16 +95,14 @@ ENTRY = 32  # bytes of one in that tree: size, filters, two offsets, address
         (48, 2**63, 8),
     ],
 )
-def test_chunks_of_hdf5_that_are_elsewhere(
-    tmp_path: Path, at: int, number: int, width: int
-) -> None:
+def test_chunks_of_hdf5_that_are_elsewhere(tmp_path, at, number, width):
     data, tree = in_chunks(tmp_path / "x.h5")
     data[tree + at : tree + at + width] = number.to_bytes(width, "little")
     (tmp_path / "x.h5").write_bytes(data)
     check(call_limited(read_all, tmp_path / "x.h5"), CORRUPT)
 
 
-def test_chunks_of_hdf5_over_each_other(tmp_path: Path) -> None:
+def test_chunks_of_hdf5_over_each_other(tmp_path):
     """In a circle, they crash HDF5's library (2.0)."""
     data, tree = in_chunks(tmp_path / "x.h5")
     first = data[tree + 48 : tree + 56]
@@ -114,16 +113,16 @@ def test_chunks_of_hdf5_over_each_other(tmp_path: Path) -> None:
     refused(tmp_path / "x.h5", CORRUPT)
 
 
-def test_a_chunk_of_hdf5_that_is_shorter_than_it_says(tmp_path: Path) -> None:
+def test_a_chunk_of_hdf5_that_is_shorter_than_it_says(tmp_path):
     """For what it lacks, HDF5's library (2.0) gives memory of the process."""
-    for number, data in enumerate((bytes(12), zlib.compress(bytes(12)))):
-        with h5py.File(tmp_path / f"{number}", "w") as file:
+    for mask, data in ((1, bytes(12)), (0, zlib.compress(bytes(12)))):
+        with h5py.File(tmp_path / f"{mask}", "w") as file:
             array = file.create_dataset("a", (9,), "f4", chunks=(9,), compression="gzip")
-            array.id.write_direct_chunk((0,), data, filter_mask=1 - number)
-        check(call_limited(read_all, tmp_path / f"{number}"), CORRUPT)
+            array.id.write_direct_chunk((0,), data, filter_mask=mask)
+        check(call_limited(read_all, tmp_path / f"{mask}"), CORRUPT)
 
 
-def test_a_chunk_of_hdf5_that_inflates_to_more_than_it_says(tmp_path: Path) -> None:
+def test_a_chunk_of_hdf5_that_inflates_to_more_than_it_says(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         data = file.create_dataset("a", (2**18,), "f4", chunks=(2**18,), compression="gzip")
         data.id.write_direct_chunk((0,), zlib.compress(bytes(2**27), 9))
@@ -187,9 +186,7 @@ def last_storage(data: bytearray) -> int:
     ("field", "value"),
     [(METHOD, 8), (FLAGS, 1), (FLAGS, 0x800), (PACKED, 4), (SIZE, 4), (PLACE, 0), (METHOD, 99)],
 )
-def test_a_directory_that_lies_about_a_member(
-    tmp_path: Path, archive: Archive, field: tuple[int, str], value: int
-) -> None:
+def test_a_directory_that_lies_about_a_member(tmp_path, archive, field, value):
     data = archive(tmp_path / "x.npz")
     if field == FLAGS:
         flags = struct.unpack_from("<H", data, entry(data, 0) + 8)[0]
@@ -200,21 +197,17 @@ def test_a_directory_that_lies_about_a_member(
 
 
 @ARCHIVES
-def test_a_directory_that_calls_all_stored_members_deflated(
-    tmp_path: Path, archive: Archive
-) -> None:
+def test_a_directory_that_calls_all_stored_members_deflated(tmp_path, archive):
     data = archive(tmp_path / "x.npz")
-    for number in range(len(zipfile.ZipFile(io.BytesIO(data)).namelist())):
-        lie(data, number, METHOD, 8)
+    for place in range(len(zipfile.ZipFile(io.BytesIO(data)).namelist())):
+        lie(data, place, METHOD, 8)
     (tmp_path / "x.npz").write_bytes(data)
     refused(tmp_path / "x.npz", CORRUPT)
 
 
 @ARCHIVES
 @pytest.mark.parametrize(("place", "value"), [(6, 8), (8, 8), (30, 0x41)])
-def test_a_member_that_says_other_things_of_itself(
-    tmp_path: Path, archive: Archive, place: int, value: int
-) -> None:
+def test_a_member_that_says_other_things_of_itself(tmp_path, archive, place, value):
     data = archive(tmp_path / "x.npz")
     at = entry(data, 1, b"PK\3\4") + place
     data[at] = value if data[at] != value else 0
@@ -223,7 +216,7 @@ def test_a_member_that_says_other_things_of_itself(
 
 
 @ARCHIVES
-def test_two_members_of_one_name(tmp_path: Path, archive: Archive) -> None:
+def test_two_members_of_one_name(tmp_path, archive):
     path = tmp_path / "x.npz"
     archive(path)
     with zipfile.ZipFile(path, "a") as again, pytest.warns(UserWarning, match="Duplicate"):
@@ -232,14 +225,14 @@ def test_two_members_of_one_name(tmp_path: Path, archive: Archive) -> None:
     refused(path, CORRUPT)
 
 
-def test_members_of_torch_whose_names_differ_in_capitals(tmp_path: Path) -> None:
+def test_members_of_torch_whose_names_differ_in_capitals(tmp_path):
     torch_zip(tmp_path / "x.pt", state(tensor(key=b"a")), sa=bytes(16), sA=bytes(16))
     refused(tmp_path / "x.pt", CORRUPT)
 
 
 @ARCHIVES
 @pytest.mark.parametrize("place", [8, 10])
-def test_an_end_that_counts_other_members(tmp_path: Path, archive: Archive, place: int) -> None:
+def test_an_end_that_counts_other_members(tmp_path, archive, place):
     """65,535 stands for a number that a record before the end has; there is none."""
     with zipfile.ZipFile(io.BytesIO(archive(tmp_path / "x.npz"))) as read:
         members = [(name, read.read(name)) for name in read.namelist()]
@@ -254,14 +247,14 @@ def test_an_end_that_counts_other_members(tmp_path: Path, archive: Archive, plac
 
 @ARCHIVES
 @pytest.mark.parametrize("before", [b"", b"PK\3\4 and more"])
-def test_bytes_around_an_archive(tmp_path: Path, archive: Archive, before: bytes) -> None:
+def test_bytes_around_an_archive(tmp_path, archive, before):
     data = archive(tmp_path / "x.npz")
     after = b"" if before else b"more"
     (tmp_path / "x.npz").write_bytes(before + data + after)
     refused(tmp_path / "x.npz", CORRUPT)
 
 
-def test_an_archive_with_two_directories(tmp_path: Path) -> None:
+def test_an_archive_with_two_directories(tmp_path):
     """zipfile takes the one before the end; others the one that the end points to."""
     data = saved(tmp_path / "x.pt")
     other = bytes(data[data.index(b"PK\1\2") : data.index(b"PK\6\6")])
@@ -279,7 +272,7 @@ def test_an_archive_with_two_directories(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("dtype", ["<f4", ">f4"])
-def test_an_array_with_a_wrong_checksum(tmp_path: Path, save: Callable, dtype: str) -> None:
+def test_an_array_with_a_wrong_checksum(tmp_path, save, dtype):
     path = tmp_path / "x.npz"
     save(path, a=np.arange(300, dtype=dtype))
     data = bytearray(path.read_bytes())
@@ -292,7 +285,7 @@ def test_an_array_with_a_wrong_checksum(tmp_path: Path, save: Callable, dtype: s
     check(call_limited(read_all, path), CORRUPT)
 
 
-def test_a_pickle_with_a_wrong_checksum(tmp_path: Path) -> None:
+def test_a_pickle_with_a_wrong_checksum(tmp_path):
     data = saved(tmp_path / "x.pt")
     data[data.index(b"X\1\0\0\0a") + 5] = ord("c")  # another name of a tensor
     (tmp_path / "x.pt").write_bytes(data)
@@ -300,34 +293,6 @@ def test_a_pickle_with_a_wrong_checksum(tmp_path: Path) -> None:
 
 
 # Pickles.
-
-
-def text(word: bytes) -> bytes:
-    return b"X" + struct.pack("<I", len(word)) + word
-
-
-def tensor(
-    *,
-    shape: tuple[int, ...] = (4,),
-    strides: tuple[int, ...] = (1,),
-    offset: int = 0,
-    length: int = 4,
-    key: bytes = b"0",
-    kind: bytes = b"FloatStorage",
-    more: bytes = b"",
-) -> bytes:
-    """A tensor, in the opcodes that torch.save writes."""
-    numbers = [b"(" + b"".join(map(number, sizes)) + b"t" for sizes in (shape, strides)]
-    return (
-        b"ctorch._utils\n_rebuild_tensor_v2\n((" + text(b"storage") + b"ctorch\n" + kind + b"\n"
-        + text(key) + text(b"cpu") + number(length) + more + b"tQ" + number(offset)
-        + numbers[0] + numbers[1] + b"\x89ccollections\nOrderedDict\n)RtR"
-    )  # fmt: skip
-
-
-def number(value: int) -> bytes:
-    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(data)]) + data
 
 
 def state(value: bytes, *, beside: bytes = b"", name: bytes = b"a") -> bytes:
@@ -354,7 +319,7 @@ def in_both_formats(tmp_path: Path, pickled: Callable[[bytes], bytes]) -> list[P
     ]
 
 
-def test_the_pickles_of_these_tests_are_as_torch_writes(tmp_path: Path) -> None:
+def test_the_pickles_of_these_tests_are_as_torch_writes(tmp_path):
     for path in in_both_formats(tmp_path, lambda more: state(tensor(more=more))):
         check_read(call_limited(read_all, path))
         assert torch.load(path, weights_only=True)["a"].tolist() == [0] * 4
@@ -482,7 +447,7 @@ PICKLES: dict[str, tuple[Callable[[bytes], bytes], str | None]] = {
 
 
 @pytest.mark.parametrize("case", PICKLES)
-def test_pickles(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pickles(tmp_path, case, monkeypatch):
     monkeypatch.setattr(PickleReader, "most_opcodes", MOST)
     pickled, word = PICKLES[case]
     zipped, old = in_both_formats(tmp_path, pickled)
@@ -494,30 +459,30 @@ def test_pickles(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> 
             check(answer, word)
 
 
-def test_a_pickle_with_more_values_than_memory_ends_in_time(tmp_path: Path) -> None:
+def test_a_pickle_with_more_values_than_memory_ends_in_time(tmp_path):
     refused(torch_zip(tmp_path / "x.pt", b"\x80\2" + b"}" * 10**7, s0=bytes(16)), CORRUPT)
 
 
-def test_one_text_is_not_told_in_a_million_places(tmp_path: Path) -> None:
+def test_one_text_is_not_told_in_a_million_places(tmp_path):
     notes = b"](" + text(b"word " * 10**5) + b"q\1" + b"h\1" * 10**5 + b"e"
     for path in in_both_formats(tmp_path, beside(notes)):
         answer = call_limited(lambda path: len(str(open_container(path).extras)), path)
         assert int(answer.out) < 2 * 10**6
 
 
-def test_lists_that_double_are_told_once(tmp_path: Path) -> None:
+def test_lists_that_double_are_told_once(tmp_path):
     notes = b"]q\1" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(1, 100))
     for path in in_both_formats(tmp_path, beside(b"(" + notes + b"t")):
         check_read(call_limited(read_all, path))
 
 
-def test_many_lists_around_one_are_walked_in_time(tmp_path: Path) -> None:
+def test_many_lists_around_one_are_walked_in_time(tmp_path):
     shared = b"](" + b"]" * 10**5 + b"eq\1"
     for path in in_both_formats(tmp_path, beside(b"(" + shared + b"]h\1a" * 10**4 + b"t")):
         check_read(call_limited(read_all, path))
 
 
-def test_many_lists_around_tensors_are_counted_in_time(tmp_path: Path) -> None:
+def test_many_lists_around_tensors_are_counted_in_time(tmp_path):
     def pickled(more: bytes) -> bytes:
         shared = b"](" + tensor(more=more) + b"q\2" + b"h\2" * 10**5 + b"eq\1"
         return beside(b"(" + shared + b"]h\1a" * 10**4 + b"t")(more)
@@ -526,7 +491,7 @@ def test_many_lists_around_tensors_are_counted_in_time(tmp_path: Path) -> None:
         check_read(call_limited(read_all, path))
 
 
-def test_a_legacy_file_without_its_storages_is_truncated(tmp_path: Path) -> None:
+def test_a_legacy_file_without_its_storages_is_truncated(tmp_path):
     path = legacy(tmp_path / "x.pt", state(tensor(more=b"N")), b"", keys=[])
     check(call_limited(read_all, path), CORRUPT)
     for storages in (b"", STORAGE[:8], STORAGE[:-1], struct.pack("<q", 5) + bytes(20)):
@@ -534,7 +499,7 @@ def test_a_legacy_file_without_its_storages_is_truncated(tmp_path: Path) -> None
         refused(path, CORRUPT)
 
 
-def test_a_legacy_file_that_gives_a_storage_twice(tmp_path: Path) -> None:
+def test_a_legacy_file_that_gives_a_storage_twice(tmp_path):
     path = legacy(tmp_path / "x.pt", state(tensor(more=b"N")), 2 * STORAGE, keys=["0", "0"])
     refused(path, CORRUPT)
 
@@ -547,7 +512,7 @@ def npy(header: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (2, 3)])
-def test_arrays_in_fortran_order_of_every_rank(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_arrays_in_fortran_order_of_every_rank(tmp_path, shape):
     array = np.arange(np.prod(shape, dtype=int), dtype="f4").reshape(shape, order="F")
     header = f"{{'descr': '<f4', 'fortran_order': True, 'shape': {shape}}}"
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
@@ -556,7 +521,7 @@ def test_arrays_in_fortran_order_of_every_rank(tmp_path: Path, shape: tuple[int,
     assert np.array_equal(open_container(tmp_path / "x.npz").read("a").numpy(), array)
 
 
-def test_a_bomb(tmp_path: Path) -> None:
+def test_a_bomb(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**26},)}}"
         archive.writestr("a.npy", npy(header, bytes(2**28)))
@@ -580,7 +545,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("field", ["dtype", "shape", "data_offsets", None, "__metadata__"])
-def test_a_header_of_other_types(tmp_path: Path, field: str | None) -> None:
+def test_a_header_of_other_types(tmp_path, field):
     for number_, value in enumerate(ODD):
         if (field, value) in [("dtype", "F32"), ("shape", []), ("__metadata__", {})]:
             continue
@@ -614,7 +579,7 @@ def _in_this_process(path: Path) -> Answer:
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_headers_of_safetensors(tmp_path: Path, header: bytes) -> None:
+def test_headers_of_safetensors(tmp_path, header):
     refused(st_file(tmp_path / "x.safetensors", header, bytes(4)), CORRUPT)
 
 
@@ -651,12 +616,12 @@ def index(tmp_path: Path, text_: bytes) -> Path:
     ],
     ids=lambda value: ascii(value)[:30],
 )
-def test_an_index(tmp_path: Path, content: bytes, word: str) -> None:
+def test_an_index(tmp_path, content, word):
     os.mkfifo(tmp_path / "fifo")
     refused(index(tmp_path, content), word)
 
 
-def test_an_index_of_eight_gigabytes_of_nothing(tmp_path: Path) -> None:
+def test_an_index_of_eight_gigabytes_of_nothing(tmp_path):
     path = index(tmp_path, b"{")
     os.truncate(path, 8 * GIB)
     refused(path, CORRUPT)
@@ -673,7 +638,7 @@ def refused_folder(folder: Path, word: str) -> None:
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "model.pth", "model.npz", "pytorch_model.bin"]
 )
-def test_a_folder_with_nothing_but_holes(tmp_path: Path, name: str) -> None:
+def test_a_folder_with_nothing_but_holes(tmp_path, name):
     (tmp_path / name).touch()
     refused_folder(tmp_path, CORRUPT)
     os.truncate(tmp_path / name, 8 * GIB)
@@ -682,7 +647,7 @@ def test_a_folder_with_nothing_but_holes(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("start", ["safetensors", "legacy", "zip"])
-def test_eight_gigabytes_of_nothing_after_a_beginning(tmp_path: Path, start: str) -> None:
+def test_eight_gigabytes_of_nothing_after_a_beginning(tmp_path, start):
     path = tmp_path / "model.pth"
     if start == "safetensors":
         st_file(path, {"a": F4}, bytes(4))
@@ -694,7 +659,7 @@ def test_eight_gigabytes_of_nothing_after_a_beginning(tmp_path: Path, start: str
     refused(path, CORRUPT)
 
 
-def test_links_that_lead_nowhere_or_to_themselves(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_or_to_themselves(tmp_path):
     (tmp_path / "model.safetensors").symlink_to("nowhere")
     (tmp_path / "model.pth").symlink_to("model.pth")
     refused_folder(tmp_path, SOURCE)
@@ -702,7 +667,7 @@ def test_links_that_lead_nowhere_or_to_themselves(tmp_path: Path) -> None:
         refused(tmp_path / name, SOURCE)
 
 
-def test_a_folder_that_links_to_itself(tmp_path: Path) -> None:
+def test_a_folder_that_links_to_itself(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     for name in ("again", "again.safetensors", "config.json", "vitconvert.json"):
@@ -719,9 +684,7 @@ def test_a_folder_that_links_to_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
 @pytest.mark.parametrize("name", ["model.safetensors", "model.pth"])
-def test_what_is_no_file(
-    tmp_path: Path, kind: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_file(tmp_path, kind, name, monkeypatch):
     path = tmp_path / name
     monkeypatch.chdir(tmp_path)
     if kind == "pipe":
@@ -735,7 +698,7 @@ def test_what_is_no_file(
 
 
 @pytest.mark.parametrize("name", ["x" * 300 + ".pth", "a/" * 3000 + "x.pth", "\ud800.pth", "\0"])
-def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
+def test_names_that_no_file_has(tmp_path, name):
     check(call_limited(read_all, tmp_path / name), SOURCE)
 
 
@@ -754,7 +717,7 @@ def megabytes(path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", ["safetensors", "npz", "zip", "legacy"])
 @pytest.mark.parametrize("size", [0, 5000])
-def test_a_file_that_is_cut_while_it_is_open(tmp_path: Path, form: str, size: int) -> None:
+def test_a_file_that_is_cut_while_it_is_open(tmp_path, form, size):
     path = tmp_path / "x"
     megabytes(path, form)
 
@@ -771,29 +734,10 @@ def test_a_file_that_is_cut_while_it_is_open(tmp_path: Path, form: str, size: in
 # What went wrong elsewhere with honest tensors.
 
 
-def test_tensors_with_steps_are_compared(tmp_path: Path) -> None:
+def test_tensors_with_steps_are_compared(tmp_path):
     torch.save({"a": torch.arange(10.0)[::2]}, tmp_path / "a.pth")
     torch.save({"a": torch.arange(0.0, 10.0, 2)}, tmp_path / "b.pth")
     answer = run_limited("diff", tmp_path / "a.pth", tmp_path / "b.pth")
     assert answer.code == 0, answer
     torch.save({"a": torch.arange(10.0)[1::2]}, tmp_path / "b.pth")
     assert run_limited("diff", tmp_path / "a.pth", tmp_path / "b.pth").code == 3
-
-
-def test_a_damaged_archive_is_not_read_otherwise_than_by_torch(tmp_path: Path) -> None:
-    """Every byte of a small archive changed: torch's tensors, or an error."""
-    data = bytes(saved(tmp_path / "x.pt"))
-    changed_path = tmp_path / "y.pt"
-    for at in range(0, len(data), 3):
-        changed = bytearray(data)
-        changed[at] ^= (1, 8, 0x80, 0xFF)[at % 4]
-        changed_path.unlink(missing_ok=True)
-        changed_path.write_bytes(changed)
-        try:
-            container = open_container(changed_path)
-            ours = {name: container.read(name) for name in container.manifest}
-        except VitConvertError:
-            continue
-        theirs = torch.load(changed_path, "cpu", weights_only=True)
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -4,35 +4,21 @@ import functools
 import json
 import os
 import shutil
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
-from tests.hostile.documents import VALUES, Place, changed, make_checkpoint, places, use
+from tests.hostile.documents import changed, make_checkpoint
 from tests.hostile.harness import Answer, call_limited, run_limited
 from vitconvert.api import load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.documents import MOST_BYTES
-from vitconvert.errors import VitConvertError
 from vitconvert.formats import open_container, write_safetensors
-from vitconvert.tables.dialects import read_table
-from vitconvert.toml_files import tables_dir
 
 DOCUMENTS = ("config.json", "preprocessor_config.json", "vitconvert.json")
-KINDS = {
-    "vit": ("config.json", "vitconvert.json"),
-    "timm": ("config.json",),
-    "hf": ("config.json", "preprocessor_config.json"),
-    "beit": ("config.json",),
-    "dinov2": ("config.json", "preprocessor_config.json"),
-    "siglip": ("config.json",),
-}
 
 
 @pytest.fixture
@@ -87,7 +73,7 @@ SPOILED = {
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("what", SPOILED)
-def test_what_is_no_document_is_refused(what: str, name: str, checkpoint: Path) -> None:
+def test_what_is_no_document_is_refused(what, name, checkpoint):
     spoil(checkpoint, name).write_bytes(SPOILED[what])
     answer = predict(checkpoint)
     refused(answer, "corrupt-file")
@@ -95,14 +81,14 @@ def test_what_is_no_document_is_refused(what: str, name: str, checkpoint: Path) 
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_what_is_no_index_is_refused(what: str, tmp_path: Path) -> None:
+def test_what_is_no_index_is_refused(what, tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_bytes(SPOILED[what])
     refused(run_limited("verify", index), "corrupt-file")
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, "model.safetensors.index.json"])
-def test_a_file_of_gigabytes_of_holes_is_not_read(name: str, checkpoint: Path) -> None:
+def test_a_file_of_gigabytes_of_holes_is_not_read(name, checkpoint):
     with spoil(checkpoint, name).open("wb") as file:
         file.write(b"{")
         file.truncate(8 * 2**30)
@@ -111,19 +97,19 @@ def test_a_file_of_gigabytes_of_holes_is_not_read(name: str, checkpoint: Path) -
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_pipe_lets_nobody_wait(name: str, checkpoint: Path) -> None:
+def test_a_pipe_lets_nobody_wait(name, checkpoint):
     spoil(checkpoint, name).unlink(missing_ok=True)
     os.mkfifo(checkpoint / name)
     refused(predict(checkpoint), "source-not-found")
 
 
-def test_a_pipe_as_a_table_lets_nobody_wait(tmp_path: Path) -> None:
+def test_a_pipe_as_a_table_lets_nobody_wait(tmp_path):
     os.mkfifo(tmp_path / "mine.toml")
     refused(run_limited("verify", DIGITS, "--table", tmp_path / "mine.toml"), "table-error")
 
 
 @pytest.mark.parametrize("name", ["config.json", "vitconvert.json"])
-def test_numbers_without_end_are_numbers(name: str, checkpoint: Path) -> None:
+def test_numbers_without_end_are_numbers(name, checkpoint):
     file = checkpoint / name
     text = file.read_text().rstrip().removesuffix("}")
     file.write_text(f'{text}, "of somebody else": [{"9" * 5000}, -{"9" * 5000}, 1e9999]}}')
@@ -161,9 +147,7 @@ def restate(place: Path, **fields: Any) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_facts_of_transformers_that_cannot_be(
-    field: str, value: Any, of_transformers: Path
-) -> None:
+def test_facts_of_transformers_that_cannot_be(field, value, of_transformers):
     restate(of_transformers, **{field: value})
     answer = run_limited("verify", of_transformers)
     word, code = ("conflicting-fact", 1)
@@ -187,7 +171,7 @@ def test_facts_of_transformers_that_cannot_be(
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_facts_that_only_transformers_reads(fields: dict[str, Any], of_transformers: Path) -> None:
+def test_facts_that_only_transformers_reads(fields, of_transformers):
     restate(of_transformers, **fields)
     answer = run_limited("verify", of_transformers)
     assert not answer.err, answer.err
@@ -196,7 +180,7 @@ def test_facts_that_only_transformers_reads(fields: dict[str, Any], of_transform
     assert answer.peak_mib < 600
 
 
-def test_a_part_that_a_config_makes_too_large(of_transformers: Path) -> None:
+def test_a_part_that_a_config_makes_too_large(of_transformers):
     """A bare model has a pooler, of a size that only config.json says."""
     weights = of_transformers / "model.safetensors"
     with open_container(weights) as container:
@@ -246,9 +230,7 @@ def test_a_part_that_a_config_makes_too_large(of_transformers: Path) -> None:
         (("labels",), "digits", "conflicting-fact"),
     ],
 )
-def test_what_vitconvert_cannot_have_written(
-    place: Place, value: Any, word: str, checkpoint: Path
-) -> None:
+def test_what_vitconvert_cannot_have_written(place, value, word, checkpoint):
     (checkpoint / "config.json").unlink()  # which has names of classes, too
     file = checkpoint / "vitconvert.json"
     file.write_text(json.dumps(changed(json.loads(file.read_text()), place, value)))
@@ -270,39 +252,13 @@ def test_what_vitconvert_cannot_have_written(
     ],
     ids=str,
 )
-def test_a_pretrained_cfg_that_cannot_be(section: dict[str, Any], checkpoint: Path) -> None:
+def test_a_pretrained_cfg_that_cannot_be(section, checkpoint):
     (checkpoint / "vitconvert.json").unlink()
     file = checkpoint / "config.json"
     config = json.loads(file.read_text())
     config["pretrained_cfg"] |= section
     file.write_text(json.dumps(config))
     refused(predict(checkpoint), "conflicting-fact")
-
-
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in KINDS.items() for n in names])
-def test_any_value_anywhere_is_read_or_refused(
-    kind: str, name: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
-    original = _made(kind, tmp_path_factory.mktemp)
-    place = tmp_path / "model"
-    shutil.copytree(original, place)
-    document = json.loads((original / name).read_text())
-
-    @settings(
-        max_examples=120,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-    @given(where=st.sampled_from(list(places(document))), value=VALUES)
-    @example(where=(), value={})
-    def check(where: Place, value: Any) -> None:
-        (place / name).write_text(json.dumps(changed(document, where, value)))
-        try:
-            use(place)
-        except VitConvertError as error:
-            assert len(str(error)) < 20_000
-
-    check()
 
 
 # Tables
@@ -353,7 +309,7 @@ HOSTILE_TABLES = {
 
 
 @pytest.mark.parametrize("what", HOSTILE_TABLES)
-def test_hostile_tables_are_refused(what: str, tmp_path: Path) -> None:
+def test_hostile_tables_are_refused(what, tmp_path):
     file = tmp_path / "mine.toml"
     text = _TABLE + HOSTILE_TABLES[what]
     if what in ("no words", "many deep keys"):
@@ -362,62 +318,20 @@ def test_hostile_tables_are_refused(what: str, tmp_path: Path) -> None:
     refused(run_limited("verify", DIGITS, "--table", file), "table-error")
 
 
-def test_a_table_with_what_is_no_number(tmp_path: Path) -> None:
+def test_a_table_with_what_is_no_number(tmp_path):
     shutil.copy(DIGITS / "model.safetensors", tmp_path)
     (tmp_path / "mine.toml").write_text(f"{_TABLE}[config]\nnorm_eps = nan\n")
     asked = ("verify", tmp_path, "--table", tmp_path / "mine.toml", "--set", "num_heads=3")
     refused(run_limited(*asked), "conflicting-fact")
 
 
-def test_a_table_of_gigabytes_of_holes_is_not_read(tmp_path: Path) -> None:
+def test_a_table_of_gigabytes_of_holes_is_not_read(tmp_path):
     with (tmp_path / "mine.toml").open("wb") as file:
         file.truncate(8 * 2**30)
     refused(run_limited("verify", DIGITS, "--table", tmp_path / "mine.toml"), "table-error")
 
 
-@pytest.mark.parametrize("name", ["timm", "hf_vit", "big_vision"])
-def test_any_value_anywhere_in_a_table_is_read_or_refused(name: str, tmp_path: Path) -> None:
-    document = tomllib.loads((tables_dir() / f"{name}.toml").read_text())
-    file = tmp_path / "mine.toml"
-
-    @settings(
-        max_examples=150,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
-    @given(where=st.sampled_from(list(places(document))[1:]), value=VALUES)
-    def check(where: Place, value: Any) -> None:
-        file.write_text(_toml(changed(document, where, value)), encoding="utf-8")
-        try:
-            read_table(file)
-            load_checkpoint(DIGITS, table=file)
-        except VitConvertError as error:
-            assert len(str(error)) < 20_000
-
-    check()
-
-
-def _toml(document: dict[str, Any]) -> str:
-    return "".join(f"{json.dumps(k)} = {_toml_value(v)}\n" for k, v in document.items())
-
-
-def _toml_value(value: Any) -> str:
-    """A value, tables inline; TOML has no null."""
-    match value:
-        case None:
-            return '"null"'
-        case dict():
-            pairs = (f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items())
-            return f"{{ {', '.join(pairs)} }}"
-        case list():
-            return f"[{', '.join(map(_toml_value, value))}]"
-        case float():
-            return repr(value)
-        case _:
-            return json.dumps(value).replace("\x7f", "\\u007f")
-
-
-def test_a_long_name_is_no_file() -> None:
+def test_a_long_name_is_no_file():
     for asked in (("inspect",), ("file", "-o", "out")):
         refused(run_limited(*asked, "x" * 5000), "source-not-found")
         refused(run_limited(*asked, f"{'x/' * 2000}y.pth"), "source-not-found")

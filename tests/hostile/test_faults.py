@@ -55,7 +55,7 @@ def refused(answer: Answer, word: str, *said: str) -> None:
 
 @on_linux
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vitconvert.json"])
-def test_a_file_that_cannot_be_read(name: str, source: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read(name, source, tmp_path):
     (source / name).unlink()
     (source / name).symlink_to(FAILING)
     for asked in (("predict", source, SAMPLE), ("file", source, "-o", tmp_path / "out")):
@@ -64,13 +64,13 @@ def test_a_file_that_cannot_be_read(name: str, source: Path, tmp_path: Path) -> 
 
 
 @on_linux
-def test_a_table_that_cannot_be_read() -> None:
+def test_a_table_that_cannot_be_read():
     asked = ("verify", DIGITS, "--table", FAILING)
     refused(run_limited(*asked), "table-error", "Input/output error")
 
 
 @on_linux
-def test_an_image_that_cannot_be_read() -> None:
+def test_an_image_that_cannot_be_read():
     answer = run_limited("predict", DIGITS, "-q", FAILING, SAMPLE)
     refused(answer, "source-not-found", "Input/output error")
     assert answer.out == f"{SAMPLE}\t3\n"
@@ -79,20 +79,20 @@ def test_an_image_that_cannot_be_read() -> None:
 class _Damaged(io.FileIO):
     """A file with a bad sector behind its first 300,000 bytes."""
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+    def readinto(self, buffer: bytearray) -> int:
         if self.tell() + len(buffer) > 300_000:
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         return super().readinto(buffer)
 
 
 @pytest.mark.parametrize("to", ["timm", "hf", "google_jax"])
-def test_a_bad_sector_in_the_weights(to: str, source: Path, tmp_path: Path) -> None:
+def test_a_bad_sector_in_the_weights(to, source, tmp_path):
     plain = Path.open
 
     def opened(path: Path, *args: object, **kwargs: object) -> object:
         if path.name == "model.safetensors" and args[:1] == ("rb",) and kwargs:
             return _Damaged(path)
-        return plain(path, *args, **kwargs)  # type: ignore[call-overload]
+        return plain(path, *args, **kwargs)
 
     def convert() -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -123,9 +123,7 @@ def earlier(folder: Path, asked: tuple[object, ...]) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("what", WRITES)
-def test_a_disk_that_refuses_leaves_the_earlier_output(
-    what: str, number: int, tmp_path: Path
-) -> None:
+def test_a_disk_that_refuses_leaves_the_earlier_output(what, number, tmp_path):
     before = earlier(tmp_path / "place", WRITES[what])
     plain = os.write
 
@@ -147,7 +145,7 @@ def test_a_disk_that_refuses_leaves_the_earlier_output(
 
 @pytest.mark.parametrize("size", [1000, 5000, 100_000])
 @pytest.mark.parametrize("what", WRITES)
-def test_files_that_may_not_grow(what: str, size: int, tmp_path: Path) -> None:
+def test_files_that_may_not_grow(what, size, tmp_path):
     """The system itself refuses, whichever file it is: weights, an index, a card, a record."""
     before = earlier(tmp_path / "place", WRITES[what])
 
@@ -168,9 +166,7 @@ def test_files_that_may_not_grow(what: str, size: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o027])
 @pytest.mark.parametrize("what", WRITES)
-def test_outputs_have_the_permissions_that_the_umask_grants(
-    what: str, mask: int, tmp_path: Path
-) -> None:
+def test_outputs_have_the_permissions_that_the_umask_grants(what, mask, tmp_path):
     def run() -> None:
         os.chdir(tmp_path)
         os.umask(mask)
@@ -205,9 +201,7 @@ def shrinking_at(step: str, weights: Path, asked: list[str]) -> Answer:
 
 @pytest.mark.parametrize("step", ["choose_target", "write_weights", "write_card"])
 @pytest.mark.parametrize("to", TARGETS)
-def test_weights_that_shrink_while_they_are_moved(
-    to: str, step: str, source: Path, tmp_path: Path
-) -> None:
+def test_weights_that_shrink_while_they_are_moved(to, step, source, tmp_path):
     """Moving reads, and does not map: a message, whatever the target, and never a signal."""
     asked = ["file", str(source), *TARGETS[to], "-o", str(tmp_path / "out"), "--no-verify"]
     answer = shrinking_at(step, source / "model.safetensors", asked)
@@ -216,9 +210,7 @@ def test_weights_that_shrink_while_they_are_moved(
 
 
 @pytest.mark.parametrize("step", ["contents_for", "_opened", "write_card"])
-def test_weights_that_shrink_while_they_are_compared(
-    step: str, source: Path, tmp_path: Path
-) -> None:
+def test_weights_that_shrink_while_they_are_compared(step, source, tmp_path):
     """Models that are compared have mapped weights: the system may end the process (SIGBUS)."""
     weights, out = source / "model.safetensors", tmp_path / "out"
     whole = weights.read_bytes()
@@ -233,7 +225,7 @@ def test_weights_that_shrink_while_they_are_compared(
     assert names_in(tmp_path) == ["out", "source"]  # what was left is swept
 
 
-def test_an_image_that_shrinks(tmp_path: Path) -> None:
+def test_an_image_that_shrinks(tmp_path):
     Image.effect_noise((300, 300), 90).save(tmp_path / "noise.png")
     os.truncate(tmp_path / "noise.png", 9000)
     answer = run_limited("predict", DIGITS, "-q", tmp_path / "noise.png", SAMPLE)

@@ -40,7 +40,7 @@ def png_of_zeros(path: Path, width: int, height: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_several_giants_wait_for_each_other(tmp_path: Path) -> None:
+def test_several_giants_wait_for_each_other(tmp_path):
     for number in range(3):
         png_of_zeros(tmp_path / f"{number}.png", 13_368, 13_370)
     answer = predict(tmp_path, seconds=40)
@@ -49,7 +49,7 @@ def test_several_giants_wait_for_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_giant_that_would_be_numbers_is_refused(tmp_path: Path) -> None:
+def test_a_giant_that_would_be_numbers_is_refused(tmp_path):
     png_of_zeros(tmp_path / "giant.png", 13_368, 13_370)
     steps = Preprocessing.from_huggingface(
         {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 32, "width": 32}}
@@ -60,7 +60,7 @@ def test_a_giant_that_would_be_numbers_is_refused(tmp_path: Path) -> None:
     assert answer.code == 4
 
 
-def test_a_pipe_lets_nobody_wait(tmp_path: Path) -> None:
+def test_a_pipe_lets_nobody_wait(tmp_path):
     os.mkfifo(tmp_path / "cat.png")
     answer = predict(tmp_path / "cat.png")
     assert "This is not a regular file." in answer.err
@@ -76,14 +76,14 @@ def test_a_pipe_lets_nobody_wait(tmp_path: Path) -> None:
         ("\udcff\x1b[2J\n.png", "No such file or directory."),
     ],
 )
-def test_a_name_stops_none_of_the_others(name: str, said: str, tmp_path: Path) -> None:
+def test_a_name_stops_none_of_the_others(name, said, tmp_path):
     answer = predict(tmp_path / name)
     assert answer.code == 1
     assert f"error: source-not-found\n  {said}\n" in answer.err
     assert "\x1b" not in answer.err
 
 
-def test_folders_that_link_to_themselves(tmp_path: Path) -> None:
+def test_folders_that_link_to_themselves(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     for place in ("a/loop", "a/b/loop", "a/b/up"):
         (tmp_path / place).symlink_to(tmp_path / "a")
@@ -94,7 +94,7 @@ def test_folders_that_link_to_themselves(tmp_path: Path) -> None:
         assert 2 <= len(answer.out.splitlines()) <= 4
 
 
-def test_a_postscript_program_is_not_run(tmp_path: Path) -> None:
+def test_a_postscript_program_is_not_run(tmp_path):
     program = "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n"
     (tmp_path / "cat.png").write_text(program)
     answer = predict(tmp_path / "cat.png")
@@ -102,7 +102,7 @@ def test_a_postscript_program_is_not_run(tmp_path: Path) -> None:
     assert "Ghostscript" in answer.err
 
 
-def test_names_and_labels_steer_no_terminal(tmp_path: Path) -> None:
+def test_names_and_labels_steer_no_terminal(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes((DIGITS / "model.safetensors").read_bytes())
@@ -120,7 +120,7 @@ def test_names_and_labels_steer_no_terminal(tmp_path: Path) -> None:
     assert found["top"][0]["label"] == own["labels"][3]
 
 
-def test_thin_images_become_no_giants(tmp_path: Path) -> None:
+def test_thin_images_become_no_giants(tmp_path):
     Image.fromarray(np.zeros((1, 60_000), np.uint8)).save(tmp_path / "thin.png")
     Image.fromarray(np.zeros((60_000, 1), np.uint8)).save(tmp_path / "tall.png")
     answer = call_limited(

@@ -45,7 +45,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("old", ["", "blocks.0.norm1.weight"])
 @pytest.mark.parametrize("form", ["safetensors", "pth", "npz"])
-def test_tensors(form: str, old: str, source: Path, tmp_path: Path) -> None:
+def test_tensors(form, old, source, tmp_path):
     renamed(source, old, f"a{EVIL}")
     if form != "safetensors":
         from vitconvert.formats.npz import write_file as write_npz
@@ -72,7 +72,7 @@ def test_tensors(form: str, old: str, source: Path, tmp_path: Path) -> None:
         quiet(run_limited(*verb), 0, 1, 3)
 
 
-def test_wrappers_and_what_lies_beside_the_tensors(tmp_path: Path) -> None:
+def test_wrappers_and_what_lies_beside_the_tensors(tmp_path):
     with open_container(DIGITS / "model.safetensors") as container:
         tensors = {name: container.read(name) for name in container.manifest}
     path = tmp_path / "model.pth"
@@ -84,7 +84,7 @@ def test_wrappers_and_what_lies_beside_the_tensors(tmp_path: Path) -> None:
     quiet(run_limited("file", path, "-o", tmp_path / "out"), 0, 1)
 
 
-def test_labels_metadata_and_facts(source: Path, tmp_path: Path) -> None:
+def test_labels_metadata_and_facts(source, tmp_path):
     own = json.loads((source / "vitconvert.json").read_text())
     own["labels"] = [f"{EVIL}{i}" for i in range(10)]
     (source / "vitconvert.json").write_text(json.dumps(own))
@@ -112,7 +112,7 @@ def test_labels_metadata_and_facts(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [f"m{EVIL}".replace("/", "_"), "m\udcff\udc80"], ids=["evil", "bytes"]
 )
-def test_places(name: str, tmp_path: Path) -> None:
+def test_places(name, tmp_path):
     """Folders and files of this name are read and written."""
     source, out = tmp_path / name, tmp_path / "out"
     shutil.copytree(DIGITS, source)
@@ -135,7 +135,7 @@ def test_places(name: str, tmp_path: Path) -> None:
     quiet(run_limited("file", tmp_path / f"not {name}", "-o", tmp_path / "x"), 1)
 
 
-def test_an_output_of_an_odd_name(tmp_path: Path) -> None:
+def test_an_output_of_an_odd_name(tmp_path):
     out = tmp_path / f"m{EVIL}".replace("/", "_")
     quiet(run_limited("file", DIGITS, "--to", "timm", "-o", tmp_path / out.name), 0)
     written(tmp_path / out.name)
@@ -169,9 +169,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_outputs_that_no_system_can_write(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_that_no_system_can_write(what, tmp_path, monkeypatch):
     name = IMPOSSIBLE[what]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
@@ -201,7 +199,7 @@ def run_push(folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000 + "y"], ids=["long", "longer"])
-def test_outputs_on_the_command_line(name: str, tmp_path: Path) -> None:
+def test_outputs_on_the_command_line(name, tmp_path):
     for asked in (
         ("file", DIGITS, "-o", name),
         ("file", DIGITS, "-o", name, "--force"),
@@ -216,7 +214,7 @@ def test_outputs_on_the_command_line(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_outputs_may_have_names_as_long_as_any(tmp_path: Path) -> None:
+def test_outputs_may_have_names_as_long_as_any(tmp_path):
     for asked in (
         ("file", DIGITS, "-o", "x" * 255, "--no-verify"),
         ("embed", DIGITS, SAMPLE, "-o", f"{'y' * 251}.npz"),
@@ -228,14 +226,14 @@ def test_outputs_may_have_names_as_long_as_any(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_tensors_of_memory_whose_names_are_none(tmp_path: Path) -> None:
+def test_tensors_of_memory_whose_names_are_none(tmp_path):
     for name in ("x\ud800", "a" * 10**6, ""):
         answer = call_limited(write_safetensors, tmp_path / "x.safetensors", {name: torch.zeros(1)})
         assert answer.code in (0, 2), answer
         assert "Traceback" not in answer.err
 
 
-def test_a_name_of_an_image_is_what_it_is_for_programs(tmp_path: Path) -> None:
+def test_a_name_of_an_image_is_what_it_is_for_programs(tmp_path):
     image = tmp_path / "\udcff\x1b.png"
     shutil.copy(SAMPLE, image)
     (found,) = embed(load_checkpoint(DIGITS), [image])

@@ -216,7 +216,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_orbax_directory_that_lies(tmp_path: Path, case: str) -> None:
+def test_an_orbax_directory_that_lies(tmp_path, case):
     change, word, said = CASES[case]
     made = Directory(tmp_path / "x")
     change(made)
@@ -238,7 +238,7 @@ SOUND = {
 
 
 @pytest.mark.parametrize("case", SOUND)
-def test_a_sound_one(tmp_path: Path, case: str) -> None:
+def test_a_sound_one(tmp_path, case):
     made = Directory(tmp_path / "x")
     SOUND[case](made)
     answer = call_limited(read_all, made.write(), mebibytes=2048)
@@ -246,7 +246,7 @@ def test_a_sound_one(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["zeros", "cut", "none"])
-def test_a_store_that_is_damaged(tmp_path: Path, damage: str) -> None:
+def test_a_store_that_is_damaged(tmp_path, damage):
     made = Directory(tmp_path / "x")
     made.tree["use_ocdbt"] = True
 
@@ -271,7 +271,7 @@ def test_a_store_that_is_damaged(tmp_path: Path, damage: str) -> None:
         check(answer, CORRUPT)
 
 
-def test_how_much_a_frame_may_inflate_to() -> None:
+def test_how_much_a_frame_may_inflate_to():
     assert most_inflated(repeated(3)) == 3 * 2**17
     assert most_inflated(repeated(3)[:-1]) is None
     assert most_inflated(repeated(3) + b"x") is None
@@ -279,7 +279,7 @@ def test_how_much_a_frame_may_inflate_to() -> None:
 
 
 @pytest.mark.parametrize("letter", ["/", "\\", "\0", ":", "|", '"'])
-def test_a_key_that_would_be_more_than_a_name(tmp_path: Path, letter: str) -> None:
+def test_a_key_that_would_be_more_than_a_name(tmp_path, letter):
     """Parts of a path, drives of Windows, and what tensorstore reads as another store."""
     made = Directory(tmp_path / "x")
     keys(f"a{letter}b")(made)

@@ -1,7 +1,5 @@
 """Photographs of others as pictures and pages: their names, their shapes, and their pixels."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,7 +12,7 @@ SAMPLE = DIGITS / "samples" / "3.png"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.png", "out.html"])
-def test_a_photograph_of_48_megapixels_is_drawn_in_a_gibibyte(tmp_path: Path, name: str) -> None:
+def test_a_photograph_of_48_megapixels_is_drawn_in_a_gibibyte(tmp_path, name):
     Image.new("RGB", (8000, 6000), (90, 80, 70)).save(tmp_path / "large.jpg")
     image = tmp_path / "large.jpg"
     answer = run_limited("attention", DIGITS, image, "-o", tmp_path / name, seconds=40)
@@ -22,7 +20,7 @@ def test_a_photograph_of_48_megapixels_is_drawn_in_a_gibibyte(tmp_path: Path, na
     assert answer.peak_mib < 1024
 
 
-def test_shapes_and_names_that_nobody_expects(tmp_path: Path) -> None:
+def test_shapes_and_names_that_nobody_expects(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()
     thin = {"thin": (1, 3000), "flat": (3000, 1), "one": (1, 1), "a..b": (9, 7), "-o x": (5, 5)}
@@ -45,7 +43,7 @@ def test_shapes_and_names_that_nobody_expects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "query", ["patch:99999999999999999999,0", "patch:²,1", "patch:-1,0", "\x1b[2J", "x" * 10**5]
 )
-def test_queries_that_are_none(query: str, tmp_path: Path) -> None:
+def test_queries_that_are_none(query, tmp_path):
     answer = run_limited("attention", DIGITS, SAMPLE, "-o", tmp_path / "out", "--query", query)
     assert answer.code == 2 and "The model has no token" in answer.err
     assert "\x1b" not in answer.err and "Traceback" not in answer.err

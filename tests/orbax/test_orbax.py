@@ -4,7 +4,6 @@ tensorstore starts threads, so that each test that reads with it is a process of
 """
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from safetensors.numpy import load_file
 
 import vitconvert
 from tests.hostile.harness import call_limited, run_limited
-from vitconvert.errors import MissingPackage, SourceError
+from vitconvert.errors import SourceError
 from vitconvert.formats import open_container, weights_in
 from vitconvert.formats.orbax import unwrapped
 
@@ -42,7 +41,7 @@ def read_state() -> None:
             assert found.dtype == array.dtype and np.array_equal(found, array), name
 
 
-def test_every_array_of_a_training_state() -> None:
+def test_every_array_of_a_training_state():
     passes(read_state)
 
 
@@ -54,11 +53,11 @@ def read_tree(place: Path, wrapper: tuple[str, ...], notes: int) -> None:
         assert all(np.array_equal(read.read(name).numpy(), arrays[name]) for name in arrays)
 
 
-def test_what_the_newest_interface_keeps_as_zarr_3() -> None:
+def test_what_the_newest_interface_keeps_as_zarr_3():
     passes(read_tree, FILES / "flax" / "state", ("params",), 0)
 
 
-def test_the_state_of_a_model_of_nnx() -> None:
+def test_the_state_of_a_model_of_nnx():
     """Flax's newer modules put a variable around each array."""
     passes(read_tree, FILES / "nnx", (), 1)
 
@@ -70,7 +69,7 @@ def compute() -> None:
         assert np.abs(found - known["output"]).max() < 2e-6 * np.abs(known["output"]).max()
 
 
-def test_it_computes_the_model_that_was_saved() -> None:
+def test_it_computes_the_model_that_was_saved():
     passes(compute)
 
 
@@ -90,25 +89,25 @@ def read_few(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["few", "zarr3"])
-def test_folders_and_dtypes(name: str) -> None:
+def test_folders_and_dtypes(name):
     passes(read_few, FILES / name)
 
 
-def test_the_command_line(tmp_path: Path) -> None:
+def test_the_command_line(tmp_path):
     stated = ["--set", "num_heads=3", "--set", "image_size=12"]
     answer = run_limited("inspect", FILES / "state", *stated, seconds=60, mebibytes=4096)
     assert answer.code == 0, answer
     assert "orbax" in answer.out and "Google" in answer.out
 
 
-def test_a_step_of_a_manager(tmp_path: Path) -> None:
+def test_a_step_of_a_manager(tmp_path):
     shutil.copytree(FILES / "few", tmp_path / "5" / "default")
     with pytest.raises(SourceError, match="name a folder that holds some: default"):
         weights_in(tmp_path / "5")
     assert weights_in(tmp_path / "5" / "default").name == "_METADATA"
 
 
-def test_which_of_several_branches_holds_the_weights() -> None:
+def test_which_of_several_branches_holds_the_weights():
     keys = [("params", "params", "a"), ("ema", "a"), ("ema", "b", "c"), ("step",)]
     leaves = dict.fromkeys(keys, "jax.Array")
     wrapper, found, beside = unwrapped(leaves, ())
@@ -117,10 +116,3 @@ def test_which_of_several_branches_holds_the_weights() -> None:
     wrapper, found, beside = unwrapped(leaves, ("ema",))
     assert (wrapper, found) == (("ema",), {"a": "ema.a", "b/c": "ema.b.c"})
     assert beside == {"params": "1 value", "step": "1 value"}
-
-
-def test_error_without_tensorstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorstore", None)
-    with pytest.raises(MissingPackage) as error:
-        open_container(weights_in(FILES / "few"))
-    assert "pip install tensorstore" in str(error.value)
