@@ -41,7 +41,15 @@ def _tensors() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("beside", [{}, {"epoch": 0, "batches": 70_000}], ids=["", "beside"])
 @pytest.mark.parametrize("wrapper", ["", "model"])
-@pytest.mark.parametrize("make", [_tensors, lambda: {"one": torch.randn(3)}], ids=["many", "one"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        _tensors,
+        lambda: {"one": torch.randn(3)},
+        lambda: {f"{i}": torch.zeros(1) for i in range(1001)},  # in two batches
+    ],
+    ids=["many", "one", "a thousand"],
+)
 def test_the_bytes_are_those_of_torch_save_but_for_half_of_the_id(make, wrapper, beside):
     tensors = make()
     file = io.BytesIO()

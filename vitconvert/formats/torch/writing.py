@@ -10,18 +10,21 @@ Source: torch/serialization.py (`_save`), caffe2/serialize/inline_container.cc
 
 from __future__ import annotations
 
+import io
+import pickle
 import struct
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from vitconvert.formats.container import ITEM_SIZE, TensorInfo, row_major
 from vitconvert.formats.content import Content, Room, checked_contents
 from vitconvert.formats.format_modules import ALONE, Surroundings
 from vitconvert.formats.torch.pickle_reader import (
-    HOOKS,
     STORAGES,
     TENSOR,
     UNTYPED_STORAGE,
@@ -31,8 +34,6 @@ from vitconvert.whole import SequentialWriter, whole_file
 
 if TYPE_CHECKING:
     import torch
-
-_Values = Mapping[str, "TensorInfo | int | _Values"]
 
 _FOLDER = "archive/"  # torch's name where it does not write to a path
 _ALIGNMENT = 64
@@ -75,11 +76,11 @@ def write_archive(
         room: What they are read into.
         around: The key of an outer dict, and what stands in it after the tensors.
     """
-    infos = {name: each.info for name, each in contents.items()}
-    pickle, archive = _Pickle(), _Archive(file)
-    pickle.data += b"\x80\x02"
-    pickle.add_values({around.wrapper: infos, **around.extras} if around.wrapper else infos)
-    archive.add("data.pkl", bytes(pickle.data + b"."))
+    tensors = {name: _Tensor(c.info, str(key)) for key, (name, c) in enumerate(contents.items())}
+    pickled, archive = io.BytesIO(), _Archive(file)
+    held = {around.wrapper: tensors, **around.extras} if around.wrapper else tensors
+    _Pickler(pickled, protocol=2).dump(held)
+    archive.add("data.pkl", pickled.getvalue())
     archive.add(".format_version", b"1")
     archive.add(".storage_alignment", str(_ALIGNMENT).encode())
     archive.add("byteorder", b"little")
@@ -93,102 +94,71 @@ def write_archive(
     archive.finish()
 
 
-class _Pickle:
-    """A pickle of protocol 2, in which what recurs is written once, as Python's own does."""
+class _Name:
+    """A class or function of torch, which a pickle names."""
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.memo: dict[bytes, int] = {}
-        self.count = 0
-        self.tensors = 0
-
-    def add(self, code: bytes) -> None:
-        """Write the end of a value that can be asked for again."""
-        self.data += code + _numbered(b"q", b"r", self.count)
-        self.count += 1
-
-    def add_once(self, code: bytes) -> None:
-        """Write a whole value, or ask for it again."""
-        if code in self.memo:
-            self.data += _numbered(b"h", b"j", self.memo[code])
-        else:
-            self.memo[code] = self.count
-            self.add(code)
-
-    def add_values(self, values: _Values) -> None:
-        """Write a dict of tensors, whole numbers and further such dicts."""
-        self.add(b"}")
-        alone = len(values) == 1
-        self.data += b"" if alone else b"("
-        for name, value in values.items():
-            self.add_once(_text(name))
-            match value:
-                case int():
-                    self.data += _integer(value)
-                case TensorInfo():
-                    self.add_tensor(str(self.tensors), value)
-                    self.tensors += 1
-                case _:
-                    self.add_values(value)
-        self.data += b"s" if alone else b"u"
-
-    def add_tensor(self, key: str, info: TensorInfo) -> None:
-        """Write the call that rebuilds a tensor that is the whole of the storage `key`."""
-        storage_class = _STORAGE_CLASSES.get(info.dtype)
-        self.add_once(_global(TENSOR if storage_class else UNTYPED_TENSOR))
-        self.data += b"(("
-        self.add_once(_text("storage"))
-        self.add_once(_global(storage_class or UNTYPED_STORAGE))
-        self.add_once(_text(key))
-        self.add_once(_text("cpu"))
-        elements = prod(info.shape) if storage_class else info.nbytes
-        self.add(_integer(elements) + b"t")
-        self.data += b"Q" + _integer(0)  # the offset in the storage
-        self.add_sizes(info.shape)
-        self.add_sizes(row_major([max(axis, 1) for axis in info.shape]))
-        self.data += b"\x89"  # needs no gradient
-        self.add_once(_global(HOOKS))
-        self.add(b")R")
-        if not storage_class:
-            self.add_once(_global(f"torch.{info.dtype}"))
-        self.add(b"t")
-        self.add(b"R")
-
-    def add_sizes(self, sizes: tuple[int, ...]) -> None:
-        """Write a tuple of whole numbers; the short ones have opcodes of their own."""
-        numbers = b"".join(map(_integer, sizes))
-        match len(sizes):
-            case 0:
-                self.data += b")"
-            case 1 | 2 | 3 as length:
-                self.add(numbers + b"\x85\x86\x87"[length - 1 : length])
-            case _:
-                self.add(b"(" + numbers + b"t")
+    def __init__(self, name: str) -> None:
+        self.module, _, self.attribute = name.rpartition(".")
 
 
-def _numbered(short: bytes, long: bytes, number: int) -> bytes:
-    return short + bytes([number]) if number < 256 else long + struct.pack("<I", number)
+@dataclass(frozen=True, eq=False)
+class _Storage:
+    """A record of the archive: the class, the record's key and the number of elements."""
+
+    kind: _Name
+    key: str
+    length: int
 
 
-def _global(name: str) -> bytes:
-    module, _, attribute = name.rpartition(".")
-    return f"c{module}\n{attribute}\n".encode()
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """A tensor that is the whole of a storage."""
+
+    info: TensorInfo
+    key: str
 
 
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return b"X" + struct.pack("<I", len(data)) + data
+# The names that a pickle may repeat are the same objects, which it writes once.
+_NAMED = {name: _Name(name) for name in (TENSOR, UNTYPED_TENSOR, UNTYPED_STORAGE, *STORAGES)}
+_NAMED |= {f"torch.{dtype}": _Name(f"torch.{dtype}") for dtype in ITEM_SIZE}
 
 
-def _integer(number: int) -> bytes:
-    if number < 2**8:
-        return b"K" + bytes([number])
-    if number < 2**16:
-        return b"M" + struct.pack("<H", number)
-    if number < 2**31:
-        return b"J" + struct.pack("<i", number)
-    data = number.to_bytes(number.bit_length() // 8 + 1, "little")
-    return b"\x8a" + bytes([len(data)]) + data
+# The pickler that Python has in Python: that in C imports what it names.
+_PythonsPickler: Any = pickle._Pickler
+
+
+class _Pickler(_PythonsPickler):  # type: ignore[misc]
+    """Writes names without a look at what they name, and tensors as the calls that torch makes."""
+
+    def persistent_id(self, value: object) -> tuple[object, ...] | None:
+        """What stands for a storage."""
+        if isinstance(value, _Storage):
+            return ("storage", value.kind, value.key, "cpu", value.length)
+        return None
+
+    def save_name(self, name: _Name) -> None:
+        self.write(f"c{name.module}\n{name.attribute}\n".encode())
+        self.memoize(name)
+
+    def save_tensor(self, tensor: _Tensor) -> None:
+        info = tensor.info
+        kind = _STORAGE_CLASSES.get(info.dtype)
+        length = prod(info.shape) if kind else info.nbytes
+        storage = _Storage(_NAMED[kind or UNTYPED_STORAGE], tensor.key, length)
+        steps = row_major([max(axis, 1) for axis in info.shape])
+        hooks: OrderedDict[int, object] = OrderedDict()
+        needs_gradient = False
+        arguments = (storage, 0, info.shape, steps, needs_gradient, hooks)
+        self.save(_NAMED[TENSOR if kind else UNTYPED_TENSOR])
+        self.save(arguments if kind else (*arguments, _NAMED[f"torch.{info.dtype}"]))
+        self.write(pickle.REDUCE)
+        self.memoize(tensor)
+
+    dispatch: ClassVar[dict[type, object]] = {
+        **_PythonsPickler.dispatch,
+        _Name: save_name,
+        _Tensor: save_tensor,
+    }
 
 
 class _Archive:
