@@ -136,6 +136,17 @@ class _Pickler(_PythonsPickler):  # type: ignore[misc]
             return ("storage", value.kind, value.key, "cpu", value.length)
         return None
 
+    def _batch_setitems(self, items: Iterable[tuple[object, object]], *_: object) -> None:
+        pairs = list(items)
+        # As Python's pickler in C, which torch.save uses: in batches of a thousand, and with a mark
+        # before the last of them even if it has one item (`batch_dict_exact`).
+        for begin in range(0, len(pairs), 1000):
+            self.write(pickle.MARK if len(pairs) > 1 else b"")
+            for key, value in pairs[begin : begin + 1000]:
+                self.save(key)
+                self.save(value)
+            self.write(pickle.SETITEMS if len(pairs) > 1 else pickle.SETITEM)
+
     def save_name(self, name: _Name) -> None:
         self.write(f"c{name.module}\n{name.attribute}\n".encode())
         self.memoize(name)
