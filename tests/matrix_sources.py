@@ -23,7 +23,7 @@ from tests.originals.goldens import golden
 from tests.originals.make_mmpretrain_files import FOLDER
 from tests.originals.spelling import (
     HEADS,
-    PATCHES,
+    deit3,
     dino_head,
     dinov2,
     dinov3,
@@ -214,11 +214,6 @@ def write_openclip(folder: Path) -> Path:
 
 def dino() -> dict[str, torch.Tensor]:
     return prefixed("backbone.", filled(meta_vit())) | filled(dino_head())
-
-
-def deit3() -> dict[str, torch.Tensor]:
-    shapes = meta_vit(positions=PATCHES, scale="{}.gamma_{}".format)
-    return filled(shapes | pair("head", 7, 48))
 
 
 def keyless() -> dict[str, torch.Tensor]:

@@ -105,6 +105,11 @@ def dinov3(*, swiglu: bool = False, bias: bool = True) -> Tensors:
     return tensors | ({} if bias else filled(pair("local_cls_norm", WIDTH)))
 
 
+def deit3() -> Tensors:
+    shapes = meta_vit(positions=PATCHES, scale="{}.gamma_{}".format)
+    return filled(shapes | pair("head", 7, WIDTH))
+
+
 def dino_head() -> Shapes:
     layers = pair("head.mlp.0", 16, WIDTH) | pair("head.mlp.2", 16, 16) | pair("head.mlp.4", 8, 16)
     return layers | {"head.last_layer.weight_g": (20, 1), "head.last_layer.weight_v": (20, 8)}

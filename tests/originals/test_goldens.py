@@ -1,16 +1,13 @@
-"""What projects that are no packages computed with their own classes."""
+"""What files of projects that are no packages say and leave unsaid."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import vitconvert
-from tests.originals.goldens import FOLDER, golden, images_and_output
+from tests.originals.goldens import golden, images_and_output
 from tests.packages import timm
 from tests.small_models import relative
 from vitconvert.errors import (
@@ -20,71 +17,8 @@ from vitconvert.errors import (
     UnknownDialect,
     VitConvertError,
 )
-from vitconvert.formats import open_container
 
 ROUNDING = 1e-6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Golden:
-    """How a file is read."""
-
-    dialect: str
-    stated: Mapping[str, Any] = field(default_factory=lambda: {"num_heads": 3})
-    written: bool = True  # or only read
-    named: bool = False  # what nothing in the file tells, so that the dialect is named
-
-
-DINOV3 = {"image_size": (16, 12)}
-OWN_TRAINING = DINOV3 | {"norm_eps": 1e-6}
-WINDOWS = {"num_heads": 3, "image_size": 20, "window_size": 3, "global_blocks": (1,)}
-GOLDENS = {
-    # Without registers, and rotary periods that show the heads.
-    "dinov3_plain": Golden(dialect="dinov3", stated=DINOV3),
-    "dinov3_key_bias": Golden(dialect="dinov3_key_bias", stated=OWN_TRAINING),
-    "dinov3_key_bias_swiglu": Golden(dialect="dinov3_key_bias_swiglu", stated=OWN_TRAINING),
-    "asyml": Golden(dialect="asyml", stated={}),  # its matrices have an axis of heads
-    "deit3": Golden(dialect="deit3", named=True),
-    "ibot": Golden(dialect="ibot", named=True),
-    "internvit": Golden(dialect="hf_internvit", written=False),
-    "lukemelas": Golden(dialect="lukemelas"),
-    "vitdet": Golden(dialect="vitdet"),
-    "vitdet_plain": Golden(dialect="vitdet_plain", stated=WINDOWS),
-    "tintn": Golden(dialect="tintn"),
-}
-every_golden = pytest.mark.parametrize("name", GOLDENS)
-
-
-def test_every_file_has_a_row():
-    assert {path.stem for path in FOLDER.glob("*.safetensors")} == set(GOLDENS)
-
-
-@every_golden
-@torch.no_grad()
-def test_computes_what_the_project_computed(name, tmp_path):
-    torch.save(golden(name), tmp_path / "file.pth")
-    one = GOLDENS[name]
-    said = {"overrides": one.stated, "dialect": one.dialect if one.named else None}
-    assert vitconvert.load_checkpoint(tmp_path / "file.pth", **said).dialect == one.dialect
-    images, output = images_and_output(name)
-    for fast in (False, True):
-        model = vitconvert.load_model(tmp_path / "file.pth", fast=fast, **said)
-        assert relative(model(images), output) <= ROUNDING
-
-
-@pytest.mark.parametrize("name", [name for name, one in GOLDENS.items() if one.written])
-def test_comes_back_from_vitconverts_own_names(name, tmp_path):
-    torch.save(golden(name), tmp_path / "file.pth")
-    one = GOLDENS[name]
-    options = {"overrides": one.stated, "dialect": one.dialect, "verify": False}
-    source = vitconvert.convert(tmp_path / "file.pth", to="vit", output=tmp_path / "vit", **options)
-    vitconvert.convert(tmp_path / "vit", to=one.dialect, output=tmp_path / "back", verify=False)
-    with open_container(tmp_path / "back" / "model.pt") as container:
-        found = {key: container.read(key) for key in container.manifest}
-    wanted = golden(name)
-    assert found.keys() == wanted.keys()
-    inert = source.ledger.ignored.keys()  # as a mask token, written as zeros
-    assert all(torch.equal(found[key], wanted[key]) for key in found.keys() - inert)
 
 
 def refused(tensors, tmp_path, kind: type[VitConvertError], match: str) -> None:

@@ -1,6 +1,5 @@
 """MMPretrain's files, as its training saves them: the same numbers as its own classes."""
 
-import pickle
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -8,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import vitconvert
-from tests.originals.make_mmpretrain_files import BACKBONES, FOLDER, HEADS, SIZES
+from tests.originals.make_mmpretrain_files import FOLDER, HEADS, SIZES
+from tests.originals.rows import MMPRETRAIN, mmpretrain_file
 from tests.originals.spelling import HEADS as SPELLED_HEADS
 from tests.originals.spelling_of_others import mmseg
 from tests.packages import mmpretrain_alone
@@ -19,69 +18,12 @@ from tests.small_models import randomise, relative
 from vitconvert.errors import MissingFact, NotRepresentable, UnknownDialect, UnsafeFile
 
 ROUNDING = 2e-5
-DIALECTS = {
-    **dict.fromkeys(("plain", "pre_logits", "mean", "both_norms", "distilled"), "mmpretrain"),
-    "clip": "mmpretrain_clip",
-    "swiglu": "mmpretrain_swiglu",
-    **dict.fromkeys(("beit", "beit_shared"), "mmpretrain_beit"),
-}
-every_file = pytest.mark.parametrize("name", BACKBONES)
+every_file = pytest.mark.parametrize("name", MMPRETRAIN)
 
 
-def stated(name: str) -> dict[str, Any]:
+def stated(name: str) -> Mapping[str, Any]:
     """What no tensor shows: the heads, that an image is not square, the activation of CLIP."""
-    size = {"image_size": (12, 16)} if name == "pre_logits" else {}
-    activation = {"activation": "quick_gelu"} if name == "clip" else {}
-    return {"num_heads": HEADS, **size, **activation}
-
-
-class _Data(pickle.Unpickler):
-    """Of a file of ours: what lies beside the weights, with nothing in the place of histories."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("mmengine") or name == "getattr":
-            return _Nothing if module.startswith("mmengine") else lambda *_: None
-        return super().find_class(module, name)
-
-
-class _Nothing:
-    def __setstate__(self, _: object) -> None:
-        """Keep nothing."""
-
-
-class _Pickle:
-    Unpickler = _Data
-    load = staticmethod(lambda file, **options: _Data(file).load())
-
-
-def beside(name: str) -> Mapping[str, Tensor]:
-    """The images, and what MMPretrain computed of them."""
-    return torch.load(FOLDER / f"{name}.pth", pickle_module=_Pickle, weights_only=False)
-
-
-@every_file
-@torch.no_grad()
-def test_computes_what_mmpretrain_computed(name):
-    file = beside(name)
-    checkpoint = vitconvert.load_checkpoint(FOLDER / f"{name}.pth", overrides=stated(name))
-    assert checkpoint.dialect == DIALECTS[name]
-    assert not checkpoint.ledger.ignored or "beit" in name  # whose indices are computed
-    for fast in (False, True):
-        model = vitconvert.load_model(FOLDER / f"{name}.pth", overrides=stated(name), fast=fast)
-        assert relative(model(file["images"]), file["output"]) <= ROUNDING
-    assert checkpoint.config.depth == (11 if name == "plain" else 2)
-
-
-@every_file
-def test_comes_back_from_vitconverts_own_names(name, tmp_path):
-    options = {"overrides": stated(name), "verify": False}
-    vitconvert.convert(FOLDER / f"{name}.pth", to="vit", output=tmp_path / "vit", **options)
-    vitconvert.convert(tmp_path / "vit", to="mmpretrain", output=tmp_path / "back", verify=False)
-    file = torch.load(tmp_path / "back" / "model.pt", weights_only=True)
-    wanted = beside(name)["state_dict"]
-    computed = {key for key in wanted if key.endswith("relative_position_index")}
-    assert file["state_dict"].keys() == wanted.keys() - computed
-    assert all(torch.equal(file["state_dict"][key], wanted[key]) for key in file["state_dict"])
+    return MMPRETRAIN[name].stated
 
 
 def test_an_activation_that_differs_between_clips_is_asked_for():
@@ -90,7 +32,7 @@ def test_an_activation_that_differs_between_clips_is_asked_for():
 
 
 def test_deit3_computes_with_the_wrong_norm(tmp_path):
-    tensors = dict(beside("plain")["state_dict"])
+    tensors = dict(mmpretrain_file("plain")["state_dict"])
     tensors["backbone.pos_embed"] = tensors["backbone.pos_embed"][:, 1:]
     torch.save({"state_dict": tensors}, tmp_path / "deit3.pth")
     with pytest.raises(NotRepresentable, match="DeiT3 uses the norm before the attention a second"):
@@ -99,7 +41,7 @@ def test_deit3_computes_with_the_wrong_norm(tmp_path):
 
 def test_a_segmenter_has_torchs_attention_and_a_head_of_its_own(tmp_path):
     """mmseg's backbone: read as a tower, without what segments."""
-    file = beside("pre_logits")
+    file = mmpretrain_file("pre_logits")
     tensors = {
         re.sub(
             r"attn\.proj", "attn.attn.out_proj", re.sub(r"attn\.qkv\.", "attn.attn.in_proj_", k)
@@ -159,7 +101,7 @@ def test_error_eva02_of_mmpretrain_turns_q_and_k_otherwise(tmp_path):
 
 
 def test_what_pre_training_has_beside_the_encoder_is_ignored(tmp_path):
-    tensors = dict(beside("plain")["state_dict"])
+    tensors = dict(mmpretrain_file("plain")["state_dict"])
     extra = {"backbone.proj_weights": torch.ones(2), "backbone.proj_layers.0.bias": torch.ones(8)}
     torch.save({"state_dict": tensors | extra}, tmp_path / "mff.pth")
     checkpoint = vitconvert.load_checkpoint(tmp_path / "mff.pth", overrides=stated("plain"))

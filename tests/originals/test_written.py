@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 import vitconvert
 from tests.matrix_sources import openai_clip
+from tests.originals.rows import vit
 from tests.originals.spelling import (
     DEPTH,
     HEADS,
-    PATCHES,
     WIDTH,
     Tensors,
+    deit3,
     dino_head,
     dinov2,
     dinov3,
@@ -51,10 +52,6 @@ class Written:
     read_as: str | None = None
 
 
-def vit() -> Tensors:
-    return filled(meta_vit())
-
-
 def vit_with_head() -> Tensors:
     return filled(meta_vit() | pair("head", 7, WIDTH))
 
@@ -62,11 +59,6 @@ def vit_with_head() -> Tensors:
 def mean_of_patches() -> Tensors:
     tensors = vit_with_head()
     return {re.sub("^norm", "fc_norm", name): tensor for name, tensor in tensors.items()}
-
-
-def deit3() -> Tensors:
-    shapes = meta_vit(positions=PATCHES, scale="{}.gamma_{}".format)
-    return filled(shapes | pair("head", 7, WIDTH))
 
 
 def unmasked(tensors: Tensors) -> Tensors:

@@ -1,0 +1,557 @@
+"""Files as their projects save them, and who else computes them: timm, or what was kept of it."""
+
+import argparse
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.originals import goldens, make_mmpretrain_files, make_originals
+from tests.originals.goldens import golden
+from tests.originals.spelling import (
+    HEADS,
+    HIDDEN,
+    PATCHES,
+    SIZES,
+    WIDTH,
+    Tensors,
+    deit3,
+    dino_head,
+    dinov2,
+    dinov3,
+    filled,
+    mae_decoder,
+    meta_vit,
+    moco_head,
+    msn_head,
+    pair,
+    prefixed,
+)
+from tests.originals.spelling_of_others import (
+    LABELS,
+    aimv2,
+    beit3,
+    eva01,
+    eva02,
+    perception,
+    sapiens2,
+    text_tower,
+)
+from tests.packages import timm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A file of a project.
+
+    Attributes:
+        dialect: What it is read as.
+        file: What is saved, or where it lies.
+        stated: What a user has to say of it.
+        named: Whether the dialect must be named, too, since no tensor tells it.
+        expected, notes: What is found out, and what the ledger says.
+        timm: An architecture of timm of the same function,
+        options: with these arguments besides the sizes,
+        tensors: in which timm's own loader puts these.
+        kept: Images, and what the project computed of them.
+        rounding: How near that is.
+        back: The dialect in which it comes back, if it does,
+        left: but for names with these parts.
+    """
+
+    dialect: str
+    file: Callable[[], object]
+    stated: Mapping[str, Any] = field(default_factory=lambda: {"num_heads": HEADS})
+    named: bool = False
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] | None = None
+    timm: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Callable[[], Tensors] = dict
+    kept: Callable[[], tuple[Tensor, Tensor]] | None = None
+    rounding: float = 2e-5
+    back: str = ""
+    left: tuple[str, ...] = ()
+
+    def saved(self, folder: Path) -> Path:
+        """Where the file lies."""
+        file = self.file()
+        if isinstance(file, Path):
+            return file
+        torch.save(file, folder / "file.pth")
+        return folder / "file.pth"
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How a user has it read."""
+        return {"overrides": self.stated, "dialect": self.dialect if self.named else None}
+
+    def model(self) -> torch.nn.Module:
+        """timm's model with the weights that its own loader makes of the project's."""
+        ratio = {"mlp_ratio": HIDDEN / WIDTH}
+        model = timm.create_model(self.timm, **{**SIZES, **ratio, **self.options})
+        eva = isinstance(model, timm.models.eva.Eva)
+        loader = timm.models.eva if eva else timm.models.vision_transformer
+        model.load_state_dict(loader.checkpoint_filter_fn(self.tensors(), model))
+        return model.eval()
+
+
+# Meta
+
+
+def vit(**options: Any) -> Tensors:
+    return filled(meta_vit(**options))
+
+
+def parallel(tensors: Tensors) -> Tensors:
+    return prefixed("module.", tensors)
+
+
+def slow(tensors: Tensors) -> Tensors:
+    """Weights of another encoder in the same file, which must not be taken."""
+    return {name: tensor + 1 for name, tensor in tensors.items()}
+
+
+def dino_file() -> object:
+    teacher = prefixed("backbone.", vit()) | filled(dino_head())
+    namespace = argparse.Namespace(arch="vit_small")
+    return {"student": parallel(slow(teacher)), "teacher": teacher, "epoch": 1, "args": namespace}
+
+
+def dinov2_teacher() -> object:
+    heads = prefixed("dino_", filled(dino_head())) | prefixed("ibot_", filled(dino_head()))
+    return {"teacher": prefixed("backbone.", dinov2(chunk=4)) | heads}
+
+
+def ijepa_encoder() -> Tensors:
+    return vit(positions=PATCHES, class_token=False)
+
+
+def ijepa_file() -> object:
+    predictor = filled(pair("predictor_embed", 24, WIDTH) | {"mask_token": (1, 1, 24)})
+    trained = {"encoder": parallel(ijepa_encoder()), "predictor": parallel(predictor)}
+    return trained | {"target_encoder": parallel(slow(ijepa_encoder())), "opt": {}, "epoch": 300}
+
+
+def msn_file() -> object:
+    target = vit() | msn_head()
+    both = {"encoder": parallel(slow(target)), "target_encoder": parallel(target)}
+    return both | {"opt": {}, "prototypes": torch.ones(4, 8), "epoch": 800}
+
+
+def moco_file() -> object:
+    both = prefixed("base_encoder.", vit()) | prefixed("momentum_encoder.", slow(vit()))
+    return {"arch": "vit_small", "state_dict": parallel(both | moco_head())}
+
+
+def fine_tuned_mae() -> Tensors:
+    tensors = {re.sub("^norm", "fc_norm", name): tensor for name, tensor in vit().items()}
+    return tensors | filled(pair("head", 7, WIDTH))
+
+
+def deit3_in_timm() -> Tensors:
+    return {re.sub(r"gamma_([12])", r"ls\1.gamma", name): t for name, t in deit3().items()}
+
+
+def beside(taken: str, other: str) -> tuple[str, ...]:
+    return (f"the weights are those under {taken}; beside them lie {other} (--prefer)",)
+
+
+PLAIN = {"activation": "gelu", "norm_eps": 1e-6, "pooling": "token", "image_size": (24, 24)}
+BICUBIC = PLAIN | {"position_resampling": "bicubic"}
+OFFSET = PLAIN | {"position_resampling": "bicubic_offset"}
+SWIGLU = PLAIN | {"activation": "silu", "depth": 11}
+HALVES = {"mlp_ratio": 2 * HIDDEN / WIDTH}  # timm counts both halves
+ROTATED = {"norm_eps": 1e-5, "rope": "dinov3", "rope_periods": True, "num_heads": HEADS}
+ROTATED |= {"num_registers": 4}
+GATED = ROTATED | {"activation": "silu"}
+SIZED = {"image_size": (24, 24)}
+ALIGNED = {"swiglu_align_to": 1}
+SMALL, BASE = "vit_small_patch16_224", "vit_base_patch16_224"
+of_meta = partial(Original, notes=())
+META = {
+    "DINO, full": Original(
+        dialect="dino",
+        file=dino_file,
+        tensors=vit,
+        timm=SMALL,
+        options={"num_classes": 0},
+        expected=OFFSET,
+        notes=beside("teacher", "student"),
+    ),
+    "DINO, backbone": of_meta(
+        dialect="timm",
+        file=vit,
+        tensors=vit,
+        timm=SMALL,
+        options={"num_classes": 0},
+        expected=PLAIN,
+    ),
+    "DINOv2": of_meta(
+        dialect="dinov2",
+        file=dinov2,
+        tensors=dinov2,
+        timm="vit_small_patch14_dinov2",
+        expected=OFFSET | {"layer_scale": True},
+    ),
+    "DINOv2, registers": of_meta(
+        dialect="dinov2",
+        file=partial(dinov2, registers=4),
+        tensors=partial(dinov2, registers=4),
+        timm="vit_small_patch14_reg4_dinov2",
+        expected=PLAIN | {"position_resampling": "bicubic_antialias", "num_registers": 4},
+    ),
+    "DINOv2, SwiGLU": of_meta(
+        dialect="dinov2_swiglu",
+        file=partial(dinov2, swiglu=True),
+        tensors=partial(dinov2, swiglu=True),
+        timm="vit_giant_patch14_dinov2",
+        options=HALVES,
+        expected=SWIGLU | {"gated_mlp": True, "mlp_dim": HIDDEN},
+    ),
+    "DINOv2, SwiGLU and registers, in chunks": of_meta(
+        dialect="dinov2_swiglu",
+        file=partial(dinov2, swiglu=True, registers=4, chunk=3),
+        tensors=partial(dinov2, swiglu=True, registers=4),
+        timm="vit_giant_patch14_reg4_dinov2",
+        options=HALVES,
+        expected=SWIGLU,
+    ),
+    "DINOv2, teacher in chunks": of_meta(
+        dialect="dinov2",
+        file=dinov2_teacher,
+        tensors=dinov2,
+        timm="vit_small_patch14_dinov2",
+        expected=PLAIN | {"depth": 11},
+    ),
+    "DINOv3": of_meta(
+        dialect="dinov3",
+        file=dinov3,
+        tensors=dinov3,
+        timm="vit_small_patch16_dinov3_qkvb",
+        stated=SIZED,
+        expected=ROTATED | {"activation": "gelu"},
+    ),
+    "DINOv3, SwiGLU": of_meta(
+        dialect="dinov3_swiglu",
+        file=partial(dinov3, swiglu=True),
+        tensors=partial(dinov3, swiglu=True),
+        timm="vit_small_plus_patch16_dinov3_qkvb",
+        options=ALIGNED,
+        stated=SIZED,
+        expected=GATED | {"gated_mlp": True},
+    ),
+    "DINOv3, 7B": of_meta(
+        dialect="dinov3_7b",
+        file=partial(dinov3, swiglu=True, bias=False),
+        tensors=partial(dinov3, swiglu=True, bias=False),
+        timm="vit_7b_patch16_dinov3",
+        options=ALIGNED,
+        stated=SIZED,
+        expected=GATED | {"qkv_bias": False},
+    ),
+    "MAE, with decoder": of_meta(
+        dialect="mae",
+        file=lambda: {"model": vit() | filled(mae_decoder())},
+        tensors=vit,
+        timm=BASE,
+        options={"num_classes": 0},
+        expected=BICUBIC,
+    ),
+    "MAE, fine-tuned": of_meta(
+        dialect="timm",
+        file=lambda: {"model": fine_tuned_mae()},
+        tensors=fine_tuned_mae,
+        timm=BASE,
+        options={"num_classes": 7, "global_pool": "avg"},
+        expected=PLAIN | {"pooling": "avg", "fc_norm": True, "num_classes": 7},
+    ),
+    "DeiT III": of_meta(
+        dialect="deit3",
+        named=True,  # timm has a rotated model of the same tensors
+        file=lambda: {"model": deit3()},
+        tensors=deit3_in_timm,
+        timm="deit3_small_patch16_224",
+        options={"num_classes": 7},
+        expected=PLAIN | {"no_embed_class": True, "layer_scale": True},
+    ),
+    "I-JEPA": Original(
+        dialect="timm",
+        file=ijepa_file,
+        tensors=ijepa_encoder,
+        timm="vit_huge_patch14_gap_224",
+        options={"num_classes": 0, "fc_norm": False},
+        expected=PLAIN | {"pooling": "avg", "class_token": False},
+        notes=beside("encoder", "target_encoder"),
+    ),
+    "MSN": Original(
+        dialect="msn",
+        file=msn_file,
+        tensors=vit,
+        timm=SMALL,
+        options={"num_classes": 0},
+        expected=BICUBIC,
+        notes=beside("target_encoder", "encoder"),
+    ),
+    "MoCo v3": of_meta(
+        dialect="moco_v3",
+        file=moco_file,
+        tensors=vit,
+        timm=SMALL,
+        options={"num_classes": 0},
+        expected=PLAIN,
+    ),
+}
+
+# Others that timm reads
+
+LABELLED = {"num_classes": LABELS}
+PIXELS = {"patch_size": 1}  # of which there are as many as in the grid that timm scales to
+# microsoft/unilm, beit3/modeling_finetune.py: of retrieval, captions and questions.
+BESIDE_BEIT3 = pair("mlm_head", 11, WIDTH) | pair("pooler.norm", WIDTH)
+BESIDE_BEIT3 |= pair("pooler.dense", WIDTH, WIDTH) | {"language_head.weight": (6, WIDTH)}
+BESIDE_BEIT3 |= {"vision_head.weight": (6, WIDTH), "logit_scale": ()}
+# microsoft/unilm 768a3c8, beit2/modeling_pretrain.py.
+BESIDE_BEIT2 = pair("cls_pt_norm", WIDTH) | pair("cls_pt_lm_head", 6, WIDTH)
+BESIDE_BEIT2 |= pair("cls_pt_layers.0.norm1", WIDTH) | {"cls_pt_layers.1.gamma_1": (WIDTH,)}
+
+
+def visual(tensors: Tensors) -> Tensors:
+    return prefixed("visual.", tensors) | text_tower()
+
+
+NOT_WRITTEN = ("rope.freqs", "mask_token", "text_e", "logit_scale", ".B.")
+of_timm = partial(Original, options=LABELLED, left=NOT_WRITTEN)
+OTHERS = {
+    "EVA-02": of_timm(
+        dialect="eva02",
+        back="eva02",
+        file=lambda: {"module": eva02()},
+        tensors=eva02,
+        timm="eva02_base_patch14_224",
+    ),
+    "EVA-02, packed": of_timm(
+        dialect="eva02_packed",
+        back="eva02_packed",
+        file=lambda: {"model": eva02(packed=True)},
+        tensors=partial(eva02, packed=True),
+        timm="eva02_tiny_patch14_224",
+    ),
+    "EVA-CLIP": of_timm(
+        dialect="eva02",
+        back="eva02",
+        file=lambda: visual(eva02(clip=True)),
+        tensors=partial(eva02, clip=True),
+        timm="eva02_base_patch16_clip_224",
+    ),
+    "EVA-01": of_timm(
+        dialect="timm_eva",
+        back="eva01",
+        file=lambda: {"module": eva01()},
+        tensors=eva01,
+        timm="eva_giant_patch14_224",
+    ),
+    "EVA01-CLIP-g": of_timm(
+        dialect="timm_eva",
+        back="eva01",
+        file=lambda: visual(eva01(clip=True)),
+        tensors=partial(eva01, clip=True),
+        timm="eva_giant_patch14_clip_224",
+    ),
+    "EVA02-CLIP-E": of_timm(
+        dialect="timm_eva",
+        back="eva02_clip_e",
+        file=lambda: visual(eva01(clip=True)),
+        tensors=partial(eva01, clip=True),
+        timm="eva02_enormous_patch14_clip_224",
+        stated={"num_heads": HEADS, "block_order": "post"},
+    ),
+    "EVA-01, relative positions": of_timm(
+        dialect="timm_eva",
+        file=lambda: {"model": eva01(relative=True)},
+        tensors=partial(eva01, relative=True),
+        timm="beit_base_patch16_224",
+    ),
+    "BEiT v2, whose pre-training has blocks beside the encoder": of_timm(
+        dialect="timm_eva",
+        file=lambda: {"model": eva01(relative=True) | filled(BESIDE_BEIT2)},
+        tensors=partial(eva01, relative=True),
+        timm="beit_base_patch16_224",
+    ),
+    "BEiT-3": of_timm(
+        dialect="beit3",
+        back="beit3",
+        file=lambda: {"model": beit3()},
+        tensors=beit3,
+        timm="beit3_base_patch16_224",
+    ),
+    "BEiT-3, fine-tuned to find texts of images": of_timm(
+        dialect="beit3",
+        file=lambda: {"model": beit3() | filled(BESIDE_BEIT3)},
+        tensors=beit3,
+        timm="beit3_base_patch16_224",
+    ),
+    "Sapiens 2": of_timm(
+        dialect="sapiens2",
+        back="sapiens2",
+        file=sapiens2,
+        tensors=sapiens2,
+        timm="vit_base_patch16_sapiens2",
+        options={"num_kv_heads": (*(HEADS, 1) * 5, HEADS), "num_classes": 0},
+        stated={"num_heads": HEADS, **SIZED},
+    ),
+    "AIMv2": of_timm(
+        dialect="aimv2",
+        back="aimv2",
+        file=aimv2,
+        tensors=aimv2,
+        timm="aimv2_large_patch14_224",
+        options={"num_classes": 0, "global_pool": ""},
+    ),
+    "Perception Encoder": of_timm(
+        dialect="pe",
+        back="pe",
+        file=lambda: {"state_dict": visual(perception(side=24))},
+        tensors=partial(perception, side=24),
+        timm="vit_pe_core_tiny_patch16_384",
+        options=PIXELS | LABELLED,
+    ),
+    "Perception Encoder, tokens": of_timm(
+        dialect="pe_tokens",
+        back="pe_tokens",
+        file=partial(perception, side=32, pooled=False, scaled=True),
+        tensors=partial(perception, side=32, pooled=False, scaled=True),
+        timm="vit_pe_lang_large_patch14_448",
+        options=PIXELS | {"img_size": 32, "num_classes": 0, "global_pool": ""},
+    ),
+}
+
+# What a project's own code computed is kept: goldens/NAME.safetensors
+
+
+def of_golden(name: str, dialect: str | None = None, **more: Any) -> Original:
+    file, kept = partial(golden, name), partial(goldens.images_and_output, name)
+    both = {"dialect": dialect or name, "back": dialect or name, "stated": {"num_heads": 3}}
+    return Original(file=file, tensors=file, kept=kept, rounding=1e-6, **both | more)
+
+
+OWN_TRAINING = {"image_size": (16, 12), "norm_eps": 1e-6}
+WINDOWS = {"num_heads": 3, "image_size": 20, "window_size": 3, "global_blocks": (1,)}
+GOLDENS = {
+    # Without registers, and rotary periods that show the heads.
+    "dinov3_plain": of_golden("dinov3_plain", "dinov3", stated={"image_size": (16, 12)}),
+    "dinov3_key_bias": of_golden("dinov3_key_bias", stated=OWN_TRAINING),
+    "dinov3_key_bias_swiglu": of_golden("dinov3_key_bias_swiglu", stated=OWN_TRAINING),
+    "asyml": of_golden("asyml", stated={}),  # its matrices have an axis of heads
+    "deit3": of_golden("deit3", named=True),
+    "ibot": of_golden("ibot", named=True),
+    "internvit": of_golden("internvit", "hf_internvit", back=""),
+    "lukemelas": of_golden("lukemelas"),
+    "vitdet": of_golden("vitdet"),
+    "vitdet_plain": of_golden("vitdet_plain", stated=WINDOWS),
+    "tintn": of_golden("tintn"),
+}
+
+# goldens/NAME.pth, of which make_originals.py has the code
+
+
+def of_code(dialect: str, name: str = "", **stated: Any) -> Original:
+    name = name or dialect
+    path, original = make_originals.FOLDER / f"{name}.pth", make_originals.ORIGINALS[name]
+
+    def kept() -> tuple[Tensor, Tensor]:
+        file = torch.load(path, weights_only=True)
+        assert file["revision"] == original.revision
+        return make_originals.picture(*original.image), file["output"]
+
+    stated = {"num_heads": 2, **stated}
+    return Original(dialect=dialect, file=lambda: path, stated=stated, kept=kept, rounding=2e-6)
+
+
+MEAN = {"pooling": "avg", "head_dim": 4}
+OF_CODE = {
+    "mobileclip": of_code("mobileclip", image_size=(48, 32)),
+    "eva02_pretraining": of_code("eva02", "eva02_pretraining"),
+    "eva02_finetuned": of_code("eva02", "eva02_finetuned"),
+    "lucidrains_0_7_4": of_code("lucidrains_0_7", "lucidrains_0_7_4", **MEAN),
+    "lucidrains_0_40_2": of_code("lucidrains_0_10", "lucidrains_0_40_2", **MEAN),
+    "lucidrains_1_0_0": of_code("lucidrains_1_0", "lucidrains_1_0_0", **MEAN),
+    "lucidrains_1_7_14": of_code("lucidrains_1_4", "lucidrains_1_7_14", **MEAN),
+    "dinov3 itself": of_code("dinov3", norm_eps=1e-6, image_size=(12, 20)),
+    "timm_small": of_code("timm", "timm_small", norm_eps=1e-5, attention_scale=0.25),
+    "aimv2": of_code("aimv2", image_size=(12, 8)),
+    "aimv2_native": of_code("aimv2", "aimv2_native", image_size=(8, 20)),
+    "beit3": of_code("beit3"),
+    "eva01": of_code("timm_eva", "eva01"),
+    "eva_clip_g": of_code("timm_eva", "eva_clip_g"),
+    "eva_clip_l": of_code("eva02", "eva_clip_l"),
+    "eva_clip_e": of_code("timm_eva", "eva_clip_e", block_order="post"),
+    "perception": of_code("pe", "perception", pool_heads=2),  # all published ones have 8
+    "perception_tokens": of_code("pe_tokens", "perception_tokens"),
+    "sapiens2": of_code("sapiens2", image_size=(12, 8)),
+}
+
+# mmpretrain/NAME.pth, as its training saves them
+
+
+class _Data(pickle.Unpickler):
+    """Of a file of ours: what lies beside the weights, with nothing in the place of histories."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.startswith("mmengine") or name == "getattr":
+            return _Nothing if module.startswith("mmengine") else lambda *_: None
+        return super().find_class(module, name)
+
+
+class _Nothing:
+    def __setstate__(self, _: object) -> None:
+        """Keep nothing."""
+
+
+class _Pickle:
+    Unpickler = _Data
+    load = staticmethod(lambda file, **options: _Data(file).load())
+
+
+def mmpretrain_file(name: str) -> Mapping[str, Any]:
+    """The weights, images, and what MMPretrain computed of them."""
+    path = make_mmpretrain_files.FOLDER / f"{name}.pth"
+    return torch.load(path, pickle_module=_Pickle, weights_only=False)
+
+
+def of_mmpretrain(name: str, dialect: str = "mmpretrain", **stated: Any) -> Original:
+    def kept() -> tuple[Tensor, Tensor]:
+        file = mmpretrain_file(name)
+        return file["images"], file["output"]
+
+    return Original(
+        dialect=dialect,
+        file=lambda: make_mmpretrain_files.FOLDER / f"{name}.pth",
+        stated={"num_heads": make_mmpretrain_files.HEADS, **stated},
+        tensors=lambda: mmpretrain_file(name)["state_dict"],
+        kept=kept,
+        back="mmpretrain",
+        left=("relative_position_index",),
+        expected={"depth": 11 if name == "plain" else 2},
+    )
+
+
+MMPRETRAIN = {
+    "plain": of_mmpretrain("plain"),
+    "pre_logits": of_mmpretrain("pre_logits", image_size=(12, 16)),
+    "clip": of_mmpretrain("clip", "mmpretrain_clip", activation="quick_gelu"),
+    "mean": of_mmpretrain("mean"),
+    "both_norms": of_mmpretrain("both_norms"),
+    "swiglu": of_mmpretrain("swiglu", "mmpretrain_swiglu"),
+    "beit": of_mmpretrain("beit", "mmpretrain_beit"),
+    "beit_shared": of_mmpretrain("beit_shared", "mmpretrain_beit"),
+    "distilled": of_mmpretrain("distilled"),
+}
+ALL = META | OTHERS | GOLDENS | OF_CODE
+ALL |= {f"mmpretrain {name}": row for name, row in MMPRETRAIN.items()}
