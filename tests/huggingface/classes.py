@@ -42,12 +42,15 @@ class Case:
     """A class, the arguments of its configuration, and what must be found out about it."""
 
     name: str
-    config: str
     arguments: Mapping[str, Any]
     dialect: str
     expected: Mapping[str, Any] = field(default_factory=dict)
     towers: bool = False  # whether the configuration is one of an image and a text tower
     ignored: tuple[str, ...] = ()  # beginnings of the names that play no part
+
+    @property
+    def config(self) -> str:
+        return getattr(transformers, self.name).config_class.__name__
 
     def model(self) -> nn.Module:
         arguments = dict(self.arguments)
@@ -93,11 +96,8 @@ def inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _case(name: str, config: str, dialect: str, *changes: Mapping[str, Any], **more: Any) -> Case:
-    arguments: dict[str, Any] = dict(SIZES)
-    for change in changes:
-        arguments |= change
-    return Case(name=name, config=config, dialect=dialect, arguments=arguments, **more)
+def _case(name: str, dialect: str, changes: Mapping[str, Any], **more: Any) -> Case:
+    return Case(name=name, dialect=dialect, arguments=SIZES | changes, **more)
 
 
 LABELS = {"num_labels": 7}
@@ -156,7 +156,6 @@ TEXT_TOWER = ("text_model.", "logit_")
 CLASSES: dict[str, Case] = {
     "DINOv2": _case(
         "Dinov2Model",
-        "Dinov2Config",
         "hf_dinov2",
         {"mlp_ratio": 3},
         expected=DINOV2 | {"pooling": "token", "num_classes": 0},
@@ -164,10 +163,8 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv2, classes": _case(
         "Dinov2ForImageClassification",
-        "Dinov2Config",
         "hf_dinov2",
-        {"mlp_ratio": 3, "hidden_act": "gelu_new", "use_mask_token": False},
-        LABELS,
+        {"mlp_ratio": 3, "hidden_act": "gelu_new", "use_mask_token": False} | LABELS,
         expected=DINOV2
         | {
             "pooling": "token_avg",
@@ -178,16 +175,13 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv2, SwiGLU": _case(
         "Dinov2ForImageClassification",
-        "Dinov2Config",
         "hf_dinov2_swiglu",
-        DEEP | {"mlp_ratio": 3, "use_swiglu_ffn": True, "layer_norm_eps": 1e-3},
-        LABELS,
+        DEEP | {"mlp_ratio": 3, "use_swiglu_ffn": True, "layer_norm_eps": 1e-3} | LABELS,
         expected=DINOV2 | SWIGLU | {"pooling": "token_avg", "norm_eps": 1e-3},
         ignored=MASK,
     ),
     "DINOv2, SwiGLU, no bias of q, k, v": _case(
         "Dinov2Model",
-        "Dinov2Config",
         "hf_dinov2_swiglu",
         {"mlp_ratio": 3, "use_swiglu_ffn": True, "qkv_bias": False},
         expected=DINOV2 | SWIGLU | {"pooling": "token", "qkv_bias": False},
@@ -195,7 +189,6 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv2, registers": _case(
         "Dinov2WithRegistersModel",
-        "Dinov2WithRegistersConfig",
         "hf_dinov2_reg",
         {"mlp_ratio": 3} | ADDED,
         expected=DINOV2 | REGISTERS | {"pooling": "token"},
@@ -203,7 +196,6 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv2, registers, classes": _case(
         "Dinov2WithRegistersForImageClassification",
-        "Dinov2WithRegistersConfig",
         "hf_dinov2_reg",
         {"mlp_ratio": 3} | ADDED | LABELS,
         expected=DINOV2 | REGISTERS | {"pooling": "token_avg", "num_classes": 7},
@@ -211,7 +203,6 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv2, registers, SwiGLU": _case(
         "Dinov2WithRegistersForImageClassification",
-        "Dinov2WithRegistersConfig",
         "hf_dinov2_reg_swiglu",
         {"mlp_ratio": 3, "use_swiglu_ffn": True} | ADDED | LABELS,
         expected=DINOV2 | SWIGLU | REGISTERS | {"pooling": "token_avg"},
@@ -219,7 +210,6 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv3": _case(
         "DINOv3ViTModel",
-        "DINOv3ViTConfig",
         "hf_dinov3",
         DEEP | MLP | WIDE | {"num_register_tokens": 5, "rope_theta": 70.0},
         expected=DINOV3 | {"gated_mlp": False, "activation": "gelu", "mlp_dim": 50},
@@ -227,7 +217,6 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv3, SwiGLU, no bias": _case(
         "DINOv3ViTModel",
-        "DINOv3ViTConfig",
         "hf_dinov3",
         MLP
         | WIDE
@@ -246,7 +235,6 @@ CLASSES: dict[str, Case] = {
     ),
     "DINOv3, no registers": _case(
         "DINOv3ViTModel",
-        "DINOv3ViTConfig",
         "hf_dinov3",
         MLP | {"num_register_tokens": 0},
         expected={"num_registers": 0, "class_token": True, "rope_temperature": 100.0},
@@ -254,14 +242,12 @@ CLASSES: dict[str, Case] = {
     ),
     "BEiT": _case(
         "BeitModel",
-        "BeitConfig",
         "hf_beit",
         MLP | {"use_relative_position_bias": True},
         expected=BEIT | MEAN | {"relative_positions": "block", "position_embedding": "none"},
     ),
     "BEiT, classes": _case(
         "BeitForImageClassification",
-        "BeitConfig",
         "hf_beit",
         DEEP | MLP | LABELS | {"use_relative_position_bias": True, "use_mask_token": True},
         expected=BEIT | MEAN | {"relative_positions": "block", "num_classes": 7},
@@ -269,14 +255,12 @@ CLASSES: dict[str, Case] = {
     ),
     "BEiT, shared": _case(
         "BeitForImageClassification",
-        "BeitConfig",
         "hf_beit",
         MLP | LABELS | {"use_shared_relative_position_bias": True, "layer_norm_eps": 1e-4},
         expected=BEIT | MEAN | {"relative_positions": "shared", "norm_eps": 1e-4},
     ),
     "BEiT, absolute, token": _case(
         "BeitForImageClassification",
-        "BeitConfig",
         "hf_beit",
         MLP | LABELS | {"use_absolute_position_embeddings": True, "use_mean_pooling": False},
         expected=BEIT
@@ -288,35 +272,30 @@ CLASSES: dict[str, Case] = {
     ),
     "BEiT, no layer scale": _case(
         "BeitModel",
-        "BeitConfig",
         "hf_beit",
         MLP | {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0},
         expected=MEAN | {"layer_scale": False},
     ),
     "Data2Vec": _case(
         "Data2VecVisionModel",
-        "Data2VecVisionConfig",
         "hf_beit",
         MLP | {"use_relative_position_bias": True, "use_mean_pooling": False},
         expected=BEIT | TOKEN | {"relative_positions": "block"},
     ),
     "Data2Vec, classes": _case(
         "Data2VecVisionForImageClassification",
-        "Data2VecVisionConfig",
         "hf_beit",
         MLP | LABELS | {"use_shared_relative_position_bias": True},
         expected=BEIT | MEAN | {"relative_positions": "shared"},
     ),
     "Data2Vec, no pooler": _case(
         "Data2VecVisionModel",
-        "Data2VecVisionConfig",
         "hf_beit_bare",
         MLP | {"use_relative_position_bias": True},
         expected=BEIT | {"pooling": "none", "fc_norm": False, "final_norm": False},
     ),
     "CLIP": _case(
         "CLIPVisionModel",
-        "CLIPVisionConfig",
         "hf_clip",
         MLP,
         expected=CLIP
@@ -324,7 +303,6 @@ CLASSES: dict[str, Case] = {
     ),
     "CLIP, projection": _case(
         "CLIPVisionModelWithProjection",
-        "CLIPVisionConfig",
         "hf_clip",
         DEEP | MLP | {"projection_dim": 10, "hidden_act": "gelu"},
         expected=CLIP
@@ -332,7 +310,6 @@ CLASSES: dict[str, Case] = {
     ),
     "CLIP, both towers": _case(
         "CLIPModel",
-        "CLIPConfig",
         "hf_clip",
         MLP | {"projection_dim": 10, "layer_norm_eps": 1e-3},
         expected=CLIP
@@ -348,7 +325,6 @@ CLASSES: dict[str, Case] = {
     ),
     "CLIP, classes": _case(
         "CLIPForImageClassification",
-        "CLIPConfig",
         "hf_clip_classifier",
         MLP | LABELS | {"hidden_act": "gelu"},
         expected=CLIP
@@ -358,21 +334,18 @@ CLASSES: dict[str, Case] = {
     ),
     "SigLIP": _case(
         "SiglipVisionModel",
-        "SiglipVisionConfig",
         "hf_siglip",
         DEEP | MLP,
         expected=SIGLIP | MAP | {"activation": "gelu_tanh"},
     ),
     "SigLIP, no head": _case(
         "SiglipVisionModel",
-        "SiglipVisionConfig",
         "hf_siglip",
         MLP | {"vision_use_head": False, "hidden_act": "gelu"},
         expected=SIGLIP | {"pooling": "none", "activation": "gelu"},
     ),
     "SigLIP, both towers": _case(
         "SiglipModel",
-        "SiglipConfig",
         "hf_siglip",
         MLP | {"layer_norm_eps": 1e-3, "hidden_act": "relu"},
         expected=SIGLIP | MAP | {"activation": "relu", "norm_eps": 1e-3},
@@ -381,7 +354,6 @@ CLASSES: dict[str, Case] = {
     ),
     "SigLIP, classes": _case(
         "SiglipForImageClassification",
-        "SiglipConfig",
         "hf_siglip_classifier",
         MLP | LABELS,
         expected=SIGLIP | {"pooling": "avg", "num_classes": 7, "fc_norm": False},
@@ -390,14 +362,12 @@ CLASSES: dict[str, Case] = {
     ),
     "SigLIP 2": _case(
         "Siglip2VisionModel",
-        "Siglip2VisionConfig",
         "hf_siglip2",
         MLP | {"num_patches": 9},
         expected=SIGLIP | MAP | NAFLEX,
     ),
     "SigLIP 2, both towers": _case(
         "Siglip2Model",
-        "Siglip2Config",
         "hf_siglip2",
         MLP | {"num_patches": 9},
         expected=SIGLIP | MAP | NAFLEX,
@@ -406,7 +376,6 @@ CLASSES: dict[str, Case] = {
     ),
     "SigLIP 2, classes": _case(
         "Siglip2ForImageClassification",
-        "Siglip2Config",
         "hf_siglip2_classifier",
         MLP | LABELS | {"num_patches": 9},
         expected=SIGLIP | NAFLEX | {"pooling": "avg", "num_classes": 7},
@@ -415,7 +384,6 @@ CLASSES: dict[str, Case] = {
     ),
     "AIMv2": _case(
         "Aimv2VisionModel",
-        "Aimv2VisionConfig",
         "hf_aimv2",
         DEEP | MLP | {"use_head": False},
         expected={
@@ -433,21 +401,18 @@ CLASSES: dict[str, Case] = {
     ),
     "AIMv2, biases": _case(
         "Aimv2VisionModel",
-        "Aimv2VisionConfig",
         "hf_aimv2",
         MLP | {"use_head": False, "qkv_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-3},
         expected={"qkv_bias": True, "proj_bias": True, "mlp_bias": True, "norm_eps": 1e-3},
     ),
     "AIMv2, pooled": _case(
         "Aimv2VisionModel",
-        "Aimv2VisionConfig",
         "hf_aimv2",
         DEEP | MLP,
         expected=AIMV2_POOL | {"pool_kv_bias": False, "position_embedding": "learned"},
     ),
     "AIMv2, pooled, native, biases": _case(
         "Aimv2VisionModel",
-        "Aimv2VisionConfig",
         "hf_aimv2",
         MLP | {"is_native": True, "qkv_bias": True},
         expected=AIMV2_POOL | {"pool_kv_bias": True, "position_embedding": "sincos2d_mae"},

@@ -24,7 +24,7 @@ def silent_files() -> Iterator[tuple[Table, str]]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of configurations without their tokenizers
-def test_defaults_are_those_of_the_classes() -> None:
+def test_defaults_are_those_of_the_classes():
     wrong: list[tuple[Any, ...]] = []
     compared = 0
     for table, kind in silent_files():

@@ -17,10 +17,13 @@ from vitconvert.tables.names import Names
 ENCODERS = ("dinov2.", "dinov2_with_registers.", "beit.", "data2vec_vision.", "vision_model.")
 
 
-def test_recognised_without_a_configuration(case):
-    state = case.model().state_dict()
-    found = recognise({name: tuple(tensor.shape) for name, tensor in state.items()})
+def test_recognised_without_a_configuration_and_screened_for_no_other(case):
+    shapes = {name: tuple(tensor.shape) for name, tensor in case.model().state_dict().items()}
+    found = recognise(shapes)
     assert found.table.name == case.dialect and found.prefix == ""
+    tables = [table for table in builtin_tables().values() if not table.named_only]
+    fitting = {table.name for table in tables if bind(table, shapes).fits}
+    assert fitting and fitting <= {table.name for table in likely_tables(Names(shapes))}
 
 
 def bare(name: str) -> str:
@@ -68,13 +71,3 @@ def test_what_older_releases_stored_and_never_read_is_ignored(old, name):
     state = {key: tuple(tensor.shape) for key, tensor in CLASSES[name].model().state_dict().items()}
     found = recognise(state | {old: (1, 10)})
     assert old in found.binding.ignored
-
-
-def test_screening_leaves_out_no_table_that_fits(case, save):
-    folder, _ = save(case)
-    with safe_open(folder / "model.safetensors", "np") as file:
-        names = file.keys()
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    tables = [table for table in builtin_tables().values() if not table.named_only]
-    fitting = {table.name for table in tables if bind(table, shapes).fits}
-    assert fitting and fitting <= {table.name for table in likely_tables(Names(shapes))}

@@ -8,14 +8,14 @@ from tests.huggingface.classes import CLASSES, outputs
 from tests.small_models import relative
 from vitconvert import load_checkpoint, load_model
 
-SPELLINGS = pytest.mark.parametrize("disk", [True, False], ids=["on disk", "in memory"])
 # Convolution against linear layer, or another kernel of attention.
 ROUNDING = 2e-5
 
 
-@SPELLINGS
-def test_every_tensor_is_accounted_for_and_every_fact_found(case, disk, save):
-    folder, _ = save(case, disk=disk)
+@pytest.mark.parametrize("disk", [True, False], ids=["on disk", "in memory"])
+@torch.no_grad()
+def test_every_fact_is_found_and_it_computes_what_transformers_does(case, disk, save):
+    folder, theirs = save(case, disk=disk)
     checkpoint = load_checkpoint(folder)
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         names = set(file.keys())
@@ -27,13 +27,7 @@ def test_every_tensor_is_accounted_for_and_every_fact_found(case, disk, save):
     assert found == dict(case.expected)
     assert checkpoint.config.num_heads == 3
     assert ledger.notes == ()
-
-
-@SPELLINGS
-@torch.no_grad()
-def test_computes_what_transformers_does(case, disk, save):
-    folder, theirs = save(case, disk=disk)
-    ours = load_model(folder)
+    ours = load_model(checkpoint)
     torch.manual_seed(1)
     images = torch.randn(2, 3, *ours.config.image_size)
     final, tokens = outputs(theirs, images)

@@ -31,7 +31,7 @@ WRITTEN = {**DIALECTS, "deit": "hf_tf_deit"}
 
 
 @pytest.fixture
-def folder(name: str, tmp_path: Path) -> Path:
+def folder(name, tmp_path):
     with zipfile.ZipFile(ARCHIVE) as archive:
         archive.extractall(tmp_path, [n for n in archive.namelist() if n.startswith(f"{name}/")])
     return tmp_path / name
@@ -39,7 +39,7 @@ def folder(name: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", DIALECTS)
 @torch.no_grad()
-def test_computes_what_tensorflow_did(name: str, folder: Path) -> None:
+def test_computes_what_tensorflow_did(name, folder):
     assert load_checkpoint(folder).dialect == DIALECTS[name]
     wanted, images = array(ARCHIVE, f"{name}/output.npy"), array(ARCHIVE, "images.npy")
     for fast in (False, True):
@@ -49,7 +49,7 @@ def test_computes_what_tensorflow_did(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DIALECTS.keys() - {"mae", "clip"}))
-def test_comes_back_byte_for_byte(name: str, folder: Path, tmp_path: Path) -> None:
+def test_comes_back_byte_for_byte(name, folder, tmp_path):
     done = convert(folder, to="vit", output=tmp_path / "ours", verify=False)
     done = convert(tmp_path / "ours", to="hf_tf", output=tmp_path / "back", verify=False)
     assert done.target_dialect == WRITTEN[name]
@@ -63,20 +63,20 @@ def test_comes_back_byte_for_byte(name: str, folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["mae", "clip"])
-def test_error_what_no_class_computes(name: str, folder: Path, tmp_path: Path) -> None:
+def test_error_what_no_class_computes(name, folder, tmp_path):
     with pytest.raises(NotRepresentable) as error:
         convert(folder, to="hf_tf", output=tmp_path / "x", verify=False)
     assert any("has no class that computes this" in line for line in error.value.details)
 
 
 @pytest.mark.parametrize("name", ["vit"])
-def test_says_what_stood_before_the_names(name: str, folder: Path) -> None:
+def test_says_what_stood_before_the_names(name, folder):
     (note,) = (n for n in load_checkpoint(folder).ledger.notes if "LAYER" in n)
     assert note.endswith("LAYER/tf_vi_t_for_image_classification/")
 
 
 @pytest.mark.parametrize("name", ["clip"])
-def test_the_text_tower_goes_along(name: str, folder: Path, tmp_path: Path) -> None:
+def test_the_text_tower_goes_along(name, folder, tmp_path):
     convert(folder, to="hf", output=tmp_path / "hf", verify=False)
     written = load_file(tmp_path / "hf" / "model.safetensors")
     file = load_checkpoint(folder).weights.container

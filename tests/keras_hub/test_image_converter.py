@@ -1,7 +1,6 @@
 """What KerasHub's ImageConverter makes of photographs, and what is written for it."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ def said(**arguments: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(67, 90), (90, 41), (9, 11), (16, 24)], ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_pixels_are_those_of_image_converter(name: str, size: tuple[int, int]) -> None:
+def test_pixels_are_those_of_image_converter(name, size):
     image = photograph(*size)
     layer = keras_hub.layers.ImageConverter(image_size=(16, 24), **CASES[name])
     wanted = np.array(layer(np.array(image))).astype("f4").transpose(2, 0, 1)
@@ -53,13 +52,13 @@ def test_pixels_are_those_of_image_converter(name: str, size: tuple[int, int]) -
     assert written.resize == ours.resize and written.backend == ours.backend
 
 
-def test_what_is_cut_out_is_where_the_photograph_has_it() -> None:
+def test_what_is_cut_out_is_where_the_photograph_has_it():
     steps = Preprocessing.from_keras_hub(said(), image_size=(16, 24))
     assert placement(steps, (100, 90)).box == pytest.approx((20, 0, 80, 90))
     assert placement(steps, (40, 100)).box == pytest.approx((0, 20, 40, 80))
 
 
-def test_what_others_say_comes_near() -> None:
+def test_what_others_say_comes_near():
     theirs = said(image_size=[24, 24], scale=1 / 127.5, offset=-1.0)
     steps = Preprocessing.from_keras_hub(theirs, image_size=(24, 24))
     assert steps.mean == pytest.approx((0.5, 0.5, 0.5)) and steps.std == pytest.approx((0.5,) * 3)
@@ -88,14 +87,14 @@ def test_what_others_say_comes_near() -> None:
         ({"image_size": "large"}, ConflictingFact, "image_size = 'large'"),
     ],
 )
-def test_error_image_converters(arguments: dict[str, Any], kind: type, fact: str) -> None:
+def test_error_image_converters(arguments, kind, fact):
     with pytest.raises(kind) as error:
         Preprocessing.from_keras_hub(said(**arguments), image_size=(16, 24))
     assert error.value.fact.startswith(fact)
 
 
 @pytest.mark.slow
-def test_a_preset_prepares_photographs_as_before(tmp_path: Path) -> None:
+def test_a_preset_prepares_photographs_as_before(tmp_path):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 12, "mlp_dim": 20}
     backbone = keras_hub.models.ViTBackbone((16, 24, 3), (8, 8), **sizes)
     arguments: dict[str, Any] = CASES["as CLIP"] | {"image_size": (16, 24)}

@@ -129,7 +129,7 @@ class Saved:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Saved]:
+def saved(tmp_path_factory):
     @functools.cache
     def save(name: str) -> Saved:
         dialect, make = CASES[name]
@@ -166,7 +166,7 @@ def ours(model: Any, case: Saved) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_preset_computes_what_keras_hub_does(name: str, saved: Callable[[str], Saved]) -> None:
+def test_a_preset_computes_what_keras_hub_does(name, saved):
     case = saved(name)
     checkpoint = load_checkpoint(case.folder)
     assert checkpoint.dialect == case.dialect
@@ -175,9 +175,7 @@ def test_a_preset_computes_what_keras_hub_does(name: str, saved: Callable[[str],
 
 
 @pytest.mark.parametrize("name", sampled(WRITTEN, 3))
-def test_a_preset_comes_back_byte_for_byte(
-    name: str, saved: Callable[[str], Saved], tmp_path: Path
-) -> None:
+def test_a_preset_comes_back_byte_for_byte(name, saved, tmp_path):
     case = saved(name)
     back = tmp_path / "back"
     allow = ["norm-eps"] if name == "clip" else []  # the last norm of its texts has another
@@ -221,7 +219,7 @@ def assert_agrees(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
             assert theirs[key] == value, key
 
 
-def test_files_of_the_whole_model(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+def test_files_of_the_whole_model(saved, tmp_path):
     case = saved("gap")
     case.model.save(tmp_path / "x.keras")
     found = load_model(tmp_path / "x.keras")
@@ -233,7 +231,7 @@ def test_files_of_the_whole_model(saved: Callable[[str], Saved], tmp_path: Path)
     assert relative(ours(found, case), case.output) <= ROUNDING
 
 
-def test_a_backbone_alone_and_what_is_asked(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+def test_a_backbone_alone_and_what_is_asked(saved, tmp_path):
     done = convert(saved("backbone").folder, to="keras_hub", output=tmp_path / "back")
     assert done.opened[0].relative <= ROUNDING
     assert not (tmp_path / "back" / "task.json").exists()
@@ -243,14 +241,14 @@ def test_a_backbone_alone_and_what_is_asked(saved: Callable[[str], Saved], tmp_p
     assert "num_registers" in error.value.details[0]
 
 
-def test_error_positions_that_a_model_built_anew_has(tmp_path: Path) -> None:
+def test_error_positions_that_a_model_built_anew_has(tmp_path):
     size = {**SIZES, "patch_size": 8, "intermediate_dim": 20, "image_shape": SQUARE}
     keras_hub.models.CLIPVisionEncoder(**size).save_to_preset(str(tmp_path / "x"))
     with pytest.raises(NotRepresentable, match="ignored because it is always the same"):
         load_model(tmp_path / "x")
 
 
-def test_error_half_of_a_pair(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+def test_error_half_of_a_pair(saved, tmp_path):
     """The projection of CLIP has a place beside a text tower alone, whose last norm is another."""
     source = convert(saved("clip").folder, to="hf", output=tmp_path / "x", verify=False)
     (note,) = (note for note in source.ledger.notes if "text tower" in note)
@@ -307,13 +305,7 @@ def pieces_of_siglip() -> bytes:
         ("siglip", {}),
     ],
 )
-def test_a_tokenizer_goes_along_and_gives_the_same_ids(
-    name: str,
-    said: dict[str, bool],
-    saved: Callable[[str], Saved],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tokenizer_goes_along_and_gives_the_same_ids(name, said, saved, tmp_path, monkeypatch):
     """Transformers fills texts of CLIP up with their end, and back it is the same files again."""
     models = keras_hub.models
     # That of KerasHub sets these where TensorFlow is, and needs them where it is not.
@@ -352,9 +344,7 @@ def test_a_tokenizer_goes_along_and_gives_the_same_ids(
             assert (other / file.relative_to(source)).read_bytes() == file.read_bytes()
 
 
-def test_a_tokenizer_that_keras_hub_does_not_read_stays(
-    saved: Callable[[str], Saved], tmp_path: Path
-) -> None:
+def test_a_tokenizer_that_keras_hub_does_not_read_stays(saved, tmp_path):
     """`tokenizer.json` is another file there, and a link chooses no file of the machine."""
     source, hf = tmp_path / "source", tmp_path / "hf"
     shutil.copytree(saved("siglip").folder, source)
@@ -372,7 +362,7 @@ def test_a_tokenizer_that_keras_hub_does_not_read_stays(
         convert(source, to="hf", output=tmp_path / "y", verify=False)
 
 
-def test_error_functions_without_a_place(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+def test_error_functions_without_a_place(saved, tmp_path):
     source = load_checkpoint(saved("vit").folder)
     for change in ({"activation": "gelu_tanh"}, {"norm_bias": False}, {"fc_norm": True}):
         config: ViTConfig = source.config.replace(**change)
@@ -380,5 +370,5 @@ def test_error_functions_without_a_place(saved: Callable[[str], Saved], tmp_path
             choose_without_steps("keras_hub", DescribedModel(config=config))
 
 
-def test_keras_computes_by_itself() -> None:
+def test_keras_computes_by_itself():
     assert keras.backend.backend() == "numpy"

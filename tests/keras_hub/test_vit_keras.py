@@ -19,7 +19,7 @@ TOLD = {"num_heads": 2, "image_size": (16, 24)}
     ("name", "dialect"), [("plain", "vit_keras"), ("pre_logits", "vit_keras_pre_logits")]
 )
 @torch.no_grad()
-def test_computes_what_it_did_and_comes_back(name: str, dialect: str, tmp_path: Path) -> None:
+def test_computes_what_it_did_and_comes_back(name, dialect, tmp_path):
     with zipfile.ZipFile(ARCHIVE) as archive:
         file = Path(archive.extract(f"{name}.weights.h5", tmp_path))
     with pytest.raises(MissingFact, match="num_heads"):
@@ -39,7 +39,7 @@ def test_computes_what_it_did_and_comes_back(name: str, dialect: str, tmp_path: 
 
 
 @torch.no_grad()
-def test_a_whole_model_that_keras_3_saved_computes_the_same(tmp_path: Path) -> None:
+def test_a_whole_model_that_keras_3_saved_computes_the_same(tmp_path):
     with zipfile.ZipFile(ARCHIVE) as archive:
         file = Path(archive.extract("whole.h5", tmp_path))
     assert load_checkpoint(file, overrides=TOLD).dialect == "vit_keras_2"

@@ -25,7 +25,7 @@ TOLD = {"num_heads": 2}
 
 
 @pytest.fixture
-def file(name: str, tmp_path: Path) -> Path:
+def file(name, tmp_path):
     with zipfile.ZipFile(ARCHIVE) as archive:
         return Path(archive.extract(f"{name}.h5", tmp_path))
 
@@ -46,9 +46,7 @@ def layers_of(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("name", ["weights", "whole"])
 @torch.no_grad()
-def test_computes_what_it_did_and_comes_back_in_keras_order(
-    name: str, file: Path, tmp_path: Path
-) -> None:
+def test_computes_what_it_did_and_comes_back_in_keras_order(name, file, tmp_path):
     model = load_model(file, overrides=TOLD)
     images = array(ARCHIVE, "images.npy").permute(0, 3, 1, 2)
     assert relative(model(images), array(ARCHIVE, f"{name}.npy")) <= 5e-6
@@ -64,7 +62,7 @@ def test_computes_what_it_did_and_comes_back_in_keras_order(
 
 
 @pytest.mark.parametrize("name", ["weights"])
-def test_keras_loads_by_the_order_that_the_file_says(name: str, file: Path, tmp_path: Path) -> None:
+def test_keras_loads_by_the_order_that_the_file_says(name, file, tmp_path):
     convert(file, to="vit_keras_2", output=tmp_path / "x", overrides=TOLD, verify=False)
     model = SimpleNamespace(layers=[])
     for weights in layers_of(file).values():
@@ -87,9 +85,7 @@ def test_keras_loads_by_the_order_that_the_file_says(name: str, file: Path, tmp_
         ([f"block_{n}/block_{n}/bias:0" for n in range(7000)], "cannot hold 7,000 texts"),
     ],
 )
-def test_error_what_keras_2_has_no_place_for(
-    names: list[str], problem: str, tmp_path: Path
-) -> None:
+def test_error_what_keras_2_has_no_place_for(names, problem, tmp_path):
     contents = {name: content_of(name, torch.zeros(1)) for name in names}
     with pytest.raises(UsageError, match=problem):
         written_module("keras_2").write_file(tmp_path / "x.h5", contents, Surroundings(), True)

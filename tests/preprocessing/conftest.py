@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ SIZES = [(101, 57), (331, 250), (64, 203), (40, 40), (5, 3)]  # width, height
 
 
 @pytest.fixture(scope="session")
-def photograph() -> Callable[..., Image.Image]:
+def photograph():
     """Smooth shapes, hard edges and noise, different for every size."""
 
     def make(width: int, height: int, channels: int = 3) -> Image.Image:
@@ -31,7 +31,7 @@ def photograph() -> Callable[..., Image.Image]:
 
 
 @pytest.fixture(scope="session")
-def photographs(photograph: Callable[..., Image.Image]) -> list[Image.Image]:
+def photographs(photograph):
     return [photograph(*size) for size in SIZES]
 
 

@@ -1,7 +1,6 @@
 """Faster reading gives nearly the same pixels, of the same part of the image."""
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ SMALL = {"input_size": (3, 32, 48), **LEVELS}
 
 
 @pytest.fixture(scope="session")
-def scene() -> Callable[..., Image.Image]:
+def scene():
     """As smooth as photographs of many pixels are, with edges and some noise."""
 
     def make(width: int, height: int, channels: int = 3) -> Image.Image:
@@ -53,13 +52,7 @@ SCENES = itertools.product(CFGS, ((1203, 801), (799, 1207), (640, 480)), ("jpg",
 
 
 @pytest.mark.parametrize(("cfg", "size", "suffix"), sample(SCENES, 3), ids=str)
-def test_levels_are_close(
-    tmp_path: Path,
-    scene: Callable[..., Image.Image],
-    cfg: dict[str, Any],
-    size: tuple[int, int],
-    suffix: str,
-) -> None:
+def test_levels_are_close(tmp_path, scene, cfg, size, suffix):
     path = tmp_path / f"scene.{suffix}"
     scene(*size).save(path, compress_level=0) if suffix == "png" else scene(*size).save(path)
     mean, largest = difference(Preprocessing.from_timm({**SMALL, **cfg}), path)
@@ -67,7 +60,7 @@ def test_levels_are_close(
     assert largest < 20
 
 
-def test_levels_are_close_in_grey(tmp_path: Path, scene: Callable[..., Image.Image]) -> None:
+def test_levels_are_close_in_grey(tmp_path, scene):
     path = tmp_path / "scene.jpg"
     scene(1203, 801, 1).save(path)
     grey = Preprocessing.from_timm({"input_size": (1, 32, 32), "mean": (0,), "std": (1 / 255,)})
@@ -78,9 +71,7 @@ TURNED = itertools.product(((1208, 800), (1203, 801)), range(1, 9))
 
 
 @pytest.mark.parametrize(("size", "orientation"), sample(TURNED, 5), ids=str)
-def test_turned_photographs_are_turned(
-    tmp_path: Path, scene: Callable[..., Image.Image], size: tuple[int, int], orientation: int
-) -> None:
+def test_turned_photographs_are_turned(tmp_path, scene, size, orientation):
     path = tmp_path / "scene.jpg"
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -97,9 +88,7 @@ def test_turned_photographs_are_turned(
     assert difference(p, path)[0] < 1
 
 
-def test_a_jpeg_stays_twice_as_large_as_it_is_resized_to(
-    tmp_path: Path, scene: Callable[..., Image.Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_jpeg_stays_twice_as_large_as_it_is_resized_to(tmp_path, scene, monkeypatch):
     path = tmp_path / "scene.jpg"
     sizes = []
     load = Image.Image.resize
@@ -125,7 +114,7 @@ def test_a_jpeg_stays_twice_as_large_as_it_is_resized_to(
         )
 
 
-def test_an_open_image_is_left_as_it_is(tmp_path: Path, scene: Callable[..., Image.Image]) -> None:
+def test_an_open_image_is_left_as_it_is(tmp_path, scene):
     path = tmp_path / "scene.jpg"
     scene(1203, 801).save(path)
     p = Preprocessing.from_timm(SMALL)
@@ -147,9 +136,7 @@ def test_an_open_image_is_left_as_it_is(tmp_path: Path, scene: Callable[..., Ima
     ],
     ids=["nearest", "without antialias"],
 )
-def test_what_reads_single_pixels_is_exact(
-    tmp_path: Path, scene: Callable[..., Image.Image], p: Preprocessing
-) -> None:
+def test_what_reads_single_pixels_is_exact(tmp_path, scene, p):
     path = tmp_path / "scene.jpg"
     scene(1203, 801).save(path)
     assert difference(p, path) == (0, 0)
@@ -163,9 +150,7 @@ def test_what_reads_single_pixels_is_exact(
         ("ViTImageProcessor", {"resample": 3}),
     ],
 )
-def test_levels_are_close_to_those_of_tensors(
-    tmp_path: Path, scene: Callable[..., Image.Image], kind: str, changes: dict[str, Any]
-) -> None:
+def test_levels_are_close_to_those_of_tensors(tmp_path, scene, kind, changes):
     path = tmp_path / "scene.jpg"
     scene(1203, 801).save(path)
     config = {"image_processor_type": kind, "size": {"height": 32, "width": 48}, **changes}
@@ -175,9 +160,7 @@ def test_levels_are_close_to_those_of_tensors(
     assert largest < 20
 
 
-def test_an_image_that_nothing_resizes_is_not_shrunk(
-    tmp_path: Path, scene: Callable[..., Image.Image]
-) -> None:
+def test_an_image_that_nothing_resizes_is_not_shrunk(tmp_path, scene):
     path = tmp_path / "scene.jpg"
     scene(1203, 801).save(path)
     p = Preprocessing.from_huggingface(
@@ -187,7 +170,7 @@ def test_an_image_that_nothing_resizes_is_not_shrunk(
         p(path, fast=True)
 
 
-def test_a_path_may_be_given_as_text(tmp_path: Path, scene: Callable[..., Image.Image]) -> None:
+def test_a_path_may_be_given_as_text(tmp_path, scene):
     path = tmp_path / "scene.png"
     scene(60, 45).save(path)
     p = Preprocessing.from_timm(SMALL)

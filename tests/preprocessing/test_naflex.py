@@ -1,7 +1,6 @@
 """SigLIP 2 NaFlex: photographs keep their shape, as Siglip2ImageProcessor keeps it."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ TEXT |= {"intermediate_size": 30, "bos_token_id": 1, "eos_token_id": 2}
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory) -> Path:
+def source(tmp_path_factory):
     """A classifier with its processor."""
     config = transformers.Siglip2Config(vision_config=VISION, text_config=TEXT, num_labels=5)
     folder = tmp_path_factory.mktemp("naflex")

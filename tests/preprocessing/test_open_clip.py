@@ -1,7 +1,6 @@
 """Pixels against open_clip's own transform."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,9 +30,7 @@ def from_openclip(cfg: dict[str, Any], size: int | list[int]) -> Preprocessing:
 @pytest.mark.parametrize("size", [48, [48, 33], [33, 48]], ids=str)
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "random"])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_openclip_pipeline_is_pixel_equal(
-    photographs: list[Image.Image], mode: str, interpolation: str, size: int | list[int]
-) -> None:
+def test_every_openclip_pipeline_is_pixel_equal(photographs, mode, interpolation, size):
     cfg = {"resize_mode": mode, "interpolation": interpolation, **COLOURS}
     ours, theirs = from_openclip(cfg, size), openclip_transform(cfg, size)
     for image in photographs:
@@ -45,9 +42,7 @@ def test_every_openclip_pipeline_is_pixel_equal(
 @pytest.mark.parametrize(
     ("mode", "size"), [("shortest", 32), ("squash", 32), ("longest", 32), ("longest", [20, 44])]
 )
-def test_files_of_every_kind_are_resized_and_padded_as_they_are(
-    tmp_path: Path, photograph: Callable[..., Image.Image], mode: str, size: int | list[int]
-) -> None:
+def test_files_of_every_kind_are_resized_and_padded_as_they_are(tmp_path, photograph, mode, size):
     """Only what comes out is converted to RGB: a palette is padded with its first colour."""
     cfg = {"resize_mode": mode}
     ours, theirs = from_openclip(cfg, size), openclip_transform(cfg, size)
@@ -65,13 +60,13 @@ def test_files_of_every_kind_are_resized_and_padded_as_they_are(
     assert mode == "longest" or "grey" not in otherwise
 
 
-def test_a_silent_cfg_means_openclips_defaults(photographs: list[Image.Image]) -> None:
+def test_a_silent_cfg_means_openclips_defaults(photographs):
     theirs = openclip_transform({}, 224)
     ours = from_openclip({"mean": None, "interpolation": ""}, 224)
     assert all(torch.equal(ours(image), theirs(image)) for image in photographs)
 
 
-def test_other_words_and_colours_are_refused() -> None:
+def test_other_words_and_colours_are_refused():
     with pytest.raises(ConflictingFact, match="'middle' is none of shortest, squash, longest"):
         from_openclip({"resize_mode": "middle"}, 48)
     with pytest.raises(NotRepresentable, match=r"fill_color = 127 is not supported; 0 is\."):
@@ -79,7 +74,7 @@ def test_other_words_and_colours_are_refused() -> None:
     assert from_openclip({"fill_color": 127}, 48).resize == "shortest"
 
 
-def test_what_openclip_cannot_say_comes_near() -> None:
+def test_what_openclip_cannot_say_comes_near():
     timm = Preprocessing.from_timm({"input_size": (3, 48, 48), "interpolation": "lanczos"})
     there = from_openclip(timm.to_openclip(), 48)
     assert [said.partition(" ")[0] for said in timm.differences(there)] == [

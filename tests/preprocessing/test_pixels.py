@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def read(path: Path) -> None:
         load(image)
 
 
-def test_a_missing_image_is_named(tmp_path: Path) -> None:
+def test_a_missing_image_is_named(tmp_path):
     with pytest.raises(SourceError) as caught:
         open_image(tmp_path / "cat.png")
     assert str(caught.value) == (
@@ -37,12 +36,12 @@ def test_a_missing_image_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_is_no_image(tmp_path: Path) -> None:
+def test_a_folder_is_no_image(tmp_path):
     with pytest.raises(SourceError, match="Is a directory"):
         open_image(tmp_path)
 
 
-def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_is_named(tmp_path):
     path = tmp_path / "cat.png"
     path.write_text("meow")
     with pytest.raises(CorruptFile) as caught:
@@ -56,9 +55,7 @@ def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "webp", "ppm", "tif", "avif"])
-def test_a_truncated_image_is_named(
-    tmp_path: Path, photograph: Callable[..., Image.Image], suffix: str
-) -> None:
+def test_a_truncated_image_is_named(tmp_path, photograph, suffix):
     path = tmp_path / f"cat.{suffix}"
     photograph(61, 45).save(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -69,12 +66,7 @@ def test_a_truncated_image_is_named(
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "webp", "ppm", "avif"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::PIL.Image.DecompressionBombWarning")
-def test_damaged_images_never_end_in_a_traceback(
-    tmp_path: Path,
-    photograph: Callable[..., Image.Image],
-    suffix: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_damaged_images_never_end_in_a_traceback(tmp_path, photograph, suffix, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)  # keeps the test small
     random = np.random.default_rng(len(suffix))
     path = tmp_path / f"cat.{suffix}"
@@ -94,7 +86,7 @@ def test_damaged_images_never_end_in_a_traceback(
     assert refused > 10
 
 
-def test_a_png_with_a_wrong_chunk_length_is_named(tmp_path: Path) -> None:
+def test_a_png_with_a_wrong_chunk_length_is_named(tmp_path):
     path = tmp_path / "cat.png"
     Image.new("RGB", (61, 45)).save(path)
     damaged = bytearray(path.read_bytes())
@@ -105,7 +97,7 @@ def test_a_png_with_a_wrong_chunk_length_is_named(tmp_path: Path) -> None:
     assert caught.value.evidence["Pillow"].startswith("broken PNG file")
 
 
-def test_an_image_that_declares_too_many_pixels_is_unsafe(tmp_path: Path) -> None:
+def test_an_image_that_declares_too_many_pixels_is_unsafe(tmp_path):
     path = tmp_path / "bomb.bmp"
     Image.new("1", (8, 8)).save(path)
     header = bytearray(path.read_bytes())
@@ -116,9 +108,7 @@ def test_an_image_that_declares_too_many_pixels_is_unsafe(tmp_path: Path) -> Non
     assert caught.value.fact == "The image declares more pixels than can be decoded safely."
 
 
-def test_a_thin_image_that_would_become_a_giant_is_unsafe(
-    photograph: Callable[..., Image.Image],
-) -> None:
+def test_a_thin_image_that_would_become_a_giant_is_unsafe(photograph):
     with pytest.raises(UnsafeFile) as caught:
         Preprocessing.from_timm({"input_size": (3, 224, 224)})(photograph(9000, 2))
     assert str(caught.value) == (
@@ -129,9 +119,7 @@ def test_a_thin_image_that_would_become_a_giant_is_unsafe(
     )
 
 
-def test_an_image_opened_but_not_read_is_reported_too(
-    tmp_path: Path, photograph: Callable[..., Image.Image]
-) -> None:
+def test_an_image_opened_but_not_read_is_reported_too(tmp_path, photograph):
     path = tmp_path / "cat.png"
     photograph(61, 45).save(path)
     path.write_bytes(path.read_bytes()[:2000])
@@ -140,7 +128,7 @@ def test_an_image_opened_but_not_read_is_reported_too(
     assert caught.value.evidence["image"] == str(path)
 
 
-def test_colours_that_pillow_cannot_convert_are_reported() -> None:
+def test_colours_that_pillow_cannot_convert_are_reported():
     with pytest.raises(CorruptFile) as caught:
         Preprocessing.from_timm({})(Image.new("La", (9, 9)))
     assert caught.value.evidence == {
@@ -162,16 +150,14 @@ def bilinear(image: np.ndarray[Any, Any], height: int, width: int) -> np.ndarray
     )
 
 
-def test_tensorflow_samples_half_pixel_centres_without_antialias(
-    photographs: list[Image.Image],
-) -> None:
+def test_tensorflow_samples_half_pixel_centres_without_antialias(photographs):
     ours = Preprocessing.from_dialect(TENSORFLOW, image_size=(48, 33))
     for image in photographs:
         expected = (bilinear(np.asarray(image), 48, 33) - 127.5) / 127.5
         np.testing.assert_allclose(ours.array(image), expected, atol=2e-5)
 
 
-def test_big_vision_truncates_to_whole_numbers(photographs: list[Image.Image]) -> None:
+def test_big_vision_truncates_to_whole_numbers(photographs):
     ours = Preprocessing.from_dialect({**TENSORFLOW, "backend": "big_vision"}, image_size=(48, 33))
     for image in photographs:
         values = (ours.array(image) * 0.5 + 0.5) * 255
@@ -181,7 +167,7 @@ def test_big_vision_truncates_to_whole_numbers(photographs: list[Image.Image]) -
         assert (values.round() > exact - 1 - 1e-3).all()
 
 
-def test_neither_tensorflow_backend_reads_exif(photograph: Callable[..., Image.Image]) -> None:
+def test_neither_tensorflow_backend_reads_exif(photograph):
     image = photograph(61, 45)
     ours = Preprocessing.from_dialect(TENSORFLOW, image_size=(48, 33))
     expected = ours.array(image)
@@ -189,7 +175,7 @@ def test_neither_tensorflow_backend_reads_exif(photograph: Callable[..., Image.I
     assert np.array_equal(ours.array(image), expected)
 
 
-def test_the_result_owns_its_memory(photographs: list[Image.Image]) -> None:
+def test_the_result_owns_its_memory(photographs):
     for cfg in ({"crop_pct": 1.0}, {"crop_mode": "squash"}):
         tensor = Preprocessing.from_timm(cfg)(photographs[0])
         assert tensor.is_contiguous()
@@ -197,7 +183,7 @@ def test_the_result_owns_its_memory(photographs: list[Image.Image]) -> None:
         tensor.zero_()  # torch warns if it may not
 
 
-def test_importing_and_resizing_on_pillow_needs_no_torch() -> None:
+def test_importing_and_resizing_on_pillow_needs_no_torch():
     program = (
         "import sys\n"
         "from PIL import Image\n"

@@ -13,7 +13,6 @@ from vitconvert.errors import (
     MissingFact,
     NotRepresentable,
     TableError,
-    VitConvertError,
 )
 from vitconvert.preprocessing import Preprocessing
 
@@ -46,7 +45,7 @@ def fields(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_json_gives_back_every_field() -> None:
+def test_json_gives_back_every_field():
     p = Preprocessing.from_dict(json.loads(json.dumps(fields())))
     assert p.to_dict() == fields()
     assert Preprocessing.from_dict(json.loads(json.dumps(p.to_dict()))) == p
@@ -54,7 +53,7 @@ def test_json_gives_back_every_field() -> None:
     assert hash(p) == hash(Preprocessing.from_dict(fields()))
 
 
-def test_defaults_may_be_left_out() -> None:
+def test_defaults_may_be_left_out():
     short = fields()
     for name in ("transparency", "rescale_factor", "normalize"):
         del short[name]
@@ -65,7 +64,7 @@ def test_defaults_may_be_left_out() -> None:
         Preprocessing.from_dict(short)
 
 
-def test_all_contradictions_are_told_at_once() -> None:
+def test_all_contradictions_are_told_at_once():
     with pytest.raises(ConflictingFact) as caught:
         Preprocessing.from_dict(
             fields(
@@ -118,13 +117,13 @@ def test_all_contradictions_are_told_at_once() -> None:
         ({"crop_pct": 1.0}, "Preprocessing has no crop_pct."),
     ],
 )
-def test_a_contradiction_is_told(changes: dict[str, Any], problem: str) -> None:
+def test_a_contradiction_is_told(changes, problem):
     with pytest.raises(ConflictingFact) as caught:
         Preprocessing.from_dict(fields(**changes))
     assert [problem] == (list(caught.value.details) or [caught.value.fact])
 
 
-def test_a_dialect_states_a_crop_fraction_or_a_size() -> None:
+def test_a_dialect_states_a_crop_fraction_or_a_size():
     fraction = Preprocessing.from_dialect({**TORCHVISION, "crop_pct": 0.875}, image_size=(224, 224))
     size = Preprocessing.from_dialect({**TORCHVISION, "resize_size": 242}, image_size=(224, 224))
     neither = Preprocessing.from_dialect(TORCHVISION, image_size=(384, 384))
@@ -135,13 +134,13 @@ def test_a_dialect_states_a_crop_fraction_or_a_size() -> None:
     assert fraction.origin == "dialect default"
 
 
-def test_a_dialect_that_squashes_crops_nothing() -> None:
+def test_a_dialect_that_squashes_crops_nothing():
     squash = {**TORCHVISION, "resize": "squash"}
     p = Preprocessing.from_dialect(squash, image_size=(32, 48), origin="weights_map/x.toml")
     assert (p.resize_size, p.crop, p.origin) == ((32, 48), False, "weights_map/x.toml")
 
 
-def test_a_dialect_with_a_shortest_side_covers_what_is_not_square() -> None:
+def test_a_dialect_with_a_shortest_side_covers_what_is_not_square():
     from open_clip.transform import image_transform
 
     random = np.random.default_rng(3)
@@ -153,7 +152,7 @@ def test_a_dialect_with_a_shortest_side_covers_what_is_not_square() -> None:
     assert (ours(image) == theirs(image)).all()
 
 
-def test_jeonsworld_squashes_on_pillow() -> None:
+def test_jeonsworld_squashes_on_pillow():
     """torchvision's Resize((size, size)), ToTensor and Normalize, spelled by its table."""
     from torchvision import transforms
 
@@ -171,7 +170,7 @@ def test_jeonsworld_squashes_on_pillow() -> None:
     assert (ours(image) == theirs(image)).all()
 
 
-def test_a_dialect_of_grey_images_repeats_one_mean() -> None:
+def test_a_dialect_of_grey_images_repeats_one_mean():
     section = {**TORCHVISION, "resize": "squash", "mean": [0.5, 0.5, 0.5], "std": 0.25}
     p = Preprocessing.from_dialect(section, image_size=(28, 28), channels=1)
     assert (p.mean, p.std) == ((0.5,), (0.25,))
@@ -215,9 +214,7 @@ def test_a_dialect_of_grey_images_repeats_one_mean() -> None:
         ),
     ],
 )
-def test_a_dialects_mistake_is_told(
-    section: dict[str, Any], error: type[VitConvertError], message: str
-) -> None:
+def test_a_dialects_mistake_is_told(section, error, message):
     with pytest.raises(error) as caught:
         Preprocessing.from_dialect(section, image_size=(224, 224))
     assert str(caught.value) == message

@@ -31,13 +31,7 @@ PIPELINES = list(itertools.product(INTERPOLATIONS, MODES, (0.875, 0.9, 0.95, 1.0
 
 
 @pytest.mark.parametrize(("interpolation", "mode", "crop_pct", "size"), sample(PIPELINES, 5))
-def test_every_timm_pipeline_is_pixel_equal(
-    photographs: list[Image.Image],
-    size: tuple[int, int, int],
-    crop_pct: float,
-    mode: str,
-    interpolation: str,
-) -> None:
+def test_every_timm_pipeline_is_pixel_equal(photographs, size, crop_pct, mode, interpolation):
     cfg = {
         "input_size": size,
         "crop_pct": crop_pct,
@@ -52,20 +46,20 @@ def test_every_timm_pipeline_is_pixel_equal(
 
 
 @pytest.mark.parametrize("name", ["china.jpg", "flower.jpg"])
-def test_a_real_photograph_at_224_is_pixel_equal(name: str) -> None:
+def test_a_real_photograph_at_224_is_pixel_equal(name):
     image = Image.fromarray(sklearn.datasets.load_sample_image(name))
     for crop_pct in (0.875, 0.9, 0.95, 1.0):
         cfg = {"input_size": (3, 224, 224), "crop_pct": crop_pct, "interpolation": "bicubic"}
         assert torch.equal(Preprocessing.from_timm(cfg)(image), timm_transform(cfg)(image))
 
 
-def test_a_silent_cfg_means_timms_defaults(photographs: list[Image.Image]) -> None:
+def test_a_silent_cfg_means_timms_defaults(photographs):
     ours, theirs = Preprocessing.from_timm({}), timm_transform({"unrelated": 1})
     assert all(torch.equal(ours(image), theirs(image)) for image in photographs)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_grey_model_is_pixel_equal(photograph: Callable[..., Image.Image], mode: str) -> None:
+def test_a_grey_model_is_pixel_equal(photograph, mode):
     cfg = {"input_size": (1, 28, 28), "crop_mode": mode, "mean": (0.13,), "std": (0.31,)}
     image = photograph(61, 45, 1)
     assert image.mode == "L"
@@ -103,9 +97,7 @@ def awkward_files(folder: Path, photograph: Callable[..., Image.Image]) -> list[
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # timm leaves them open
 @pytest.mark.parametrize("channels", [3, 1])
-def test_files_of_every_kind_are_opened_as_timm_opens_them(
-    tmp_path: Path, photograph: Callable[..., Image.Image], channels: int
-) -> None:
+def test_files_of_every_kind_are_opened_as_timm_opens_them(tmp_path, photograph, channels):
     """timm converts to RGB (L for one channel): alpha and the EXIF orientation are forgotten."""
     (tmp_path / "class").mkdir()
     paths = awkward_files(tmp_path / "class", photograph)
@@ -129,25 +121,21 @@ def test_files_of_every_kind_are_opened_as_timm_opens_them(
         assert torch.equal(ours(open_image(path)), expected), path.name
 
 
-def test_alpha_in_a_palette_is_forgotten_without_a_warning(
-    photograph: Callable[..., Image.Image],
-) -> None:
+def test_alpha_in_a_palette_is_forgotten_without_a_warning(photograph):
     palette = photograph(61, 45).quantize(17)
     expected = Preprocessing.from_timm({})(palette)
     palette.info["transparency"] = bytes(range(0, 255, 15))
     assert torch.equal(Preprocessing.from_timm({})(palette), expected)
 
 
-def test_sixteen_bits_saturate_instead_of_being_scaled(
-    tmp_path: Path, photograph: Callable[..., Image.Image]
-) -> None:
+def test_sixteen_bits_saturate_instead_of_being_scaled(tmp_path, photograph):
     # What Pillow's convert does, and so every project here: anything above 255 is white.
     deep = Image.frombytes("I;16", (8, 8), bytes([0, 4]) * 64)
     squash = {"input_size": (3, 8, 8), "crop_pct": 1.0, "mean": (0, 0, 0), "std": (1, 1, 1)}
     assert Preprocessing.from_timm(squash)(deep).min() == 1
 
 
-def test_a_line_too_thin_for_a_border_is_refused(photograph: Callable[..., Image.Image]) -> None:
+def test_a_line_too_thin_for_a_border_is_refused(photograph):
     border = Preprocessing.from_timm(
         {"input_size": (3, 28, 28), "crop_mode": "border", "crop_pct": 1.0}
     )
@@ -189,7 +177,7 @@ def test_a_line_too_thin_for_a_border_is_refused(photograph: Callable[..., Image
         ),
     ],
 )
-def test_a_malformed_cfg_is_refused(cfg: dict[str, Any], fact: str) -> None:
+def test_a_malformed_cfg_is_refused(cfg, fact):
     with pytest.raises(ConflictingFact) as caught:
         Preprocessing.from_timm(cfg)
     assert [fact] == (list(caught.value.details) or [caught.value.fact])
@@ -199,9 +187,7 @@ def test_a_malformed_cfg_is_refused(cfg: dict[str, Any], fact: str) -> None:
     ("image", "resize", "crop_pct"),
     [(224, 248, 0.9), (224, 256, 0.875), (224, 235, 0.95), (384, 384, 1.0), (224, 242, 0.925)],
 )
-def test_crop_pct_is_the_roundest_that_gives_the_size(
-    image: int, resize: int, crop_pct: float
-) -> None:
+def test_crop_pct_is_the_roundest_that_gives_the_size(image, resize, crop_pct):
     bit = Preprocessing.from_huggingface(
         {
             "image_processor_type": "BitImageProcessor",
@@ -217,9 +203,7 @@ OTHER_SIZES = itertools.product((0.875, 0.9, 0.965, 1.0), MODES, ((384, 384), (9
 
 
 @pytest.mark.parametrize(("crop_pct", "mode", "size"), sample(OTHER_SIZES, 5))
-def test_another_image_size_is_prepared_as_timm_prepares_it(
-    crop_pct: float, mode: str, size: tuple[int, int], photographs: list[Image.Image]
-) -> None:
+def test_another_image_size_is_prepared_as_timm_prepares_it(crop_pct, mode, size, photographs):
     cfg = {"crop_pct": crop_pct, "crop_mode": mode, "interpolation": "bilinear", **IMAGENET}
     resized = Preprocessing.from_timm(cfg | {"input_size": (3, 224, 224)}).at_size(size)
     theirs = timm_transform(cfg | {"input_size": (3, *size)})
@@ -227,7 +211,7 @@ def test_another_image_size_is_prepared_as_timm_prepares_it(
     assert Preprocessing.from_timm(resized.to_timm()).differences(resized) == ()
 
 
-def test_an_oblong_model_made_square_and_back_is_prepared_as_before() -> None:
+def test_an_oblong_model_made_square_and_back_is_prepared_as_before():
     cfg = {"input_size": (3, 48, 32), "crop_pct": 0.9, "crop_mode": "center"}
     oblong = Preprocessing.from_timm(cfg)
     square = oblong.at_size((96, 96))
@@ -235,7 +219,7 @@ def test_an_oblong_model_made_square_and_back_is_prepared_as_before() -> None:
     assert square.at_size((48, 32)).differences(oblong) == ()
 
 
-def test_what_timm_cannot_state_is_refused() -> None:
+def test_what_timm_cannot_state_is_refused():
     uneven = Preprocessing.from_huggingface(
         {"image_processor_type": "DeiTImageProcessor", "size": [60, 40], "crop_size": 32}
     )
@@ -248,7 +232,7 @@ def test_what_timm_cannot_state_is_refused() -> None:
     )
 
 
-def test_other_scales_of_numbers_are_folded_for_timm(photographs: list[Image.Image]) -> None:
+def test_other_scales_of_numbers_are_folded_for_timm(photographs):
     """timm always divides by 255, so mean and std must take up another factor, or none."""
     for stated in ({"rescale_factor": 1 / 127.5}, {"do_rescale": False}, {"do_normalize": False}):
         config = {"image_processor_type": "ViTImageProcessor", "size": 32, **stated}

@@ -1,7 +1,6 @@
 """Pixels against AutoImageProcessor, with both of its backends."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +102,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_processor_is_pixel_equal(
-    tmp_path: Path, photographs: list[Image.Image], name: str, backend: str
-) -> None:
+def test_every_processor_is_pixel_equal(tmp_path, photographs, name, backend):
     processor = auto(tmp_path, CONFIGS[name], backend=backend)
     ours = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
     for image in photographs:
@@ -113,9 +110,7 @@ def test_every_processor_is_pixel_equal(
 
 
 @pytest.mark.parametrize("code", [4, 5])  # box, hamming
-def test_filters_that_only_pillow_has(
-    tmp_path: Path, photographs: list[Image.Image], code: int
-) -> None:
+def test_filters_that_only_pillow_has(tmp_path, photographs, code):
     processor = auto(tmp_path, vit(resample=code), backend="pil")
     ours = Preprocessing.from_huggingface(vit(resample=code), backend="pil")
     assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
@@ -134,9 +129,7 @@ def test_filters_that_only_pillow_has(
         ours.to_huggingface()
 
 
-def test_the_default_backend_is_torchvision(
-    tmp_path: Path, photograph: Callable[..., Image.Image]
-) -> None:
+def test_the_default_backend_is_torchvision(tmp_path, photograph):
     processor = auto(tmp_path, CONFIGS["bit"])
     image = photograph(331, 250)
     default = Preprocessing.from_huggingface(CONFIGS["bit"])(image)
@@ -147,9 +140,7 @@ def test_the_default_backend_is_torchvision(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_grey_processor_is_pixel_equal(
-    tmp_path: Path, photograph: Callable[..., Image.Image], backend: str
-) -> None:
+def test_a_grey_processor_is_pixel_equal(tmp_path, photograph, backend):
     config = vit(image_mean=[0.13], image_std=[0.31])
     image = photograph(61, 45, 1)
     ours = Preprocessing.from_huggingface(config, backend=backend)
@@ -158,9 +149,7 @@ def test_a_grey_processor_is_pixel_equal(
 
 
 @pytest.mark.parametrize("stated", [{"image_mean": [0.3]}, {"image_std": [0.3]}])
-def test_one_mean_or_deviation_serves_as_many_channels_as_the_other_has(
-    tmp_path: Path, photographs: list[Image.Image], stated: dict[str, Any]
-) -> None:
+def test_one_mean_serves_as_many_channels_as_the_deviation_has(tmp_path, photographs, stated):
     """Three, where the other is the class's own; the Pillow backend of transformers refuses."""
     ours = Preprocessing.from_huggingface(vit(**stated))
     processor = auto(tmp_path, vit(**stated))
@@ -168,9 +157,7 @@ def test_one_mean_or_deviation_serves_as_many_channels_as_the_other_has(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_do_convert_rgb_composes_over_white(
-    tmp_path: Path, photograph: Callable[..., Image.Image], backend: str
-) -> None:
+def test_do_convert_rgb_composes_over_white(tmp_path, photograph, backend):
     processor = auto(tmp_path, CONFIGS["bit"], backend=backend)
     ours = Preprocessing.from_huggingface(CONFIGS["bit"], backend=backend)
     rgb, grey = photograph(61, 45), photograph(61, 45, 1)
@@ -184,9 +171,7 @@ def test_do_convert_rgb_composes_over_white(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_without_do_convert_rgb_images_come_from_load_image(
-    tmp_path: Path, photograph: Callable[..., Image.Image], backend: str
-) -> None:
+def test_without_do_convert_rgb_images_come_from_load_image(tmp_path, photograph, backend):
     """A ViTImageProcessor left alone refuses what is not RGB; its loader forgets alpha."""
     processor = auto(tmp_path, vit(), backend=backend)
     ours = Preprocessing.from_huggingface(vit(), backend=backend)
@@ -201,9 +186,7 @@ def test_without_do_convert_rgb_images_come_from_load_image(
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_photographs_are_turned_upright_as_load_image_does(
-    tmp_path: Path, photograph: Callable[..., Image.Image], orientation: int
-) -> None:
+def test_photographs_are_turned_upright_as_load_image_does(tmp_path, photograph, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = tmp_path / "turned.jpg"
@@ -213,18 +196,14 @@ def test_photographs_are_turned_upright_as_load_image_does(
     assert torch.equal(ours, expected)
 
 
-def test_the_model_type_names_the_processor_when_the_file_does_not(
-    tmp_path: Path, photographs: list[Image.Image]
-) -> None:
+def test_the_model_type_names_the_processor_when_the_file_does_not(tmp_path, photographs):
     transformers.ViTConfig().save_pretrained(tmp_path)
     processor = auto(tmp_path, {"size": 48})
     ours = Preprocessing.from_huggingface({"size": 48}, model_type="vit")
     assert all(torch.equal(ours(image), theirs(processor, image)) for image in photographs)
 
 
-def test_without_resizing_only_images_of_the_size_fit(
-    tmp_path: Path, photograph: Callable[..., Image.Image]
-) -> None:
+def test_without_resizing_only_images_of_the_size_fit(tmp_path, photograph):
     processor = auto(tmp_path, vit(do_resize=False))
     ours = Preprocessing.from_huggingface(vit(do_resize=False), image_size=(45, 61))
     assert torch.equal(ours(photograph(61, 45)), theirs(processor, photograph(61, 45)))
@@ -310,9 +289,7 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
 
 
 @pytest.mark.parametrize(("config", "error", "lines"), REFUSED)
-def test_what_cannot_be_done_is_refused(
-    config: dict[str, Any], error: type[VitConvertError], lines: list[str]
-) -> None:
+def test_what_cannot_be_done_is_refused(config, error, lines):
     with pytest.raises(error) as caught:
         Preprocessing.from_huggingface(config)
     assert str(caught.value) == "\n  ".join([f"error: {error.code}", *lines])
@@ -320,7 +297,7 @@ def test_what_cannot_be_done_is_refused(
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_written_means_the_same(name: str, backend: str) -> None:
+def test_what_is_written_means_the_same(name, backend):
     read = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
     again = Preprocessing.from_huggingface(read.to_huggingface(), backend=backend)
     assert again.differences(read) == ()
@@ -340,7 +317,7 @@ def timm_bit(resize: int, crop: int) -> tuple[Preprocessing, dict[str, Any]]:
     return Preprocessing.from_timm(cfg), cfg
 
 
-def test_a_timm_crop_becomes_bit_image_processor() -> None:
+def test_a_timm_crop_becomes_bit_image_processor():
     written = Preprocessing.from_timm(
         {"input_size": (3, 224, 224), "crop_pct": 0.9, "mean": [0.5] * 3, "std": [0.5] * 3}
     ).to_huggingface()
@@ -360,9 +337,7 @@ def test_a_timm_crop_becomes_bit_image_processor() -> None:
     }
 
 
-def test_timms_pixels_come_out_of_transformers_but_for_odd_crops(
-    tmp_path: Path, photograph: Callable[..., Image.Image]
-) -> None:
+def test_timms_pixels_come_out_of_transformers_but_for_odd_crops(tmp_path, photograph):
     """Half a pixel is rounded to even by timm, down by transformers."""
     ours, cfg = timm_bit(resize=56, crop=48)
     transform = timm.data.create_transform(
@@ -377,7 +352,7 @@ def test_timms_pixels_come_out_of_transformers_but_for_odd_crops(
         assert torch.equal(ours(image), transform(image))
 
 
-def test_a_squash_stays_one(tmp_path: Path, photographs: list[Image.Image]) -> None:
+def test_a_squash_stays_one(tmp_path, photographs):
     cfg = {"input_size": (3, 40, 48), "crop_mode": "squash", "crop_pct": 1.0}
     ours = Preprocessing.from_timm(cfg)
     written = ours.to_huggingface()
@@ -387,7 +362,7 @@ def test_a_squash_stays_one(tmp_path: Path, photographs: list[Image.Image]) -> N
         assert torch.equal(theirs(processor, image), ours(image))
 
 
-def test_differences_are_told() -> None:
+def test_differences_are_told():
     timm, _ = timm_bit(resize=56, crop=48)
     huggingface = Preprocessing.from_huggingface(timm.to_huggingface())
     assert timm.differences(huggingface) == (
@@ -397,7 +372,7 @@ def test_differences_are_told() -> None:
 
 
 @pytest.mark.parametrize("mode", ["border", "center"])
-def test_timms_other_ways_are_refused(mode: str) -> None:
+def test_timms_other_ways_are_refused(mode):
     cfg = {"input_size": (3, 40, 48), "crop_mode": mode, "crop_pct": 1.0}
     with pytest.raises(NotRepresentable) as caught:
         Preprocessing.from_timm(cfg).to_huggingface()
@@ -413,9 +388,7 @@ def test_timms_other_ways_are_refused(mode: str) -> None:
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-def test_without_vectorised_kernels_bilinear_detours_through_floats(
-    monkeypatch: pytest.MonkeyPatch, photograph: Callable[..., Image.Image], interpolation: str
-) -> None:
+def test_without_vectorised_kernels_bilinear_goes_by_floats(monkeypatch, photograph, interpolation):
     from torchvision.transforms.v2 import functional
 
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
@@ -428,9 +401,7 @@ def test_without_vectorised_kernels_bilinear_detours_through_floats(
     assert np.array_equal(ours, expected.numpy())
 
 
-def test_a_torch_without_lanczos_is_named(
-    monkeypatch: pytest.MonkeyPatch, photograph: Callable[..., Image.Image]
-) -> None:
+def test_a_torch_without_lanczos_is_named(monkeypatch, photograph):
     def interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
         raise NotImplementedError
 

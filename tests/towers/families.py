@@ -48,11 +48,17 @@ class Family:
     make: Callable[[], nn.Module]
     tower: str
     dialect: str
-    prefix: str  # in the names on disk
+    start: str | None = None  # what stands before its names on disk, if another
     pooled: bool = False  # whether the class's pooled output is vitconvert's output
     renamed: Mapping[str, str] = field(default_factory=dict)  # names of 5.x -> of 4.x, beginnings
     only_in_5: str = "-"  # what names begin with that 4.x does not write
     dialect_in_4: str = ""  # where it is another
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the tower's names on disk."""
+        own = f"{self.tower}." if self.tower else ""
+        return own if self.start is None else self.start
 
     @property
     def start_in_4(self) -> str:
@@ -220,14 +226,24 @@ def _gemma(name: str = "Gemma") -> Any:
 _VISION_MODEL_4 = {"vision_tower.": "vision_tower.vision_model."}
 _IN_VLM: dict[str, Any] = {
     "tower": "model.vision_tower",
-    "prefix": "vision_tower.",
+    "start": "vision_tower.",
     "renamed": _VISION_MODEL_4,
 }
 _LLAVA: dict[str, Any] = _IN_VLM | {"dialect": "hf_clip", "pooled": True}
 _PALI: dict[str, Any] = _IN_VLM | {"dialect": "hf_siglip"}
-_CLIP_LIKE: dict[str, Any] = {"tower": "", "prefix": "", "dialect": "hf_clip", "pooled": True}
-_BLIP: dict[str, Any] = {"tower": "vision_model", "prefix": "vision_model.", "dialect": "hf_blip"}
+_CLIP_LIKE: dict[str, Any] = {"tower": "", "dialect": "hf_clip", "pooled": True}
+_BLIP: dict[str, Any] = {"tower": "vision_model", "dialect": "hf_blip"}
 
+_INTERN: dict[str, Any] = {
+    "tower": "model.vision_tower",
+    "start": "vision_tower.",
+    "dialect": "hf_internvl",
+}
+_DEPTH: dict[str, Any] = {"tower": "backbone", "dialect": "hf_dinov2"}
+_SMALL = {"reassemble_hidden_size": 36, "head_hidden_size": 4}
+_ENCODER: dict[str, Any] = {"tower": "encoder", "pooled": True}
+_PAIR: dict[str, Any] = {"tower": "vision_model"}
+_TWICE = {"vision_model.": "vision_model.vision_model."}
 FAMILIES: Mapping[str, Family] = {
     "llava": Family(make=_vlm("Llava", _clip, _llama), **_LLAVA),
     "llava with siglip": Family(make=_vlm("Llava", _siglip, _llama), **_PALI),
@@ -244,46 +260,25 @@ FAMILIES: Mapping[str, Family] = {
     "colpali": Family(
         make=_colpali,
         tower="vlm.vision_tower",
-        prefix="vlm.vision_tower.",
         dialect="hf_siglip",
         renamed={"vlm.vision_tower.": "vlm.vision_tower.vision_model."},
     ),
     "idefics3": Family(
         make=_vlm("Idefics3", lambda: dict(VISION), _llama),
         tower="model.vision_model",
-        prefix="model.vision_model.",
         dialect="hf_siglip",
     ),
     "smolvlm": Family(
         make=_vlm("SmolVLM", lambda: dict(VISION), _llama),
         tower="model.vision_model",
-        prefix="model.vision_model.",
         dialect="hf_siglip",
     ),
-    "internvl": Family(
-        make=lambda: internvl(attention_bias=True),
-        tower="model.vision_tower",
-        prefix="vision_tower.",
-        dialect="hf_internvl",
-    ),
-    "internvl with rms norms": Family(
-        make=lambda: internvl(norm_type="rms_norm"),
-        tower="model.vision_tower",
-        prefix="vision_tower.",
-        dialect="hf_internvl",
-    ),
-    "internvl with norms of whole queries": Family(  # as the 6B tower
-        make=lambda: internvl(norm_type="rms_norm", use_qk_norm=True),
-        tower="model.vision_tower",
-        prefix="vision_tower.",
-        dialect="hf_internvl",
-    ),
-    "internvl with a last norm": Family(
-        make=lambda: internvl(use_mean_pooling=False),
-        tower="model.vision_tower",
-        prefix="vision_tower.",
-        dialect="hf_internvl",
-    ),
+    "internvl": Family(make=lambda: internvl(attention_bias=True), **_INTERN),
+    "internvl with rms norms": Family(make=lambda: internvl(norm_type="rms_norm"), **_INTERN),
+    "internvl with norms of whole queries": Family(
+        make=lambda: internvl(norm_type="rms_norm", use_qk_norm=True), **_INTERN
+    ),  # as the 6B tower
+    "internvl with a last norm": Family(make=lambda: internvl(use_mean_pooling=False), **_INTERN),
     "chinese_clip": Family(make=_two_towers("ChineseCLIP", "ChineseCLIPModel"), **_CLIP_LIKE),
     "metaclip_2": Family(make=_two_towers("MetaClip2", "MetaClip2Model"), **_CLIP_LIKE),
     "altclip": Family(
@@ -293,80 +288,46 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "owlvit": Family(
         make=_two_towers("OwlViT", "OwlViTForObjectDetection"),
-        **_CLIP_LIKE | {"tower": "owlvit", "prefix": "owlvit."},
+        **_CLIP_LIKE | {"tower": "owlvit"},
     ),
     "owlv2": Family(
         make=_two_towers("Owlv2", "Owlv2ForObjectDetection"),
-        **_CLIP_LIKE | {"tower": "owlv2", "prefix": "owlv2."},
+        **_CLIP_LIKE | {"tower": "owlv2"},
     ),
     "blip": Family(make=_two_towers("Blip", "BlipModel", encoder_hidden_size=36), **_BLIP),
     "blip-2": Family(make=_q_former("Blip2"), **_BLIP),
     "instructblip": Family(make=_q_former("InstructBlip", vocab_size=70), **_BLIP),
-    "depth_anything": Family(
-        make=_depth("DepthAnything", _dinov2, reassemble_hidden_size=36, head_hidden_size=4),
-        tower="backbone",
-        prefix="backbone.",
-        dialect="hf_dinov2",
-    ),
+    "depth_anything": Family(make=_depth("DepthAnything", _dinov2, **_SMALL), **_DEPTH),
     "prompt_depth_anything": Family(
-        make=_depth("PromptDepthAnything", _dinov2, reassemble_hidden_size=36, head_hidden_size=4),
-        tower="backbone",
-        prefix="backbone.",
-        dialect="hf_dinov2",
+        make=_depth("PromptDepthAnything", _dinov2, **_SMALL), **_DEPTH
     ),
     "zoedepth": Family(
         make=_depth("ZoeDepth", _beit, bottleneck_features=8, num_relative_features=8),
         tower="backbone",
-        prefix="backbone.",
         dialect="hf_beit",
         only_in_5="backbone.beit.layernorm.",
         dialect_in_4="hf_beit_bare",
     ),
-    "dpt": Family(make=_dpt, tower="dpt", prefix="dpt.", dialect="hf_vit"),
-    "trocr": Family(
-        make=_trocr, tower="encoder", prefix="encoder.", dialect="hf_vit_pooler", pooled=True
-    ),
+    "dpt": Family(make=_dpt, tower="dpt", dialect="hf_vit"),
+    "trocr": Family(make=_trocr, dialect="hf_vit_pooler", **_ENCODER),
     "encoder and decoder with deit": Family(
-        make=_encoder_decoder(lambda: t.DeiTConfig(**VISION)),
-        tower="encoder",
-        prefix="encoder.",
-        dialect="hf_vit_pooler",
-        pooled=True,
+        make=_encoder_decoder(lambda: t.DeiTConfig(**VISION)), dialect="hf_vit_pooler", **_ENCODER
     ),
     "encoder and decoder with beit": Family(
         make=_encoder_decoder(lambda: t.BeitConfig(**VISION, use_relative_position_bias=True)),
-        tower="encoder",
-        prefix="encoder.",
         dialect="hf_beit",
-        pooled=True,
+        **_ENCODER,
     ),
     "encoder and decoder with dinov2": Family(
-        make=_encoder_decoder(lambda: t.Dinov2Config(**DINOV2)),
-        tower="encoder",
-        prefix="encoder.",
-        dialect="hf_dinov2",
-        pooled=True,
-    ),
-    "vision-text dual encoder with siglip": Family(
-        make=_dual(_siglip),
-        tower="vision_model",
-        prefix="vision_model.",
-        dialect="hf_siglip",
-        renamed={"vision_model.": "vision_model.vision_model."},
+        make=_encoder_decoder(lambda: t.Dinov2Config(**DINOV2)), dialect="hf_dinov2", **_ENCODER
     ),
     "vision-text dual encoder": Family(
-        make=_dual(lambda: t.ViTConfig(**VISION)),
-        tower="vision_model",
-        prefix="vision_model.",
-        dialect="hf_vit_pooler",
-        pooled=True,
+        make=_dual(lambda: t.ViTConfig(**VISION)), dialect="hf_vit_pooler", pooled=True, **_PAIR
     ),
     "vision-text dual encoder with clip": Family(
-        make=_dual(_clip),
-        tower="vision_model",
-        prefix="vision_model.",
-        dialect="hf_clip",
-        pooled=True,
-        renamed={"vision_model.": "vision_model.vision_model."},
+        make=_dual(_clip), dialect="hf_clip", pooled=True, renamed=_TWICE, **_PAIR
+    ),
+    "vision-text dual encoder with siglip": Family(
+        make=_dual(_siglip), dialect="hf_siglip", renamed=_TWICE, **_PAIR
     ),
 }

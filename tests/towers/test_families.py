@@ -13,7 +13,7 @@ NAMES = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in F
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def made(request) -> tuple[str, Family, nn.Module]:
+def made(request):
     family = FAMILIES[request.param]
     return request.param, family, family.model()
 
