@@ -4,7 +4,6 @@ Those of projects that can be installed are the projects' own classes; the other
 hand from their sources.
 """
 
-import json
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from tests.originals import spelling_of_others as others
@@ -35,7 +33,7 @@ from tests.originals.spelling import (
     prefixed,
 )
 from tests.packages import keras_hub, open_clip, timm, torchvision, transformers, vit_pytorch
-from tests.small_models import randomise
+from tests.small_models import randomise, save_openclip, with_numbers
 from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
@@ -195,21 +193,12 @@ def clip(**options: Any) -> nn.Module:
 
 
 def openai_clip() -> dict[str, torch.Tensor]:
-    """Three numbers lie beside the weights."""
-    numbers = {"input_resolution": 24, "context_length": 7, "vocab_size": 40}
-    return randomised(clip(quick_gelu=True)).state_dict() | {
-        name: torch.tensor(number) for name, number in numbers.items()
-    }
+    return with_numbers(randomised(clip(quick_gelu=True)))
 
 
 def write_openclip(folder: Path) -> Path:
-    """As `open_clip.push_to_hf_hub.save_for_hf` writes a directory."""
-    folder.mkdir()
-    save_file(randomised(clip()).state_dict(), folder / "open_clip_model.safetensors")
     config = {"embed_dim": 20, "vision_cfg": VISION, "text_cfg": TEXT}
-    text = json.dumps({"model_cfg": config, "preprocess_cfg": {}})
-    (folder / "open_clip_config.json").write_text(text)
-    return folder
+    return save_openclip(randomised(clip()), config, folder)
 
 
 def dino() -> dict[str, torch.Tensor]:

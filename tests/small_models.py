@@ -1,8 +1,12 @@
 """Small models of odd sizes that hide nothing: every number is random."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
@@ -82,4 +86,26 @@ def _randomise_statistics(model: nn.Module) -> None:
 def relative(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference over the largest output."""
     assert ours.shape == theirs.shape
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
+
+
+def assert_same_tensors(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """The same names, types, shapes and bytes."""
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+
+
+def save_openclip(model: nn.Module, config: Mapping[str, Any], folder: Path) -> Path:
+    """As `open_clip.push_to_hf_hub.save_for_hf` writes a directory."""
+    folder.mkdir(exist_ok=True)
+    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
+    text = json.dumps({"model_cfg": config, "preprocess_cfg": {}})
+    (folder / "open_clip_config.json").write_text(text)
+    return folder
+
+
+def with_numbers(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors of OpenAI's CLIP: three numbers lie beside the weights."""
+    numbers = {"input_resolution": 24, "context_length": 7, "vocab_size": 40}
+    return model.state_dict() | {name: torch.tensor(n) for name, n in numbers.items()}

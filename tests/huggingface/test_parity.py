@@ -1,10 +1,16 @@
 """`verify` finds transformers' own class for every checkpoint, and agrees with it."""
 
+import pytest
+
+from tests.huggingface.classes import CLASSES
 from tests.packages import transformers
+from tests.sampling import sampled
 from vitconvert.api import verify
 
 
-def test_verified_against_the_class_that_wrote_it(case, save):
+@pytest.mark.parametrize("name", sampled(CLASSES, 4))
+def test_verified_against_the_class_that_wrote_it(name, save):
+    case = CLASSES[name]
     folder, model = save(case)
     report = verify(folder)
     assert report.ok, report.summary()

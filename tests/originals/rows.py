@@ -174,144 +174,120 @@ GATED = ROTATED | {"activation": "silu"}
 SIZED = {"image_size": (24, 24)}
 ALIGNED = {"swiglu_align_to": 1}
 SMALL, BASE = "vit_small_patch16_224", "vit_base_patch16_224"
-of_meta = partial(Original, notes=())
+HEADLESS = {"num_classes": 0}
+SEVEN = {"num_classes": 7}
+
+
+def of_timm(dialect: str, timm: str, tensors: Any, file: Any = None, **more: Any) -> Original:
+    """A file of these tensors, or one in which they lie, that an architecture of timm computes."""
+    return Original(dialect=dialect, timm=timm, tensors=tensors, file=file or tensors, **more)
+
+
+def of_meta(*what: Any, notes: tuple[str, ...] = (), **more: Any) -> Original:
+    return of_timm(*what, notes=notes, **more)
+
+
+plain, registered = partial(of_meta, options=HEADLESS), partial(dinov2, registers=4)
+gated, biasless = partial(dinov3, swiglu=True), partial(dinov3, swiglu=True, bias=False)
+dinov2_gated = partial(dinov2, swiglu=True)
 META = {
-    "DINO, full": Original(
-        dialect="dino",
-        file=dino_file,
-        tensors=vit,
-        timm=SMALL,
-        options={"num_classes": 0},
-        expected=OFFSET,
-        notes=beside("teacher", "student"),
+    "DINO, full": plain(
+        "dino", SMALL, vit, dino_file, expected=OFFSET, notes=beside("teacher", "student")
     ),
-    "DINO, backbone": of_meta(
-        dialect="timm",
-        file=vit,
-        tensors=vit,
-        timm=SMALL,
-        options={"num_classes": 0},
-        expected=PLAIN,
-    ),
+    "DINO, backbone": plain("timm", SMALL, vit, expected=PLAIN),
     "DINOv2": of_meta(
-        dialect="dinov2",
-        file=dinov2,
-        tensors=dinov2,
-        timm="vit_small_patch14_dinov2",
-        expected=OFFSET | {"layer_scale": True},
+        "dinov2", "vit_small_patch14_dinov2", dinov2, expected=OFFSET | {"layer_scale": True}
     ),
     "DINOv2, registers": of_meta(
-        dialect="dinov2",
-        file=partial(dinov2, registers=4),
-        tensors=partial(dinov2, registers=4),
-        timm="vit_small_patch14_reg4_dinov2",
+        "dinov2",
+        "vit_small_patch14_reg4_dinov2",
+        registered,
         expected=PLAIN | {"position_resampling": "bicubic_antialias", "num_registers": 4},
     ),
     "DINOv2, SwiGLU": of_meta(
-        dialect="dinov2_swiglu",
-        file=partial(dinov2, swiglu=True),
-        tensors=partial(dinov2, swiglu=True),
-        timm="vit_giant_patch14_dinov2",
+        "dinov2_swiglu",
+        "vit_giant_patch14_dinov2",
+        dinov2_gated,
         options=HALVES,
         expected=SWIGLU | {"gated_mlp": True, "mlp_dim": HIDDEN},
     ),
     "DINOv2, SwiGLU and registers, in chunks": of_meta(
-        dialect="dinov2_swiglu",
-        file=partial(dinov2, swiglu=True, registers=4, chunk=3),
-        tensors=partial(dinov2, swiglu=True, registers=4),
-        timm="vit_giant_patch14_reg4_dinov2",
+        "dinov2_swiglu",
+        "vit_giant_patch14_reg4_dinov2",
+        partial(dinov2_gated, registers=4),
+        partial(dinov2_gated, registers=4, chunk=3),
         options=HALVES,
         expected=SWIGLU,
     ),
     "DINOv2, teacher in chunks": of_meta(
-        dialect="dinov2",
-        file=dinov2_teacher,
-        tensors=dinov2,
-        timm="vit_small_patch14_dinov2",
+        "dinov2",
+        "vit_small_patch14_dinov2",
+        dinov2,
+        dinov2_teacher,
         expected=PLAIN | {"depth": 11},
     ),
     "DINOv3": of_meta(
-        dialect="dinov3",
-        file=dinov3,
-        tensors=dinov3,
-        timm="vit_small_patch16_dinov3_qkvb",
+        "dinov3",
+        "vit_small_patch16_dinov3_qkvb",
+        dinov3,
         stated=SIZED,
         expected=ROTATED | {"activation": "gelu"},
     ),
     "DINOv3, SwiGLU": of_meta(
-        dialect="dinov3_swiglu",
-        file=partial(dinov3, swiglu=True),
-        tensors=partial(dinov3, swiglu=True),
-        timm="vit_small_plus_patch16_dinov3_qkvb",
+        "dinov3_swiglu",
+        "vit_small_plus_patch16_dinov3_qkvb",
+        gated,
         options=ALIGNED,
         stated=SIZED,
         expected=GATED | {"gated_mlp": True},
     ),
     "DINOv3, 7B": of_meta(
-        dialect="dinov3_7b",
-        file=partial(dinov3, swiglu=True, bias=False),
-        tensors=partial(dinov3, swiglu=True, bias=False),
-        timm="vit_7b_patch16_dinov3",
+        "dinov3_7b",
+        "vit_7b_patch16_dinov3",
+        biasless,
         options=ALIGNED,
         stated=SIZED,
         expected=GATED | {"qkv_bias": False},
     ),
-    "MAE, with decoder": of_meta(
-        dialect="mae",
-        file=lambda: {"model": vit() | filled(mae_decoder())},
-        tensors=vit,
-        timm=BASE,
-        options={"num_classes": 0},
-        expected=BICUBIC,
+    "MAE, with decoder": plain(
+        "mae", BASE, vit, lambda: {"model": vit() | filled(mae_decoder())}, expected=BICUBIC
     ),
     "MAE, fine-tuned": of_meta(
-        dialect="timm",
-        file=lambda: {"model": fine_tuned_mae()},
-        tensors=fine_tuned_mae,
-        timm=BASE,
-        options={"num_classes": 7, "global_pool": "avg"},
+        "timm",
+        BASE,
+        fine_tuned_mae,
+        lambda: {"model": fine_tuned_mae()},
+        options=SEVEN | {"global_pool": "avg"},
         expected=PLAIN | {"pooling": "avg", "fc_norm": True, "num_classes": 7},
     ),
     "DeiT III": of_meta(
-        dialect="deit3",
+        "deit3",
+        "deit3_small_patch16_224",
+        deit3_in_timm,
+        lambda: {"model": deit3()},
         named=True,  # timm has a rotated model of the same tensors
-        file=lambda: {"model": deit3()},
-        tensors=deit3_in_timm,
-        timm="deit3_small_patch16_224",
-        options={"num_classes": 7},
+        options=SEVEN,
         expected=PLAIN | {"no_embed_class": True, "layer_scale": True},
     ),
-    "I-JEPA": Original(
-        dialect="timm",
-        file=ijepa_file,
-        tensors=ijepa_encoder,
-        timm="vit_huge_patch14_gap_224",
-        options={"num_classes": 0, "fc_norm": False},
+    "I-JEPA": of_meta(
+        "timm",
+        "vit_huge_patch14_gap_224",
+        ijepa_encoder,
+        ijepa_file,
+        options=HEADLESS | {"fc_norm": False},
         expected=PLAIN | {"pooling": "avg", "class_token": False},
         notes=beside("encoder", "target_encoder"),
     ),
-    "MSN": Original(
-        dialect="msn",
-        file=msn_file,
-        tensors=vit,
-        timm=SMALL,
-        options={"num_classes": 0},
-        expected=BICUBIC,
-        notes=beside("target_encoder", "encoder"),
+    "MSN": plain(
+        "msn", SMALL, vit, msn_file, expected=BICUBIC, notes=beside("target_encoder", "encoder")
     ),
-    "MoCo v3": of_meta(
-        dialect="moco_v3",
-        file=moco_file,
-        tensors=vit,
-        timm=SMALL,
-        options={"num_classes": 0},
-        expected=PLAIN,
-    ),
+    "MoCo v3": plain("moco_v3", SMALL, vit, moco_file, expected=PLAIN),
 }
 
 # Others that timm reads
 
 LABELLED = {"num_classes": LABELS}
+UNPOOLED = HEADLESS | {"global_pool": ""}
 PIXELS = {"patch_size": 1}  # of which there are as many as in the grid that timm scales to
 # microsoft/unilm, beit3/modeling_finetune.py: of retrieval, captions and questions.
 BESIDE_BEIT3 = pair("mlm_head", 11, WIDTH) | pair("pooler.norm", WIDTH)
@@ -327,108 +303,81 @@ def visual(tensors: Tensors) -> Tensors:
 
 
 NOT_WRITTEN = ("rope.freqs", "mask_token", "text_e", "logit_scale", ".B.")
-of_timm = partial(Original, options=LABELLED, left=NOT_WRITTEN)
+labelled = partial(of_timm, options=LABELLED, left=NOT_WRITTEN)
+packed, clip02 = partial(eva02, packed=True), partial(eva02, clip=True)
+clip01, beit2 = partial(eva01, clip=True), partial(eva01, relative=True)
+pe = partial(perception, side=24)
+pe_scaled = partial(perception, side=32, pooled=False, scaled=True)
 OTHERS = {
-    "EVA-02": of_timm(
-        dialect="eva02",
-        back="eva02",
-        file=lambda: {"module": eva02()},
-        tensors=eva02,
-        timm="eva02_base_patch14_224",
+    "EVA-02": labelled(
+        "eva02", "eva02_base_patch14_224", eva02, lambda: {"module": eva02()}, back="eva02"
     ),
-    "EVA-02, packed": of_timm(
-        dialect="eva02_packed",
+    "EVA-02, packed": labelled(
+        "eva02_packed",
+        "eva02_tiny_patch14_224",
+        packed,
+        lambda: {"model": packed()},
         back="eva02_packed",
-        file=lambda: {"model": eva02(packed=True)},
-        tensors=partial(eva02, packed=True),
-        timm="eva02_tiny_patch14_224",
     ),
-    "EVA-CLIP": of_timm(
-        dialect="eva02",
-        back="eva02",
-        file=lambda: visual(eva02(clip=True)),
-        tensors=partial(eva02, clip=True),
-        timm="eva02_base_patch16_clip_224",
+    "EVA-CLIP": labelled(
+        "eva02", "eva02_base_patch16_clip_224", clip02, lambda: visual(clip02()), back="eva02"
     ),
-    "EVA-01": of_timm(
-        dialect="timm_eva",
+    "EVA-01": labelled(
+        "timm_eva", "eva_giant_patch14_224", eva01, lambda: {"module": eva01()}, back="eva01"
+    ),
+    "EVA01-CLIP-g": labelled(
+        "timm_eva",
+        "eva_giant_patch14_clip_224",
+        clip01,
+        lambda: visual(clip01()),
         back="eva01",
-        file=lambda: {"module": eva01()},
-        tensors=eva01,
-        timm="eva_giant_patch14_224",
     ),
-    "EVA01-CLIP-g": of_timm(
-        dialect="timm_eva",
-        back="eva01",
-        file=lambda: visual(eva01(clip=True)),
-        tensors=partial(eva01, clip=True),
-        timm="eva_giant_patch14_clip_224",
-    ),
-    "EVA02-CLIP-E": of_timm(
-        dialect="timm_eva",
-        back="eva02_clip_e",
-        file=lambda: visual(eva01(clip=True)),
-        tensors=partial(eva01, clip=True),
-        timm="eva02_enormous_patch14_clip_224",
+    "EVA02-CLIP-E": labelled(
+        "timm_eva",
+        "eva02_enormous_patch14_clip_224",
+        clip01,
+        lambda: visual(clip01()),
         stated={"num_heads": HEADS, "block_order": "post"},
+        back="eva02_clip_e",
     ),
-    "EVA-01, relative positions": of_timm(
-        dialect="timm_eva",
-        file=lambda: {"model": eva01(relative=True)},
-        tensors=partial(eva01, relative=True),
-        timm="beit_base_patch16_224",
+    "EVA-01, relative positions": labelled(
+        "timm_eva", "beit_base_patch16_224", beit2, lambda: {"model": beit2()}
     ),
-    "BEiT v2, whose pre-training has blocks beside the encoder": of_timm(
-        dialect="timm_eva",
-        file=lambda: {"model": eva01(relative=True) | filled(BESIDE_BEIT2)},
-        tensors=partial(eva01, relative=True),
-        timm="beit_base_patch16_224",
+    "BEiT v2, whose pre-training has blocks beside the encoder": labelled(
+        "timm_eva",
+        "beit_base_patch16_224",
+        beit2,
+        lambda: {"model": beit2() | filled(BESIDE_BEIT2)},
     ),
-    "BEiT-3": of_timm(
-        dialect="beit3",
-        back="beit3",
-        file=lambda: {"model": beit3()},
-        tensors=beit3,
-        timm="beit3_base_patch16_224",
+    "BEiT-3": labelled(
+        "beit3", "beit3_base_patch16_224", beit3, lambda: {"model": beit3()}, back="beit3"
     ),
-    "BEiT-3, fine-tuned to find texts of images": of_timm(
-        dialect="beit3",
-        file=lambda: {"model": beit3() | filled(BESIDE_BEIT3)},
-        tensors=beit3,
-        timm="beit3_base_patch16_224",
+    "BEiT-3, fine-tuned to find texts of images": labelled(
+        "beit3", "beit3_base_patch16_224", beit3, lambda: {"model": beit3() | filled(BESIDE_BEIT3)}
     ),
-    "Sapiens 2": of_timm(
-        dialect="sapiens2",
-        back="sapiens2",
-        file=sapiens2,
-        tensors=sapiens2,
-        timm="vit_base_patch16_sapiens2",
-        options={"num_kv_heads": (*(HEADS, 1) * 5, HEADS), "num_classes": 0},
+    "Sapiens 2": labelled(
+        "sapiens2",
+        "vit_base_patch16_sapiens2",
+        sapiens2,
+        options=HEADLESS | {"num_kv_heads": (*(HEADS, 1) * 5, HEADS)},
         stated={"num_heads": HEADS, **SIZED},
+        back="sapiens2",
     ),
-    "AIMv2": of_timm(
-        dialect="aimv2",
-        back="aimv2",
-        file=aimv2,
-        tensors=aimv2,
-        timm="aimv2_large_patch14_224",
-        options={"num_classes": 0, "global_pool": ""},
-    ),
-    "Perception Encoder": of_timm(
-        dialect="pe",
-        back="pe",
-        file=lambda: {"state_dict": visual(perception(side=24))},
-        tensors=partial(perception, side=24),
-        timm="vit_pe_core_tiny_patch16_384",
+    "AIMv2": labelled("aimv2", "aimv2_large_patch14_224", aimv2, options=UNPOOLED, back="aimv2"),
+    "Perception Encoder": labelled(
+        "pe",
+        "vit_pe_core_tiny_patch16_384",
+        pe,
+        lambda: {"state_dict": visual(pe())},
         options=PIXELS | LABELLED,
+        back="pe",
     ),
-    "Perception Encoder, tokens": of_timm(
-        dialect="pe_tokens",
+    "Perception Encoder, tokens": labelled(
+        "pe_tokens",
+        "vit_pe_lang_large_patch14_448",
+        pe_scaled,
+        options=PIXELS | UNPOOLED | {"img_size": 32},
         back="pe_tokens",
-        file=partial(perception, side=32, pooled=False, scaled=True),
-        tensors=partial(perception, side=32, pooled=False, scaled=True),
-        timm="vit_pe_lang_large_patch14_448",
-        options=PIXELS | {"img_size": 32, "num_classes": 0, "global_pool": ""},
     ),
 }
 

@@ -1,16 +1,16 @@
 """CLIP's image tower from OpenAI's archives and OpenCLIP's directories: equal to open_clip."""
 
-import json
 import re
 import warnings
 from dataclasses import asdict
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tests.packages import open_clip
+from tests.sampling import sampled
+from tests.small_models import randomise_calmly, relative, save_openclip, with_numbers
 from vitconvert import load_checkpoint, load_model, verify
 from vitconvert.errors import (
     MissingFact,
@@ -27,37 +27,17 @@ TIMM = {"image_size": 32, "timm_proj": "none"}
 TINY = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}
 
 
-def randomised(model: nn.Module) -> nn.Module:
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.2).add_(0.5 if parameter.ndim == 1 else 0.02)
-    return model.eval()
-
-
 def clip(vision, *, quick_gelu=False, custom_text=False, text=TEXT):
     kind = open_clip.CustomTextCLIP if custom_text else open_clip.CLIP
     config = {"embed_dim": 20, "vision_cfg": vision, "text_cfg": text}
     config |= {"quick_gelu": True} if quick_gelu else {}
-    return randomised(kind(**config)), config
-
-
-def save(model, config, folder):
-    """As `open_clip.push_to_hf_hub.save_for_hf` writes a directory."""
-    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
-    text = json.dumps({"model_cfg": config, "preprocess_cfg": {}})
-    (folder / "open_clip_config.json").write_text(text)
-    return folder
+    torch.manual_seed(5)
+    return randomise_calmly(kind(**config)), config
 
 
 def images(size=24):
     torch.manual_seed(1)
     return torch.randn(2, 3, size, size)
-
-
-def relative(ours: Tensor, theirs: Tensor) -> float:
-    assert ours.shape == theirs.shape
-    return float((ours - theirs).detach().abs().max() / theirs.detach().abs().max())
 
 
 CLIPA = {"no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True}
@@ -77,7 +57,7 @@ OPENCLIP = {
 @torch.no_grad()
 def test_openclips_own_towers(vision, options, dialect, expected, tmp_path):
     model, config = clip(vision, **options)
-    folder = save(model, config, tmp_path)
+    folder = save_openclip(model, config, tmp_path)
     checkpoint = load_checkpoint(folder)
     assert checkpoint.dialect == dialect
     common = {"num_heads": 3, "head_dim": 16, "depth": 11, "norm_eps": 1e-5, "patch_bias": False}
@@ -110,7 +90,7 @@ TOWERS = {
 def test_towers_of_timm(tower, tiny_timm, tmp_path):
     model, config = clip(TIMM | tower, custom_text=True)
     nameless = {k: v for k, v in config["vision_cfg"].items() if k != "timm_model_name"}
-    folder = save(model, config | {"vision_cfg": nameless}, tmp_path)
+    folder = save_openclip(model, config | {"vision_cfg": nameless}, tmp_path)
     stated = {"num_heads": 3}
     assert load_checkpoint(folder, overrides=stated).dialect == "openclip_timm"
     ours = load_model(folder, overrides=stated)
@@ -134,12 +114,13 @@ EVAS = {
 NO_WORDS = {"vit_base_mci": "backbone.0.bn"}
 
 
+# In this order, every third, which the default run takes, is of another dialect or refused.
 TOWERS_BY_NAME = (
     *("vit_base_patch16_siglip", "vit_large_patch16_siglip", "vit_so400m_patch16_siglip"),
     *("vit_pe_core_gigantic_patch14", "vit_so400m_patch14_siglip", "vit_pe_core_small_patch16"),
     *("vit_pe_core_tiny_patch16", "vit_giantopt_patch16_siglip", "eva02_large_patch14_clip"),
-    *("vit_pe_core_large_patch14", "vit_base_patch32_siglip", "vit_medium_patch16_gap"),
-    *("eva_giant_patch14", "eva02_base_patch16_clip", "eva02_enormous_patch14_clip"),
+    *("eva_giant_patch14", "vit_base_patch32_siglip", "vit_medium_patch16_gap"),
+    *("eva02_base_patch16_clip", "vit_pe_core_large_patch14", "eva02_enormous_patch14_clip"),
     *("vit_base_mci", "vit_large_patch14_clip", "vit_pe_core_base_patch16"),
     "vit_relpos_medium_patch16_cls",
 )
@@ -149,7 +130,7 @@ def test_every_tower_that_openclips_configs_name_is_listed():
     assert set(TOWERS_BY_NAME) == set(towers_by_name())
 
 
-@pytest.mark.parametrize("name", TOWERS_BY_NAME)
+@pytest.mark.parametrize("name", sampled(TOWERS_BY_NAME, 3))
 @torch.no_grad()
 def test_towers_that_openclips_configs_name(name, monkeypatch, tmp_path):
     narrow = {"depth": 2} if "mci" in name else {"depth": 2, "embed_dim": 48, "num_heads": 3}
@@ -159,7 +140,7 @@ def test_towers_that_openclips_configs_name(name, monkeypatch, tmp_path):
     )
     tower = towers_by_name()[name]
     model, config = clip(tower, custom_text=True)
-    folder = save(model, config, tmp_path)
+    folder = save_openclip(model, config, tmp_path)
     if name in NO_WORDS:
         with pytest.raises(UnknownDialect, match=NO_WORDS[name]):
             load_checkpoint(folder, overrides=narrow)
@@ -176,7 +157,7 @@ def test_towers_that_openclips_configs_name(name, monkeypatch, tmp_path):
 def test_the_named_architecture_of_a_tower_says_what_its_tensors_do_not(tmp_path):
     tower = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token"}
     model, config = clip({"image_size": 224, "timm_proj": "linear"} | tower, custom_text=True)
-    folder = save(model, config, tmp_path)
+    folder = save_openclip(model, config, tmp_path)
     config = load_checkpoint(folder).config
     assert (config.num_heads, config.num_classes, config.pooling) == (3, 20, "token")
     assert config.origins["num_heads"] == "architecture vit_tiny_patch16_224"
@@ -191,12 +172,6 @@ OPENAI = VISION | {"width": 128, "head_width": 64}
 
 def openai_model():
     return clip(OPENAI, quick_gelu=True, text=TEXT | {"width": 64, "heads": 1})[0]
-
-
-def with_numbers(model):
-    """The tensors of OpenAI's archive: three numbers lie beside the weights."""
-    numbers = {"input_resolution": 24, "context_length": 7, "vocab_size": 40}
-    return model.state_dict() | {name: torch.tensor(n) for name, n in numbers.items()}
 
 
 def archived(tensors):
@@ -291,7 +266,7 @@ REFUSED = {
 def test_another_function_is_refused_by_name(change, named, tmp_path):
     model, config = clip(VISION | change)
     with pytest.raises((NotRepresentable, TensorMismatch, UnknownDialect), match=named):
-        load_checkpoint(save(model, config, tmp_path))
+        load_checkpoint(save_openclip(model, config, tmp_path))
 
 
 def test_every_argument_of_openclips_config_is_known_or_refused():

@@ -14,7 +14,7 @@ from tests.originals.rows import MMPRETRAIN, mmpretrain_file
 from tests.originals.spelling import HEADS as SPELLED_HEADS
 from tests.originals.spelling_of_others import mmseg
 from tests.packages import mmpretrain_alone
-from tests.small_models import randomise, relative
+from tests.small_models import assert_same_tensors, randomise, relative
 from vitconvert.errors import MissingFact, NotRepresentable, UnknownDialect, UnsafeFile
 
 ROUNDING = 2e-5
@@ -80,8 +80,7 @@ def test_the_image_encoder_of_segment_anything(tmp_path):
     assert vitconvert.load_checkpoint(tmp_path / "back").dialect == "mmpretrain_sam"
     assert done.opened[1].relative <= ROUNDING and "ViTSAM" in done.opened[1].consumer
     written = torch.load(tmp_path / "back" / "model.pt", weights_only=True)["state_dict"]
-    assert written.keys() == model.state_dict().keys()
-    assert all(torch.equal(written[name], t) for name, t in model.state_dict().items())
+    assert_same_tensors(written, model.state_dict())
     images = torch.randn(2, 3, 40, 40)
     ours = vitconvert.load_model(tmp_path / "sam.pth")(images)
     (theirs,) = model.backbone(images)
@@ -134,8 +133,7 @@ def test_what_mmengine_saves_of_a_larger_model(program, tmp_path):
         tmp_path / "iter_80000.pth", to="mmseg", output=tmp_path / "out", overrides=overrides
     )
     written = torch.load(done.output / "model.pt", weights_only=True)["state_dict"]
-    assert written.keys() == tensors.keys()
-    assert all(torch.equal(written[name], t) for name, t in tensors.items())
+    assert_same_tensors(written, tensors)
 
 
 class _Attribute:

@@ -12,7 +12,7 @@ from torch import Tensor
 import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import timm, transformers
-from tests.small_models import randomise_calmly, relative
+from tests.small_models import assert_same_tensors, randomise_calmly, relative
 from tests.tables.specimens.windows import (
     GLOBAL,
     HF,
@@ -70,9 +70,7 @@ def test_metas_file_and_transformers_directory_hold_the_same_bytes(encoder, whol
     back = vitconvert.convert(tmp_path / "hf", to="sam", output=tmp_path / "sam")
     assert [o.relative is None or o.relative <= ROUNDING for o in back.opened] == [True, True]
     written = torch.load(tmp_path / "sam" / "model.pt", weights_only=True)
-    own = encoder.state_dict()
-    assert written.keys() == own.keys()
-    assert all(torch.equal(written[name], own[name]) for name in own)
+    assert_same_tensors(written, encoder.state_dict())
 
 
 def test_timm_norms_with_another_eps_than_sam(whole_file, tmp_path):
@@ -264,9 +262,7 @@ def test_relative_positions_of_timm_there_and_on_larger_images(name, changes, tm
     found = vitconvert.convert(tmp_path / "in", to="timm", output=tmp_path / "out")
     assert found.parity.ok and all(o.bit_equal for o in found.opened)
     written = load_file(tmp_path / "out" / "model.safetensors")
-    own = theirs.state_dict()
-    assert written.keys() == own.keys()
-    assert all(torch.equal(written[name], own[name]) for name in own)
+    assert_same_tensors(written, theirs.state_dict())
     larger = vitconvert.load_model(tmp_path / "in", image_size=(80, 112))
     with warnings.catch_warnings(action="ignore"):  # timm indexes with lists
         theirs.set_input_size((80, 112))

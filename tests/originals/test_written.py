@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import vitconvert
 from tests.matrix_sources import openai_clip
-from tests.originals.rows import vit
+from tests.originals.rows import biasless, gated, vit
 from tests.originals.spelling import (
     DEPTH,
     HEADS,
@@ -41,7 +41,7 @@ from vitconvert.tables.dialects import builtin_tables
 STATED = {"num_heads": HEADS}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Written:
     """What is converted, and what the project's code must find."""
 
@@ -84,58 +84,32 @@ def image_tower() -> Tensors:
 DINOV3 = {"image_size": (24, 24)}
 WRITTEN = {
     "DINO": Written(
-        dialect="dino_backbone",
-        source=lambda: prefixed("backbone.", vit()) | filled(dino_head()),
-        file=vit,
+        "dino_backbone", lambda: prefixed("backbone.", vit()) | filled(dino_head()), vit
     ),
-    "MAE": Written(
-        dialect="mae_encoder",
-        source=lambda: vit() | filled(mae_decoder()),
-        file=lambda: {"model": vit()},
-    ),
+    "MAE": Written("mae_encoder", lambda: vit() | filled(mae_decoder()), lambda: {"model": vit()}),
     "MAE, head on the class token": Written(
-        dialect="mae_encoder", source=vit_with_head, file=lambda: {"model": vit_with_head()}
+        "mae_encoder", vit_with_head, lambda: {"model": vit_with_head()}
     ),
     "MAE, head on the mean": Written(
-        dialect="mae_encoder", source=mean_of_patches, file=lambda: {"model": mean_of_patches()}
+        "mae_encoder", mean_of_patches, lambda: {"model": mean_of_patches()}
     ),
     "MSN": Written(
-        dialect="msn_encoder",
-        source=lambda: vit() | msn_head(),
-        file=lambda: {"target_encoder": vit(), "epoch": 0},
+        "msn_encoder", lambda: vit() | msn_head(), lambda: {"target_encoder": vit(), "epoch": 0}
     ),
     "MoCo v3": Written(
-        dialect="moco_v3",
-        source=vit,
-        file=lambda: {"state_dict": prefixed("module.base_encoder.", vit())},
+        "moco_v3", vit, lambda: {"state_dict": prefixed("module.base_encoder.", vit())}
     ),
-    "DeiT III": Written(
-        dialect="deit3", source=deit3, file=lambda: {"model": deit3()}, read_as="deit3"
-    ),
-    "DINOv2": Written(dialect="dinov2", source=dinov2, file=lambda: unmasked(dinov2())),
+    "DeiT III": Written("deit3", deit3, lambda: {"model": deit3()}, read_as="deit3"),
+    "DINOv2": Written("dinov2", dinov2, lambda: unmasked(dinov2())),
     "DINOv2, SwiGLU and registers": Written(
-        dialect="dinov2_swiglu",
-        source=partial(dinov2, swiglu=True, registers=4),
-        file=lambda: unmasked(dinov2(swiglu=True, registers=4)),
+        "dinov2_swiglu",
+        partial(dinov2, swiglu=True, registers=4),
+        lambda: unmasked(dinov2(swiglu=True, registers=4)),
     ),
-    "DINOv3": Written(
-        dialect="dinov3", source=dinov3, file=lambda: keyless(dinov3()), stated=DINOV3
-    ),
-    "DINOv3, SwiGLU": Written(
-        dialect="dinov3_swiglu",
-        source=partial(dinov3, swiglu=True),
-        file=lambda: keyless(dinov3(swiglu=True)),
-        stated=DINOV3,
-    ),
-    "DINOv3, 7B": Written(
-        dialect="dinov3_7b",
-        source=partial(dinov3, swiglu=True, bias=False),
-        file=dinov3_7b,
-        stated=DINOV3,
-    ),
-    "OpenAI CLIP": Written(
-        dialect="openai_clip_visual", source=openai_clip, file=image_tower, stated={}
-    ),
+    "DINOv3": Written("dinov3", dinov3, lambda: keyless(dinov3()), DINOV3),
+    "DINOv3, SwiGLU": Written("dinov3_swiglu", gated, lambda: keyless(gated()), DINOV3),
+    "DINOv3, 7B": Written("dinov3_7b", biasless, dinov3_7b, DINOV3),
+    "OpenAI CLIP": Written("openai_clip_visual", openai_clip, image_tower, {}),
 }
 every_file = pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
 
@@ -243,12 +217,7 @@ def test_dinov2_resizes_positions_as_the_source_does(
     registers, stated, antialias, offset, tmp_path, monkeypatch
 ):
     """Its class has the rule in its arguments, and the models with registers have another."""
-    written = Written(
-        dialect="dinov2",
-        source=partial(dinov2, registers=registers),
-        file=dict,
-        stated=STATED | stated,
-    )
+    written = Written("dinov2", partial(dinov2, registers=registers), dict, STATED | stated)
     converted(written, tmp_path, to="dinov2", verify=False)
     built = used(tmp_path / "out", monkeypatch).built
     assert (built["interpolate_antialias"], built["interpolate_offset"]) == (antialias, offset)

@@ -18,7 +18,13 @@ import vitconvert
 from tests.packages import open_clip, timm
 from tests.packages import transformers as t
 from tests.sampling import sampled
-from tests.small_models import randomise_calmly
+from tests.small_models import (
+    assert_same_tensors,
+    randomise_calmly,
+    relative,
+    save_openclip,
+    with_numbers,
+)
 from vitconvert.errors import SourceError
 from vitconvert.tables import architectures
 
@@ -75,24 +81,18 @@ def hf_siglip2(folder):
 
 
 def openclip(folder, *, custom=False, text=(), vision=(), **more):
-    """As `open_clip.push_to_hf_hub.save_for_hf` writes a directory."""
     config = {"embed_dim": 20, "vision_cfg": OPEN_VISION | dict(vision)}
     config |= {"text_cfg": OPEN_TEXT | dict(text), **more}
     model = randomised((open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**config))
-    folder.mkdir()
-    save_file(model.state_dict(), folder / "open_clip_model.safetensors")
-    config |= {"custom_text": True} if custom else {}
-    stated = json.dumps({"model_cfg": config, "preprocess_cfg": {}})
-    (folder / "open_clip_config.json").write_text(stated)
-    return folder
+    return save_openclip(model, config | ({"custom_text": True} if custom else {}), folder)
 
 
 def openai(folder):
     """A state dict as OpenAI's code reads it, with the numbers of a traced model."""
     config = {"embed_dim": 20, "vision_cfg": OPEN_VISION, "text_cfg": OPEN_TEXT}
-    tensors = randomised(open_clip.CLIP(**config, quick_gelu=True)).state_dict()
     folder.mkdir()
-    torch.save(tensors | {n: torch.tensor(v) for n, v in NUMBERS.items()}, folder / "model.pt")
+    model = randomised(open_clip.CLIP(**config, quick_gelu=True))
+    torch.save(with_numbers(model), folder / "model.pt")
     return folder
 
 
@@ -219,10 +219,7 @@ def tensors_of(folder):
 
 
 def assert_same_bytes(one, other):
-    one, other = tensors_of(one), tensors_of(other)
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]), name
+    assert_same_tensors(tensors_of(one), tensors_of(other))
 
 
 PAIRS = [  # kind of source, its program, the target, ids, positions, what ends a text
@@ -249,7 +246,7 @@ def test_both_towers_there_and_back(kind, ours, to, texts, source_of, named_sigl
     assert verdict.relative < 2e-6
     wanted, found = COMPUTED[ours](source, ids(*texts)), COMPUTED[to](tmp_path / "out", ids(*texts))
     for theirs, written in zip(wanted[:2], found[:2], strict=True):
-        assert float((theirs - written).abs().max() / theirs.abs().max()) < 2e-5
+        assert relative(written, theirs) < 2e-5
     for name in ("logit_scale", "logit_bias"):
         one, other = (getattr(model, name, None) for *_, model in (wanted, found))
         assert (one is None) == (other is None) and (one is None or one.item() == other.item())

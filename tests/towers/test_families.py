@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import vitconvert
 from tests.packages import transformers
+from tests.sampling import sampled
 from tests.towers.families import FAMILIES, Family, save, save_as_4
 
 QUICK = ("llava", "internvl", "blip-2", "depth_anything")
@@ -69,8 +70,9 @@ def test_equal_to_the_tower_inside_in_every_spelling(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_verified_against_the_towers_own_class(made, tmp_path):
-    _, _, model = made
+@pytest.mark.parametrize("name", sampled(FAMILIES, 5))
+def test_verified_against_the_towers_own_class(name, tmp_path):
+    model = FAMILIES[name].model()
     report = vitconvert.verify(save(model, tmp_path))
     assert report.ok, report.summary()
     assert report.reference.startswith(f"transformers {transformers.__version__} ")

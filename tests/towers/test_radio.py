@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.packages import timm, transformers
-from tests.small_models import randomise
+from tests.small_models import randomise, relative
 from vitconvert.errors import ConflictingFact, NotRepresentable
 from vitconvert.tables.dialects import builtin_tables
 
@@ -38,10 +38,6 @@ def normalised(pixels):
     return (pixels - mean) / std
 
 
-def relative(wanted, found):
-    return ((wanted - found).abs().max() / wanted.abs().max()).item()
-
-
 def tensors_of(folder):
     return load_file(folder / "model.safetensors")
 
@@ -62,9 +58,9 @@ def test_the_features_are_the_first_token_of_the_summary(radio):
         for fast in (False, True):
             ours = vitconvert.load_model(folder, image_size=size, fast=fast)
             images = normalised(pixels)
-            assert relative(wanted.summary[:, :48], ours(images)) <= 2e-5
+            assert relative(ours(images), wanted.summary[:, :48]) <= 2e-5
             tokens = ours.forward_features(images)
-            assert relative(wanted.last_hidden_state, tokens) <= 2e-5
+            assert relative(tokens, wanted.last_hidden_state) <= 2e-5
     assert "the first class token" in str(vitconvert.load_checkpoint(folder).ledger.ignored)
 
 
@@ -102,7 +98,7 @@ def test_to_timm_and_back(radio, tmp_path):
     with torch.inference_mode():
         pixels = torch.rand(1, 3, 40, 40)
         theirs = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
-        assert relative(model(pixels).summary[:, :48], theirs(normalised(pixels))) <= 2e-5
+        assert relative(theirs(normalised(pixels)), model(pixels).summary[:, :48]) <= 2e-5
     config = json.loads((tmp_path / "timm" / "config.json").read_text())
     assert config["pretrained_cfg"]["std"] == SCALE["norm_std"]
 
@@ -142,7 +138,7 @@ def test_names_in_memory_and_names_of_nvidia(radio, tmp_path):
     theirs = timm.create_model("naflexvit_large_patch16_radio_v3", **named).eval()
     theirs.load_state_dict(timm.models.naflexvit.checkpoint_filter_fn(own, theirs))
     with torch.inference_mode():
-        assert relative(wanted, theirs(images)) <= 2e-5
+        assert relative(theirs(images), wanted) <= 2e-5
 
 
 @torch.inference_mode()

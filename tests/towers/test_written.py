@@ -3,12 +3,11 @@
 import json
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 import vitconvert
 from tests.packages import transformers
-from tests.small_models import randomise_calmly
+from tests.small_models import assert_same_tensors, randomise_calmly
 from tests.towers.families import VISION
 
 RMS = {"norm_type": "rms_norm", "use_qk_norm": True}
@@ -35,7 +34,6 @@ def test_towers_of_larger_models_come_back(kind, changes, between, to, comes_bac
     done = vitconvert.convert(tmp_path / between, to=to, output=tmp_path / "second")
     assert [o.consumer for o in done.opened] == ["transformers"]
     first, second = (load_file(tmp_path / n / "model.safetensors") for n in ("first", "second"))
-    assert first.keys() == second.keys()
-    assert all(torch.equal(tensor, second[key]) for key, tensor in first.items())
+    assert_same_tensors(second, first)
     written = json.loads((tmp_path / "second" / "config.json").read_text())
     assert written["architectures"] == [f"{comes_back_as}VisionModel"]

@@ -97,7 +97,7 @@ def _images_in(folder: Path, suffixes: tuple[str, ...], *, recursive: bool) -> I
 def _walk(folder: Path, *, recursive: bool) -> Iterator[tuple[Path, bool | None]]:
     """A folder and what is in it, sorted by name, without what is hidden; and whether it is a
     folder, each of which comes once, whatever links lead to it. None is for one that cannot be
-    looked into, which whoever reads it is told.
+    looked into: reading it raises the reason.
     """
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Path, bool | None]] = [(folder, True)]

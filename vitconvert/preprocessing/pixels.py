@@ -128,7 +128,7 @@ def resized_middle(
 def _interval(
     whole: int, part: int, source: int, available: int, backend: Backend
 ) -> tuple[float, float]:
-    """Where the middle `part` of `whole` resized pixels begins and ends in the image."""
+    """Begin and end, in the image, of the middle `part` of `whole` resized pixels."""
     # 1, 2, 4 or 8. The decoder rounds sizes up: the last pixel may stand for less than a pixel.
     shrunk = round(source / available)
     start = middle(whole, part, backend)
@@ -190,7 +190,7 @@ def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backe
 
 
 def middle(whole: int, part: int, backend: Backend) -> int:
-    """Where the middle `part` of `whole` pixels begins; negative where it is padded."""
+    """The first of the middle `part` of `whole` pixels; negative where it is padded."""
     surplus = whole - part
     if surplus < 0:
         return -((backend.pad_first - surplus) // 2)

@@ -1,4 +1,4 @@
-"""Images to compare models on: noise, and something with the statistics of a photograph."""
+"""Images to compare models on: noise, and scenes with the statistics of a photograph."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

@@ -154,7 +154,7 @@ def size_resized(steps: Steps, source: Size) -> Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where the image that a model reads lies in the one that was given; sizes are (height, width).
+    """The place of a model's image in the original one; sizes are (height, width).
 
     Attributes:
         original: The size of the whole image, once it is turned upright, if the project does so.
@@ -189,7 +189,7 @@ class Placement:
 
 
 def placement(steps: Steps, original: Size) -> Placement:
-    """Where the image that these steps make lies in an original of this size.
+    """The place of the image that these steps make in an original of this size.
 
     The size is that of the original as the steps turn it: `image_files.size_of`.
 

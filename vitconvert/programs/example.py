@@ -18,13 +18,13 @@ class Example:
 
 
 def reading_example(target: Target, title: str = "") -> Example:
-    """Where no more is known of a program than how its container is read."""
+    """Reads the tensors: no more is known of the program."""
     title = title or f"For {target.table.title}"
     return Example(title=title, code=written_module(target.table.container).EXAMPLE)
 
 
 def vitconvert_example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
-    """What works for every target."""
+    """Code that loads any output."""
     title = 'With vitconvert (from the Hub: `"hf-hub:ORG/REPO"` instead of `"."`)'
     if preprocessing is None:
         code = (
@@ -55,7 +55,7 @@ def class_example(
 
 
 def imports_for(preprocessing: Preprocessing | None) -> list[str]:
-    """What the images of an example need."""
+    """Imports that the images of an example need."""
     return ["from PIL import Image"] if preprocessing else ["import torch"]
 
 

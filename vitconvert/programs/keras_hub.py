@@ -75,7 +75,7 @@ class KerasHub(Program):
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:
-        """`config.json` of the backbone, and what there is of its task and of images."""
+        """`config.json` of the backbone, and the files of its task and of its images."""
         files = _preset_files(target.their_config)
         backbone = files["config.json"]
         if preprocessing is None:
@@ -144,7 +144,7 @@ class KerasHub(Program):
         pooled = hasattr(model, "get_vision_embeddings") or _kind(model).endswith("VisionEncoder")
         return Reference(
             name=_name(model),
-            model=nn.Identity(),  # the model is none of PyTorch
+            model=nn.Identity(),  # stands for the model, which is not PyTorch's
             taps={},
             run=lambda _, images: _run(model, images),
             reads="output" if checkpoint.config.num_classes or pooled else "tokens",
@@ -330,7 +330,7 @@ def _run(model: Foreign, images: "Tensor") -> "Tensor":
 
 
 def _run_texts(model: Foreign, ids: "Tensor") -> "Tensor":
-    """What a model of both towers makes of texts, (B, L), before it is normed."""
+    """Features of texts, (B, L), of a model of both towers, before they are normed."""
     import torch
 
     return torch.from_numpy(np.array(model.get_text_embeddings(ids.numpy())))

@@ -1,4 +1,4 @@
-"""llama.cpp: C++ that reads a tower, a projector and what is said of them from one GGUF file."""
+"""llama.cpp: C++ that reads a tower, a projector and their metadata from one GGUF file."""
 
 from collections.abc import Iterable
 

@@ -62,7 +62,7 @@ class MlxImage(Program):
             raise TensorsNotTaken(f"mlx-image does not take these tensors: {problem}") from None
         return Reference(
             name=f"mlx-image {version('mlx-image')} VisionTransformer",
-            model=nn.Identity(),  # the model is none of PyTorch
+            model=nn.Identity(),  # stands for the model, which is not PyTorch's
             taps={},
             run=lambda _, images: _run(model, images),
             dtypes=("float32",),

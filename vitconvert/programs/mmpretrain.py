@@ -17,7 +17,7 @@ _INSTALL = (
     "--no-deps mmpretrain mmcv-lite mmengine && pip install addict importlib-metadata model-index "
     "opencv-python-headless rich termcolor yapf"
 )
-# Its classes are told everything but what their own defaults say.
+# Fields with which its classes are built.
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "pooling")
 _TOLD_OF_SAM = ("image_size", "num_heads", "norm_eps", "window_size", "global_blocks")
 
@@ -60,7 +60,7 @@ class MMPretrain(Program):
         norm = "" if sam else "backbone.ln1"
         taps = block_taps(config.depth, block="backbone.layers.{i}", norm2="ln2", norm=norm)
         if sam:
-            del taps["norm"]  # it has none of all tokens
+            del taps["norm"]  # there is no norm of all tokens
             taps = channels_last(taps)
         else:
             taps["patch_embed"] = Tap("backbone.patch_embed.projection")

@@ -104,7 +104,7 @@ class OpenClip(Program):
         return text_tower(checkpoint.text, model_cfg)
 
     def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
-        """What `image_transform_v2` of open_clip 3.3 makes of `preprocess_cfg`."""
+        """`image_transform_v2` of open_clip 3.3, by `preprocess_cfg`."""
         cfg, image_size = (
             checkpoint.their_config.get("preprocess_cfg"),
             checkpoint.config.image_size,

@@ -192,7 +192,7 @@ def _not_tried(consumer: str, error: VitConvertError) -> Opened:
 
 
 def verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
-    """How near what a program computed comes."""
+    """The difference of two outputs, as the verdict on a program."""
     import torch
 
     ours, theirs = ours.double(), theirs.double()

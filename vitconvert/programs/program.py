@@ -1,4 +1,4 @@
-"""What vitconvert asks of an outside program, with the answers of a project of scripts."""
+"""The interface of outside programs; its defaults are those of a project of scripts."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ class DescribedModel:
         name: The name of an architecture that the reference to it states.
         their_config: The configuration file that it came with.
         text: The text tower beside it.
-        called: What its family is told by: its names, the surest first.
+        called: Names that show its family, the surest first.
     """
 
     config: ViTConfig
@@ -61,11 +61,11 @@ class DescribedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class CompanionFiles:
-    """What is written about the weights, beside them or within.
+    """Files about the weights, beside them or within.
 
     Attributes:
         files: Name -> content of each file.
-        within: What the file of weights itself says of the model, where its format has a place.
+        within: Metadata of the file of weights itself, where its format has a place for them.
         departures: How programs that read them treat images differently from the
             checkpoint's own project, one sentence each.
     """
@@ -77,7 +77,7 @@ class CompanionFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class BothTowers:
-    """What a program computes with the model of an output.
+    """A program's model of both towers.
 
     Attributes:
         name: The program, its version and its class.
@@ -92,12 +92,12 @@ class BothTowers:
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What prepares images, of a program or of vitconvert.
+    """Code of a program, or of vitconvert, that prepares images.
 
     Attributes:
         name: Whose it is, as reports call it.
         prepare: An open image, as its file is -> (C, H, W).
-        steps: What it does, where that is known.
+        steps: Its steps, where they are known.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Preparation:
 
 
 class Program:
-    """What Python must know of an outside program.
+    """An outside program: how it holds a model, opens an output and computes.
 
     The defaults are those of a project of scripts: it has no configuration file, it cannot be
     installed, and its own code loads the state dict.
@@ -125,7 +125,7 @@ class Program:
     beside: ClassVar[Mapping[str, Mapping[str, int]]] = {"msn_encoder": {"epoch": 0}}
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
-        """How a dialect of the program holds a model, with the program's configuration file.
+        """Plans writing a model in a dialect of the program, with its configuration file.
 
         Raises:
             NotRepresentable: It cannot hold it.
@@ -165,8 +165,8 @@ class Program:
             return files
         name = "CLIPTokenizer" if "merges.txt" in files else "SiglipTokenizer"
         length = target.text.plan.sizes["position"]
-        said = {"tokenizer_class": name, "model_max_length": length}
-        return {**files, TOKENIZER_CONFIG: said}
+        stated_there = {"tokenizer_class": name, "model_max_length": length}
+        return {**files, TOKENIZER_CONFIG: stated_there}
 
     def with_preprocessing(
         self, name: str, config: JsonDict, preprocessing: Preprocessing

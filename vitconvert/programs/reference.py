@@ -92,7 +92,7 @@ def package(name: str, *, install: str) -> ModuleType:
 
     Args:
         name: Of the module.
-        install: What is said to pip to get it.
+        install: The argument of pip that installs it.
 
     Raises:
         MissingPackage: It is not installed, or what it imports is not.

@@ -1,4 +1,4 @@
-"""Where two implementations are compared: the same points of the computation in both.
+"""Taps: the points of a computation at which two implementations are compared.
 
 A ViT is compared at its patches, at the tokens that enter the first block, behind the attention
 and behind the MLP of each block, at the final norm, at the features that the head reads, and at

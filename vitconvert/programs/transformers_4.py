@@ -27,15 +27,15 @@ class Transformers4(Transformers):
     framework = "tf"  # Flax' own files say none
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
-        """None beside release 5."""
+        """Its classes cannot run beside release 5."""
         return {}
 
     def reference(self, checkpoint: Checkpoint) -> "Reference":
-        """None beside release 5."""
+        """Its classes cannot run beside release 5."""
         raise _elsewhere(checkpoint)
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
-        """None beside release 5."""
+        """Its classes cannot run beside release 5."""
         raise _elsewhere(checkpoint)
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:

@@ -108,7 +108,7 @@ class Timm(Program):
         return timm_reference(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
-        """What `create_transform` of timm 1.0.31 makes of `pretrained_cfg`.
+        """`create_transform` of timm 1.0.31, by `pretrained_cfg`.
 
         Images are opened as timm's `ImageDataset` opens them.
         """

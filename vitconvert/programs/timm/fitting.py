@@ -219,7 +219,7 @@ def fitting_architecture(
         )
 
     def distance(name: str) -> tuple[int, int, int]:
-        """What no argument changes weighs most, then sizes; pooling counts nothing."""
+        """Fields that no argument changes weigh most, then sizes; pooling counts nothing."""
         fields, width = differing[name], config.embed_dim
         narrower = abs(fields.get("embed_dim", width) - width)
         return len(fields.keys() - known), len(fields.keys() - {"pooling"}), narrower
@@ -255,8 +255,9 @@ def _differences(
     if fc_norm == (row["pooling"] == "avg") and fc_norm != final_norm:
         fc_norm, final_norm = pooling == "avg", pooling != "avg"
     theirs |= {"fc_norm": fc_norm, "final_norm": final_norm}
-    told = "head_dim" in their_words
-    theirs["head_dim"] = config.head_dim if told else config.embed_dim // config.num_heads
+    theirs["head_dim"] = config.embed_dim // config.num_heads
+    if "head_dim" in their_words:
+        theirs["head_dim"] = config.head_dim
     theirs["attention_scale"] = theirs["attention_scale"] or theirs["head_dim"] ** -0.5
     if theirs["rope_reference"] == config.grid_size:  # as ViTConfig.function has it
         theirs["rope_reference"] = ()

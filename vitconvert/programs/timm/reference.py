@@ -165,7 +165,7 @@ def put_back_pre_logits(model: nn.Module, config: ViTConfig) -> None:
 
 
 def timm_taps(model: nn.Module, config: ViTConfig) -> dict[str, Tap]:
-    """Where timm's classes compute what ours do."""
+    """The modules of timm's classes that compute the same as ours."""
     taps = canonical_taps(config.depth)
     if getattr(model, "dynamic_img_size", False):
         taps["patch_embed"] = Tap("patch_embed", channels_last=True)
@@ -194,7 +194,7 @@ def _tower_taps(model: nn.Module, config: ViTConfig) -> Taps:
 
 
 def timm_preparation(pretrained_cfg: JsonObject) -> Preparation:
-    """What `create_transform` makes of a `pretrained_cfg`."""
+    """`create_transform`, by a `pretrained_cfg`."""
     timm = package("timm", install="timm")
     arguments = timm.data.resolve_data_config(pretrained_cfg=dict(pretrained_cfg))
     transform = timm.data.create_transform(**arguments, is_training=False)

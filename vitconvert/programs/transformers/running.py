@@ -31,7 +31,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Modules:
-    """Where the classes of one model type have what is compared."""
+    """The modules of one model type whose outputs are compared."""
 
     patches: str = "embeddings.patch_embeddings"
     block: str = "layers.{i}"
@@ -160,7 +160,7 @@ def behind_normalisation(model: Foreign) -> None:
 
 
 def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
-    """What a class is called with for images."""
+    """The arguments with which a class is called for images."""
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
         return _siglip2_inputs(model, images)
@@ -177,7 +177,7 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
 
 
 def _siglip2_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
-    """What the processor of SigLIP 2 makes of images: flattened patches, (y x channel)."""
+    """As the processor of SigLIP 2 prepares images: flattened patches, (y x channel)."""
     config = model.config
     side = getattr(config, "vision_config", config).patch_size
     B, C, height, width = images.shape
@@ -192,7 +192,7 @@ def _siglip2_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
 
 
 def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
-    """What the processor of Gemma 4 makes of images: flattened patches, (channel y x), and (x, y).
+    """As the processor of Gemma 4 prepares images: flattened patches, (channel y x), and (x, y).
 
     transformers 5.23, `image_processing_gemma4.py`.
     """
@@ -209,7 +209,7 @@ def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
 
 
 def _qwen3_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
-    """What the processor of Qwen3-VL makes of images: patches, (channel frame y x), in squares.
+    """As the processor of Qwen3-VL prepares images: patches, (channel frame y x), in squares.
 
     transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one
     another.
