@@ -8,8 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-import torch
-
 Result = TypeVar("Result")
 
 
@@ -21,6 +19,8 @@ def isolated() -> Iterator[None]:
     may add in another order. Random numbers drawn inside leave the generator as it was, and
     warnings raised inside are not shown.
     """
+    import torch
+
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     dtype = torch.get_default_dtype()
     with ExitStack() as stack:
@@ -45,6 +45,8 @@ def side_by_side(theirs: Callable[[], Result], ours: Callable[[], Result]) -> tu
     Autocast, default devices and gradients are settings of a thread. A new thread has no autocast
     and no default device; gradients are switched off in it.
     """
+
+    import torch
 
     @torch.no_grad()
     def computed(compute: Callable[[], Result]) -> Result:

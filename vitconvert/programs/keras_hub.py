@@ -31,6 +31,7 @@ from vitconvert.programs.program import (
     Program,
     Tokenizer,
 )
+from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 from vitconvert.programs.target import DescribedText, Target, check_place, fit_target
 from vitconvert.sources.located import KERAS_TOKENIZERS
 from vitconvert.tables.table import Table
@@ -38,8 +39,6 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 
 # The files of their tokenizers that both have, by transformers' names.
@@ -133,11 +132,9 @@ class KerasHub(Program):
 
         return {"keras_hub": opened}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class that the tensors are of, keras-hub 0.32.0, which reads them as a preset."""
         from torch import nn
-
-        from vitconvert.programs.reference import Reference
 
         model = _model_of(checkpoint)
         # CLIP and SigLIP have no class for tokens.
@@ -243,7 +240,6 @@ def _beside(backbone: JsonObject, module: str, kind: str, arguments: JsonObject)
 
 def _keras_hub() -> ModuleType:
     """The package, on PyTorch where neither Keras was imported nor the user has chosen."""
-    from vitconvert.programs.reference import package
 
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it imports TensorFlow, if that is there
@@ -270,7 +266,6 @@ def _model_of(checkpoint: Checkpoint) -> Foreign:
     from vitconvert.formats import written_module
     from vitconvert.formats.content import content_of
     from vitconvert.formats.format_modules import Surroundings
-    from vitconvert.programs.reference import TensorsNotTaken, own_tensors
 
     _keras_hub()
     table, text, weights = checkpoint.table, checkpoint.text, checkpoint.weights

@@ -11,13 +11,12 @@ from vitconvert.documents import JsonObject
 from vitconvert.file_formats import written_formats
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Foreign, Opener, Program
+from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 from vitconvert.programs.target import Target
 from vitconvert.programs.torchvision import class_arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 
 class MlxImage(Program):
@@ -41,13 +40,11 @@ class MlxImage(Program):
 
         return {"mlxim": opened}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class with the checkpoint's own tensors."""
         from importlib.metadata import version
 
         from torch import nn
-
-        from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 
         package("mlxim", install="mlx-image")
         import mlx.core as mx

@@ -6,11 +6,12 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict
 from vitconvert.programs.program import Foreign, Program
+from vitconvert.programs.reference import Reference, as_tokens, load_strictly, own_tensors, package
+from vitconvert.programs.taps import Tap, block_taps, channels_last
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.reference import Reference
 
 # It requires old releases of some, and mmcv, which has to be built.
 _INSTALL = (
@@ -27,12 +28,9 @@ class MMPretrain(Program):
 
     packages = ("mmpretrain",)
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The backbone and the head of the configuration, mmpretrain 1.2."""
         from torch import nn
-
-        from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
-        from vitconvert.programs.taps import Tap, block_taps, channels_last
 
         mmpretrain = package("mmpretrain", install=_INSTALL)
         package("mmpretrain.models", install=_INSTALL)  # which registers the classes
@@ -143,7 +141,6 @@ def _head(config: ViTConfig) -> JsonDict:
 
 def _run(model: Foreign, images: "Tensor") -> "Tensor":
     """Logits, or the last features, of which maps become tokens."""
-    from vitconvert.programs.reference import as_tokens
 
     features = model.backbone(images)
     if hasattr(model, "head"):

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import Program
+from vitconvert.programs.reference import Reference, own_tensors, package
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from vitconvert.programs.reference import Reference
 
 
 class Npz(Program):
@@ -19,7 +18,7 @@ class Npz(Program):
 
     packages = ("timm",)
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """timm's class for the configuration, which reads the file by itself.
 
         timm 1.0.31, `VisionTransformer.load_pretrained`. It reads the published numbering of
@@ -27,7 +26,6 @@ class Npz(Program):
         """
         import torch
 
-        from vitconvert.programs.reference import package
         from vitconvert.programs.timm.reference import timm_like, vision_transformer
 
         timm = package("timm", install="timm")
@@ -63,7 +61,6 @@ def _restore_pre_logits(model: "nn.Module", checkpoint: Checkpoint) -> None:
     """Kernels are (inputs, outputs) in Flax."""
     from torch import nn
 
-    from vitconvert.programs.reference import own_tensors
     from vitconvert.programs.timm.reference import put_back_pre_logits
 
     put_back_pre_logits(model, checkpoint.config)

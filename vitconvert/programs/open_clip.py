@@ -17,6 +17,7 @@ from vitconvert.facts.project_config import look_up, put, written_config
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
+from vitconvert.programs.isolation import silent
 from vitconvert.programs.program import (
     BothTowers,
     CompanionFiles,
@@ -25,6 +26,14 @@ from vitconvert.programs.program import (
     Preparation,
     Program,
 )
+from vitconvert.programs.reference import (
+    Reference,
+    built_of_size,
+    load_strictly,
+    own_tensors,
+    package,
+)
+from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.programs.timm.fitting import BY_ARGUMENTS, fitting_architecture
 from vitconvert.tables.architectures import find_architecture
@@ -34,7 +43,6 @@ from vitconvert.tables.table import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.programs.reference import Reference
 
 _NAMED = "model_cfg.vision_cfg.timm_model_name"
 _POOL_TYPES = {"token": "tok", "none": "none"}
@@ -73,13 +81,12 @@ class OpenClip(Program):
             files={name: {**config, "preprocess_cfg": cfg}}, departures=departures
         )
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The image tower without the text tower, open_clip 3.3.
 
         `transformer.py`, VisionTransformer, from the configuration; `timm_model.py`, TimmModel,
         from the architecture that open_clip_config.json names.
         """
-        from vitconvert.programs.reference import own_tensors
 
         open_clip = open_clip_module()
         tensors = {n.removeprefix("visual."): t for n, t in own_tensors(checkpoint).items()}
@@ -88,7 +95,6 @@ class OpenClip(Program):
 
     def open_both(self, directory: Path) -> BothTowers:
         """With `open_clip.create_model("local-dir:...")`, which is strict."""
-        from vitconvert.programs.isolation import silent
 
         open_clip = open_clip_module()
         with silent("root"):
@@ -166,18 +172,14 @@ def _timm_dialect(table: Table) -> str:
 
 def open_clip_module() -> ModuleType:
     """open_clip, imported."""
-    from vitconvert.programs.reference import package
 
     return package("open_clip", install="open-clip-torch")
 
 
 def _own_tower(
     open_clip: ModuleType, checkpoint: Checkpoint, tensors: "Mapping[str, Tensor]"
-) -> "Reference":
+) -> Reference:
     from torch import nn
-
-    from vitconvert.programs.reference import Reference, load_strictly
-    from vitconvert.programs.taps import Tap, block_taps
 
     config = checkpoint.config
     if not config.even_heads or config.attention_scale or config.in_channels != 3:
@@ -222,8 +224,7 @@ def _own_tower(
 
 def _timm_tower(
     open_clip: ModuleType, checkpoint: Checkpoint, tensors: "Mapping[str, Tensor]"
-) -> "Reference":
-    from vitconvert.programs.reference import Reference, built_of_size, load_strictly
+) -> Reference:
     from vitconvert.programs.timm.reference import TOLD, timm_taps
 
     config, theirs = checkpoint.config, checkpoint.their_config
@@ -276,7 +277,6 @@ def both_towers(open_clip: ModuleType, model: Foreign) -> BothTowers:
 
 def text_tower(text: Text, model_cfg: JsonObject) -> "Callable[[Tensor], Tensor]":
     """The text tower of a checkpoint, as open_clip builds it by a configuration."""
-    from vitconvert.programs.reference import built_of_size, load_strictly
 
     build = partial(
         open_clip_module().model._build_text_tower,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.programs.example import Example, blank_text, zeros
+from vitconvert.programs.isolation import silent
 from vitconvert.programs.open_clip import PROGRAM as OPEN_CLIP
 from vitconvert.programs.open_clip import both_towers, open_clip_module, text_tower
 from vitconvert.programs.program import BothTowers, Program
+from vitconvert.programs.reference import Reference
 from vitconvert.programs.target import Target
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 
 class OpenAIClip(Program):
@@ -23,7 +23,7 @@ class OpenAIClip(Program):
 
     packages = ("open_clip",)
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """open_clip's own tower."""
         return OPEN_CLIP.reference(checkpoint)
 
@@ -33,8 +33,6 @@ class OpenAIClip(Program):
         It rounds the weights to half precision, which OpenAI's have: the others are loaded again.
         """
         import torch
-
-        from vitconvert.programs.isolation import silent
 
         open_clip, file = open_clip_module(), directory / "model.pt"
         with silent("root"), warnings.catch_warnings():

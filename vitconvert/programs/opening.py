@@ -14,7 +14,9 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed, VitConvertError
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import Container, bytes_of, written_module
+from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
 from vitconvert.programs.program import build_reference, explained_refusal, program_of
+from vitconvert.programs.reference import ConfigNotTaken, TensorsNotTaken
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
@@ -117,7 +119,6 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
     Raises:
         ParityFailed: A program cannot load the output, or reads other tensors in it.
     """
-    from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
 
     openers = program_of(table).openers(model.config)
     if not openers:
@@ -139,8 +140,6 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
 
 def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, Opened]:
     """The function that reads such files, and the project's own class with the tensors."""
-    from vitconvert.programs.isolation import isolated, side_by_side
-    from vitconvert.programs.reference import ConfigNotTaken, TensorsNotTaken
 
     own = None if builtin_tables().get(table.name) is table else table.file
     fields = {name: getattr(model.config, name) for name in field_names()}
@@ -220,7 +219,6 @@ def open_both_towers(
     Raises:
         ParityFailed: The program cannot load the output.
     """
-    from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
 
     text, program = source.text, program_of(table)
     assert text is not None

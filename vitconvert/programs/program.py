@@ -14,14 +14,13 @@ from vitconvert.errors import NotRepresentable, TableError, VitConvertError
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example, reading_example
+from vitconvert.programs.reference import ConfigNotTaken, Reference
 from vitconvert.programs.target import DescribedText, Target, fit_target
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 Foreign = Any  # an object of a package that states no types
 
@@ -178,7 +177,7 @@ class Program:
         """Packages that open an output directory by themselves, the program's own first."""
         return {}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The program's own model with the tensors of a checkpoint, in float32.
 
         Raises:
@@ -250,7 +249,7 @@ def program_of(table: Table) -> Program:
     return program
 
 
-def build_reference(checkpoint: Checkpoint) -> "Reference":
+def build_reference(checkpoint: Checkpoint) -> Reference:
     """The model of a checkpoint's own program, with its weights, in float32.
 
     Raises:
@@ -271,8 +270,6 @@ def explained_refusal(checkpoint: Checkpoint) -> Iterator[None]:
         ConfigNotTaken: It does not take that. Where a config.json contradicts the tensors,
             vitconvert believes the tensors.
     """
-    from vitconvert.programs.reference import ConfigNotTaken
-
     try:
         yield
     except VitConvertError:

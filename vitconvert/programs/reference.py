@@ -4,27 +4,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import MissingPackage, NotRepresentable
-from vitconvert.model import ViT
 from vitconvert.programs.taps import Taps
 from vitconvert.tables.binding import NO_ELEMENTS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from vitconvert.model import ViT
 
 # Tables that a program computes, and parts that it has for other tasks, are smaller than that.
 _MOST_GROWTH, _FREE_GROWTH = 4, 2**28
 
 
-def call(model: nn.Module, images: Tensor) -> Tensor:
+def call(model: "nn.Module", images: "Tensor") -> "Tensor":
     """Run a model that takes images and returns a tensor."""
     output: Tensor = model(images)
     return output
 
 
-def as_tokens(features: Tensor) -> Tensor:
+def as_tokens(features: "Tensor") -> "Tensor":
     """A map of features, (B, channels, rows, columns), as tokens; anything else as it is."""
     return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features
 
@@ -55,17 +57,19 @@ class Reference:
     """
 
     name: str
-    model: nn.Module
+    model: "nn.Module"
     taps: Taps
-    run: Callable[[nn.Module, Tensor], Tensor] = call
+    run: "Callable[[nn.Module, Tensor], Tensor]" = call
     reads: str = "output"
     notes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
     told: tuple[str, ...] = ()
 
-    def adapt(self, ours: ViT) -> ViT:
+    def adapt(self, ours: "ViT") -> "ViT":
         """Our model as it is to be compared: of the same weights, with the fields of `adapts`."""
+        from vitconvert.model import ViT
+
         if not self.adapts:
             return ours
         other = ViT(ours.config.replace(**self.adapts), device="meta")
@@ -73,12 +77,14 @@ class Reference:
         return other.eval()
 
 
-def own_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+def own_tensors(checkpoint: Checkpoint) -> "dict[str, Tensor]":
     """The checkpoint's tensors in its own names, without wrappers and what plays no part.
 
     Raises:
         CorruptFile: The bytes of a tensor are damaged.
     """
+    import torch
+
     ignored, weights = checkpoint.ledger.ignored, checkpoint.weights
     read = {name: weights.read(name) for name in weights.recognised.binding.shapes}
     # Arrays without elements that a table names ([constants], [ignore]) are their own module's.
@@ -109,13 +115,15 @@ def package(name: str, *, install: str) -> ModuleType:
 
 
 def built_of_size(
-    build: Callable[[], nn.Module], tensors: Mapping[str, Tensor], name: str = ""
-) -> nn.Module:
+    build: "Callable[[], nn.Module]", tensors: "Mapping[str, Tensor]", name: str = ""
+) -> "nn.Module":
     """A model for tensors: on the meta device, where it takes no memory, but for its buffers.
 
     Raises:
         ConfigNotTaken: It is far larger than the tensors are.
     """
+    import torch
+
     with torch.device("meta"):
         model = build()
     check_size(model, tensors, name or type(model).__name__)
@@ -123,7 +131,7 @@ def built_of_size(
     return build() if any(buffer.is_meta for buffer in model.buffers()) else model
 
 
-def check_size(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+def check_size(model: "nn.Module", tensors: "Mapping[str, Tensor]", name: str) -> None:
     """Refuse a model of which a config.json makes more than the tensors could fill.
 
     Args:
@@ -143,7 +151,7 @@ def check_size(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> No
         )
 
 
-def load_strictly(model: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+def load_strictly(model: "nn.Module", tensors: "Mapping[str, Tensor]", name: str) -> None:
     """Give a model its tensors, all of them and no others.
 
     Raises:

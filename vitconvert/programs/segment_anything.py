@@ -7,11 +7,11 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import Program
+from vitconvert.programs.reference import Reference, as_tokens, load_strictly, own_tensors, package
+from vitconvert.programs.taps import canonical_taps, channels_last
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from vitconvert.programs.reference import Reference
 
 
 class SegmentAnything(Program):
@@ -19,16 +19,8 @@ class SegmentAnything(Program):
 
     packages = ("segment-anything",)
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """ImageEncoderViT of segment-anything 1.0 for the configuration."""
-        from vitconvert.programs.reference import (
-            Reference,
-            as_tokens,
-            load_strictly,
-            own_tensors,
-            package,
-        )
-        from vitconvert.programs.taps import canonical_taps, channels_last
 
         package("segment_anything", install="segment-anything")
         config = checkpoint.config

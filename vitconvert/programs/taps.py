@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.utils.hooks import RemovableHandle
 
 OUTPUT = "output"
 BRANCH = " output"  # behind the name of a module of a block: what it gives before it is added
@@ -61,7 +63,7 @@ def channels_last(taps: Taps, *, ends: tuple[str, ...] = ("",)) -> dict[str, Tap
     }
 
 
-def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str, Tensor]:
+def record(model: "nn.Module", taps: Taps, run: "Callable[[], Tensor]") -> "dict[str, Tensor]":
     """Run a model and keep what passes its taps, and its output as `OUTPUT`, in this order.
 
     A tap that the computation does not pass is left out.
@@ -70,8 +72,7 @@ def record(model: nn.Module, taps: Taps, run: Callable[[], Tensor]) -> dict[str,
 
     def keep(layer: str, tap: Tap, *passed: object) -> None:
         value = passed[-1]  # the module; its inputs; its output, unless it was not computed yet
-        tensor = value[0] if isinstance(value, tuple) else value
-        assert isinstance(tensor, Tensor)
+        tensor = cast("Tensor", value[0] if isinstance(value, tuple) else value)
         if tensor.ndim == 4 and not tap.channels_last:
             tensor = tensor.movedim(1, -1)
         if tensor.ndim == 4:

@@ -1,18 +1,15 @@
 """Projects of scripts whose files timm's own loader reads: timm computes what it makes of them."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import DescribedModel, Program
+from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.timm import PROGRAM as TIMM
 from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table
-
-if TYPE_CHECKING:
-    from vitconvert.programs.reference import Reference
 
 
 class TimmOriginals(Program):
@@ -20,12 +17,11 @@ class TimmOriginals(Program):
 
     packages = ("timm, by its checkpoint_filter_fn",)
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """timm's class for the function, with the tensors as its `checkpoint_filter_fn` has them.
 
         timm 1.0.31. The names that are compared are timm's reading of them, not vitconvert's.
         """
-        from vitconvert.programs.reference import load_strictly, own_tensors, package
         from vitconvert.programs.timm.reference import timm_like
 
         timm = package("timm", install="timm")
@@ -34,9 +30,8 @@ class TimmOriginals(Program):
         arguments = {key: written[key] for key in keys if key in written} | written["model_args"]
         try:
             model = timm.create_model(written["architecture"], **arguments)
-        except (
-            Exception
-        ) as error:  # convolutions in front of a ViT have no argument for their width
+        except Exception as error:
+            # As for a stem, for whose width there is no argument.
             raise NotRepresentable(
                 f"timm does not make {written['architecture']} in these sizes: {error}"
             ) from error

@@ -9,12 +9,12 @@ from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.example import Example, class_example
 from vitconvert.programs.program import Program
+from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.target import Target
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from vitconvert.programs.reference import Reference
 
 
 class Torchvision(Program):
@@ -22,15 +22,12 @@ class Torchvision(Program):
 
     packages = ("torchvision",)
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class for the configuration, changed where it has no argument.
 
         torchvision 0.29. Its own hook renames the MLPs of old files (linear_1, linear_2).
         """
         from torch import nn
-
-        from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
-        from vitconvert.programs.taps import Tap, block_taps
 
         torchvision = package("torchvision", install="torchvision")
         config = checkpoint.config

@@ -11,13 +11,12 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import Opener
+from vitconvert.programs.reference import Reference
 from vitconvert.programs.target import Target
 from vitconvert.programs.transformers import Transformers
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 
 class Transformers4(Transformers):
@@ -30,7 +29,7 @@ class Transformers4(Transformers):
         """Its classes cannot run beside release 5."""
         return {}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """Its classes cannot run beside release 5."""
         raise _elsewhere(checkpoint)
 

@@ -9,13 +9,14 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.programs.example import Example, class_example
 from vitconvert.programs.program import Foreign, Program
+from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.taps import Tap
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.tables.dialects import find_tables
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitconvert.programs.reference import Reference
 
 _EPS = 1e-5  # torch.nn.LayerNorm's default, which the package never changes
 _MODULES = {"relu": "ReLU", "silu": "SiLU", "tanh": "Tanh"}  # of torch, by our activations
@@ -32,15 +33,13 @@ class VitPytorch(Program):
     packages = ("vit-pytorch",)
     adapted: ClassVar = {"lucidrains_adapted": "adapted-module"}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class of the installed release, which can read the layouts since 1.4.
 
         vit-pytorch 1.26. Training scripts often replace its activation or epsilon, and some leave
         out the norms of the patches. Where the configuration says so, the same is done here and
         noted.
         """
-        from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
-        from vitconvert.programs.taps import Tap
 
         table, config = checkpoint.table, checkpoint.config
         if table.install:
@@ -151,7 +150,6 @@ def vit_pytorch_model(config: ViTConfig) -> "tuple[nn.Module, tuple[str, ...]]":
 
 def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
     """Build vit-pytorch's class, and load a checkpoint; see `vitconvert.build_lucidrains`."""
-    from vitconvert.programs.reference import package
 
     package("vit_pytorch", install="vit-pytorch")
     if isinstance(source, ViTConfig):

@@ -1,18 +1,14 @@
 """vitconvert itself: its `vitconvert.json` says whatever the tensors cannot tell."""
 
-from typing import TYPE_CHECKING
-
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import DescribedModel, Program
+from vitconvert.programs.reference import Reference
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.tables.table import Table
-
-if TYPE_CHECKING:
-    from vitconvert.programs.reference import Reference
 
 
 class VitConvert(Program):
@@ -26,7 +22,7 @@ class VitConvert(Program):
         stated = {name: value for name, value in own.items() if value is not None}
         return fit_target(table, model.config, named=state(stated, "vitconvert.json"))
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """There is none but itself."""
         raise NotRepresentable("these are vitconvert's own names, which no other project has.")
 

@@ -19,6 +19,7 @@ from vitconvert.programs.program import (
     Preparation,
     Program,
 )
+from vitconvert.programs.reference import Reference, as_tokens
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.programs.timm.fitting import BY_ARGUMENTS, config_by_arguments, config_by_name
 from vitconvert.programs.transformers import auto_model_opener, transformers_example
@@ -27,8 +28,6 @@ from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 
 class Timm(Program):
@@ -90,8 +89,6 @@ class Timm(Program):
         def opened(directory: Path) -> "Callable[[Tensor], Tensor]":
             import timm
 
-            from vitconvert.programs.reference import as_tokens
-
             weights: JsonDict = {"pretrained": True}
             if config.resnet_d_stem:  # of whose stem timm 1.0.31 downloads ImageNet weights first
                 weights = {"checkpoint_path": directory / "model.safetensors"}
@@ -101,7 +98,7 @@ class Timm(Program):
         wrapper = {} if _merges_only(config) else {"transformers": auto_model_opener}
         return {"timm": opened, **wrapper}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The named architecture, or the class for the configuration."""
         from vitconvert.programs.timm.reference import timm_reference
 

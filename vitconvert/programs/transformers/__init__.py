@@ -22,13 +22,12 @@ from vitconvert.programs.program import (
     Preparation,
     Program,
 )
+from vitconvert.programs.reference import Reference, as_tokens, package
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from vitconvert.programs.reference import Reference
 
 
 # They read patches with their places, which the processor of the larger model makes.
@@ -115,7 +114,7 @@ class Transformers(Program):
 
         return {"transformers": opened}
 
-    def reference(self, checkpoint: Checkpoint) -> "Reference":
+    def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class that the tensors are of."""
         from vitconvert.programs.transformers.reference import transformers_reference
 
@@ -123,7 +122,6 @@ class Transformers(Program):
 
     def open_both(self, directory: Path) -> BothTowers:
         """The class that `config.json` names, as `from_pretrained` loads an output."""
-        from vitconvert.programs.reference import package
         from vitconvert.programs.transformers.running import load_named_class, run_opened
 
         transformers = package("transformers", install="transformers")
@@ -193,7 +191,6 @@ def auto_model_opener(directory: Path) -> "Callable[[Tensor], Tensor]":
     """Open a directory of timm's with the wrapper that transformers has for them."""
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
-    from vitconvert.programs.reference import as_tokens
     from vitconvert.programs.transformers.running import load_all
 
     config = AutoConfig.from_pretrained(directory)
