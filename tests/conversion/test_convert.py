@@ -538,9 +538,8 @@ def test_an_output_that_a_consumer_reads_otherwise_is_not_written(
 ):
     source, output = timm_directory(**SMALL), tmp_path / "out"
     output.mkdir()
-    monkeypatch.setattr(
-        timm_program, "_open", lambda directory: lambda images: torch.zeros(len(images), 7)
-    )
+    wrong = {"timm": lambda directory: lambda images: torch.zeros(len(images), 7)}
+    monkeypatch.setattr(timm_program.Timm, "openers", lambda program, config: wrong)
     with pytest.raises(ParityFailed, match="timm loads the output and computes something else"):
         vitconvert.convert(source, output=output, overwrite=True)
     assert list(output.iterdir()) == []
