@@ -6,7 +6,7 @@ The files, and who else reads them, are those of `tests/hostile/fuzz.py`.
 import pytest
 
 from tests.hostile.fuzz import judge
-from tests.hostile.kinds import kinds
+from tests.hostile.kinds import kind
 from vitconvert.errors import CorruptFile
 from vitconvert.formats import open_container
 
@@ -27,7 +27,7 @@ def places(data, most):
 @each
 @some_and_all
 def test_every_prefix_is_an_error(name, most, tmp_path):
-    place, base = kinds()[name].bases[0]
+    place, base = kind(name).bases[0]
     assert judge(name, tmp_path, place, base, base) == "equal"
     for size in places(base, most):
         assert judge(name, tmp_path, place, base, base[:size]) == "refused", size
@@ -37,7 +37,7 @@ def test_every_prefix_is_an_error(name, most, tmp_path):
 @some_and_all
 def test_every_changed_byte_is_an_answer_or_an_error(name, most, tmp_path):
     refused = 0
-    for place, base in kinds()[name].bases:
+    for place, base in kind(name).bases:
         for at in places(base, most):
             other = bytes([base[at] ^ (0x01, 0x80, 0xFF)[at % 3]])
             verdict = judge(name, tmp_path, place, base, base[:at] + other + base[at + 1 :])
@@ -48,7 +48,7 @@ def test_every_changed_byte_is_an_answer_or_an_error(name, most, tmp_path):
 
 def test_the_whole_message_for_an_archive_cut_short(tmp_path):
     path = tmp_path / "vit.npz"
-    path.write_bytes(kinds()["npz"].bases[0][1][:300])
+    path.write_bytes(kind("npz").bases[0][1][:300])
     with pytest.raises(CorruptFile) as error:
         open_container(path)
     assert str(error.value) == (

@@ -34,7 +34,7 @@ from typing import NoReturn
 import torch
 
 from tests.hostile.harness import resident_anonymous
-from tests.hostile.kinds import kinds, prepare, write
+from tests.hostile.kinds import KINDS, kind, prepare, write
 from vitconvert.errors import VitConvertError
 
 OTHER_REFUSES = "the other reader refuses"
@@ -58,29 +58,28 @@ class Count:
 def case(seed: int, name: str, number: int) -> tuple[str, bytes, bytes]:
     """The name of a file, its sound content and the changed one."""
     random = Random(f"{seed} {name} {number}")
-    kind = kinds()[name]
-    place, base = random.choice(kind.bases)
-    return place, base, kind.mutated(base, random)
+    place, base = random.choice(kind(name).bases)
+    return place, base, kind(name).mutated(base, random)
 
 
 def judge(name: str, folder: Path, place: str, base: bytes, changed: bytes) -> str:
     """Try one case: "refused", "equal", or what went wrong."""
-    kind, path = kinds()[name], folder / place
+    reader, path = kind(name), folder / place
     write(path, changed)
     try:
-        ours = kind.ours(path)
+        ours = reader.ours(path)
     except VitConvertError as error:
         str(error).encode(errors="backslashreplace")
         return "refused"
     except BaseException:
         return "".join(traceback.format_exc(limit=-4))
-    if kind.theirs is None:
+    if reader.theirs is None:
         return "equal"
     try:
-        theirs = kind.theirs(path, ours)
+        theirs = reader.theirs(path, ours)
     except Exception as error:
         write(path, base)
-        sound = kind.ours(path)
+        sound = reader.ours(path)
         return "equal" if ours == sound else f"{OTHER_REFUSES}: {error!r}"[:400]
     return "equal" if ours == theirs else "the other reader reads something else"
 
@@ -120,7 +119,7 @@ def _fast_folder() -> str | None:
 
 def fuzz(name: str, seed: int, seconds: float) -> Count:
     """Try cases of one kind for some time."""
-    kinds()[name]  # made before the fork
+    kind(name)  # made before the fork
     count, first, end = Count(), 0, time.monotonic() + seconds
     resident = resident_anonymous()
     shared = mmap.mmap(-1, _PROGRESS.size)
@@ -208,12 +207,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", action="append", choices=list(kinds()))
+    parser.add_argument("--kind", action="append", choices=list(KINDS))
     parser.add_argument("--repeat", metavar="KIND:NUMBER")
     options = parser.parse_args()
     if options.repeat:
         return repeat(options.seed, *options.repeat.split(":"))
-    counts = run(options.kind or list(kinds()), options.seed, options.minutes * 60)
+    counts = run(options.kind or list(KINDS), options.seed, options.minutes * 60)
     for count in counts.values():
         print(*count.problems[:5], sep="\n", end="\n" * bool(count.problems), flush=True)
     print(table(counts))

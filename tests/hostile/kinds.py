@@ -327,61 +327,59 @@ def _pickles() -> list[tuple[str, bytes]]:
     return [(f"protocol {number}", pickle.dumps(value, number)) for number in (3, 4, 5)]
 
 
+_of_torch = functools.partial(mutated_archive, inside=_member)
+_OLD = {"_use_new_zipfile_serialization": False}
+KINDS: dict[str, Callable[[], Kind]] = {
+    "safetensors": lambda: Kind(
+        bases=_safetensors(), mutated=mutated_safetensors, ours=read_ours, theirs=read_safetensors
+    ),
+    "npz": lambda: Kind(
+        bases=_npz(),
+        mutated=functools.partial(mutated_archive, inside=mutated_bytes),
+        ours=read_ours,
+        theirs=read_npz,
+    ),
+    # h5py would be compared with itself, and reads beyond chunks that are too short.
+    "hdf5": lambda: Kind(bases=_hdf5(), mutated=mutated_bytes, ours=read_ours),
+    "torch": lambda: Kind(bases=_torch(), mutated=_of_torch, ours=read_ours, theirs=read_torch),
+    "legacy": lambda: Kind(
+        bases=_torch(**_OLD), mutated=mutated_pickle, ours=read_ours, theirs=read_torch
+    ),
+    # Nor is NumPy, which ends the process for some of these.
+    "pickle": lambda: Kind(bases=_pickles(), mutated=mutated_pickle, ours=read_ours),
+    "rescued": lambda: Kind(bases=_modules(), mutated=_of_torch, ours=rescue_ours),
+    "rescued-legacy": lambda: Kind(
+        bases=_modules(**_OLD), mutated=mutated_pickle, ours=rescue_ours
+    ),
+    "torchscript": lambda: Kind(
+        bases=_program(), mutated=_of_torch, ours=read_ours, theirs=read_program
+    ),
+    "msgpack": lambda: Kind(
+        bases=containers.msgpack_files(_tensors()),
+        mutated=mutated_bytes,
+        ours=read_ours,
+        theirs=containers.read_msgpack,
+    ),
+    "gguf": lambda: Kind(
+        bases=containers.gguf_files(_tensors()),
+        mutated=mutated_bytes,
+        ours=read_ours,
+        theirs=containers.read_gguf,
+    ),
+    "index": lambda: Kind(
+        bases=_index()[:1], mutated=mutated_json, ours=read_ours, theirs=read_index
+    ),
+    "parity": lambda: Kind(bases=_configs(), mutated=mutated_json, ours=_verify),
+    "json": lambda: Kind(bases=_documents(_READ), mutated=mutated_json, ours=_read_document),
+    "toml": lambda: Kind(bases=_tables(), mutated=mutated_toml, ours=_read_table),
+    "listing": lambda: Kind(bases=_listing(), mutated=mutated_json, ours=_read_listing),
+}
+
+
 @functools.cache
-def kinds() -> dict[str, Kind]:
-    """All kinds, with files that are made once."""
-    of_torch = functools.partial(mutated_archive, inside=_member)
-    return {
-        "safetensors": Kind(
-            bases=_safetensors(),
-            mutated=mutated_safetensors,
-            ours=read_ours,
-            theirs=read_safetensors,
-        ),
-        "npz": Kind(
-            bases=_npz(),
-            mutated=functools.partial(mutated_archive, inside=mutated_bytes),
-            ours=read_ours,
-            theirs=read_npz,
-        ),
-        # h5py would be compared with itself, and reads beyond chunks that are too short.
-        "hdf5": Kind(bases=_hdf5(), mutated=mutated_bytes, ours=read_ours),
-        "torch": Kind(bases=_torch(), mutated=of_torch, ours=read_ours, theirs=read_torch),
-        "legacy": Kind(
-            bases=_torch(_use_new_zipfile_serialization=False),
-            mutated=mutated_pickle,
-            ours=read_ours,
-            theirs=read_torch,
-        ),
-        # Nor is NumPy, which ends the process for some of these.
-        "pickle": Kind(bases=_pickles(), mutated=mutated_pickle, ours=read_ours),
-        "rescued": Kind(bases=_modules(), mutated=of_torch, ours=rescue_ours),
-        "rescued-legacy": Kind(
-            bases=_modules(_use_new_zipfile_serialization=False),
-            mutated=mutated_pickle,
-            ours=rescue_ours,
-        ),
-        "torchscript": Kind(
-            bases=_program(), mutated=of_torch, ours=read_ours, theirs=read_program
-        ),
-        "msgpack": Kind(
-            bases=containers.msgpack_files(_tensors()),
-            mutated=mutated_bytes,
-            ours=read_ours,
-            theirs=containers.read_msgpack,
-        ),
-        "gguf": Kind(
-            bases=containers.gguf_files(_tensors()),
-            mutated=mutated_bytes,
-            ours=read_ours,
-            theirs=containers.read_gguf,
-        ),
-        "index": Kind(bases=_index()[:1], mutated=mutated_json, ours=read_ours, theirs=read_index),
-        "parity": Kind(bases=_configs(), mutated=mutated_json, ours=_verify),
-        "json": Kind(bases=_documents(_READ), mutated=mutated_json, ours=_read_document),
-        "toml": Kind(bases=_tables(), mutated=mutated_toml, ours=_read_table),
-        "listing": Kind(bases=_listing(), mutated=mutated_json, ours=_read_listing),
-    }
+def kind(name: str) -> Kind:
+    """A kind, with files that are made once."""
+    return KINDS[name]()
 
 
 # Documents beside weights, and tables: nobody else reads them.
@@ -420,6 +418,9 @@ def _verify(path: Path) -> None:
 
 def _read_document(path: Path) -> None:
     use(path.parent)
+
+
+_TABLES = ("timm", "hf_vit", "big_vision")
 
 
 def _tables() -> list[tuple[str, bytes]]:

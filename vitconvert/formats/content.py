@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats.container import ITEM_SIZE, TensorInfo, row_major
@@ -19,6 +19,9 @@ from vitconvert.formats.container import ITEM_SIZE, TensorInfo, row_major
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from numpy.typing import NDArray
+
+    _Elements = NDArray[np.unsignedinteger]
 
 _CHUNK = 2**20  # bytes that are read and written at once; they stay in a core's cache
 _LONG_ROW = 2**16  # bytes; what is between shorter rows is read along with them
@@ -141,7 +144,7 @@ def _blocks(box: Box, size: int) -> Iterator[memoryview]:
             yield block.data.cast("B")
 
 
-def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
+def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> _Elements:
     import numpy as np
 
     size = ITEM_SIZE[info.dtype]
@@ -154,7 +157,7 @@ def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> np.ndarray[Any, Any]:
     return whole
 
 
-def _copy(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+def _copy(target: _Elements, source: _Elements) -> None:
     """Copy all elements; a transpose goes strip by strip.
 
     The lines of a strip, on both sides, stay in the cache until they are used up: the matrices of
@@ -168,7 +171,7 @@ def _copy(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
         np.copyto(target[..., begin : begin + width], source[..., begin : begin + width])
 
 
-def _elements(box: Box, size: int) -> np.ndarray[Any, Any]:
+def _elements(box: Box, size: int) -> _Elements:
     """The elements of a box, on a copy of the stretch of the file in which they lie.
 
     Not on the mapped file: the system would end the process if somebody cut it (SIGBUS).
@@ -249,7 +252,12 @@ def checked_contents(
     """
     contents = {}
     for name, tensor in tensors.items():
-        _check_name(name)
+        if not isinstance(name, str):  # of a caller's own mapping
+            raise UsageError("A tensor has a name that is not text.", evidence={"name": repr(name)})
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # halves of pairs
+            raise UsageError(
+                "A tensor has a name that is not valid Unicode.", evidence={"name": ascii(name)}
+            )
         content = tensor if isinstance(tensor, Content) else content_of(name, tensor)
         if content.info.dtype not in dtypes:
             raise UsageError(
@@ -258,14 +266,3 @@ def checked_contents(
             )
         contents[name] = content
     return contents
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise UsageError("A tensor has a name that is not text.", evidence={"name": repr(name)})
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            "A tensor has a name that is not valid Unicode.", evidence={"name": ascii(name)}
-        ) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from vitconvert.errors import MissingPackage
 from vitconvert.file_formats import Format, written_formats
@@ -38,7 +38,7 @@ class Surroundings:
     metadata: Mapping[str, str] = field(default_factory=dict)
     wrapper: str = ""
     extras: Mapping[str, int] = field(default_factory=dict)
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
 
 
 ALONE = Surroundings()
