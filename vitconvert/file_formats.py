@@ -1,9 +1,9 @@
 """The file formats of weights: one entry for each, and everybody asks this list.
 
-An entry says what can be said before a file is opened: names, first bytes, members of an archive.
-How a file is read and written is told by the format's module, which is imported when a file of
-that format is met (`vitconvert/formats/format_modules.py` says what a module has). This file
-itself imports nothing that takes time.
+An entry holds what is known before a file is opened: names, first bytes, members of an archive.
+The format's module reads and writes its files, and is imported when a file of that format is met
+(`vitconvert/formats/format_modules.py` defines what a module has). This file itself imports
+nothing that takes time.
 """
 
 from collections.abc import Callable, Collection
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 LONGEST_SAFETENSORS_HEADER = 100_000_000  # bytes; the limit that the safetensors library sets
 INDEX = ".index.json"
-"""Ends the name of an index: JSON that says which of several files holds which tensor."""
+"""Ends the name of an index: JSON that maps each tensor to one of several files."""
 
 
 def _never(_: object) -> bool:
@@ -216,7 +216,7 @@ def standard_names() -> list[str]:
 
 
 def in_words() -> str:
-    """The formats that are read, and the suffixes that their names do not tell, for messages."""
+    """The formats that are read, and suffixes that differ from their names, for messages."""
     read = [form for form in FORMATS if form.suffixes or form.standard]
     own = ((form.name, [s for s in form.suffixes if s != f".{form.name}"]) for form in read)
     *some, last = (f"{name} ({', '.join(found)})" if found else name for name, found in own)

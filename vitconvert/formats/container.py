@@ -41,7 +41,7 @@ ITEM_SIZE: Mapping[str, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """What a file's header says about one tensor: torch's name of the dtype, and the shape."""
+    """The dtype of a tensor, by torch's name, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """An open checkpoint: everything its header says, and its tensors on demand.
+    """An open checkpoint: everything that its header states, and its tensors on demand.
 
     Attributes:
         path: The file that was opened.
@@ -79,7 +79,7 @@ class Container:
         wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
         extras: What lay beside the tensors, by its full path in the file: JSON-like values as
             they are, anything else as the name of its type.
-        config: What the file itself says of the model, as a `config.json` beside it would.
+        config: What the file itself states about the model, as a `config.json` would.
         places: Where tensors lie whose bytes stand in a file as they are: neither compressed nor
             byte-swapped.
         notes: What a user should know of how the file was read.

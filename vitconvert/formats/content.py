@@ -208,7 +208,7 @@ class Content:
     """One tensor, row-major and little-endian, in chunks that are each good until the next.
 
     Attributes:
-        info: What the header says.
+        info: Its dtype and its shape.
         chunks: Its bytes; the caller gives memory for bytes that have none of their own.
     """
 

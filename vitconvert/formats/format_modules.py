@@ -26,13 +26,13 @@ Array = tuple[str, tuple[int, ...], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a file says besides its tensors. A format that has no place for a part leaves it out.
+    """What a file holds besides its tensors. A format that has no place for a part leaves it out.
 
     Attributes:
         metadata: Text for the header.
         wrapper: The key of an outer dict under which the tensors stand; "" is none.
         extras: What else stands in the outer dict, after the tensors.
-        config: What the file itself says of the model, in sections.
+        config: What the file itself states about the model, in sections.
     """
 
     metadata: Mapping[str, str] = field(default_factory=dict)

@@ -80,7 +80,7 @@ def shown(value: object) -> str:
 
 
 def truncated(path: Path, expected: int, found: int, least: str = "") -> CorruptFile:
-    """The error for a file that has fewer bytes than its header says."""
+    """The error for a file that has fewer bytes than its header states."""
     bounds = {"expected": f"{least}{expected:,} bytes", "found": f"{found:,} bytes"}
     return corrupt(path, "The file is truncated.", hint=AGAIN, **bounds)
 

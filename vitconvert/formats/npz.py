@@ -2,7 +2,7 @@
 
 Format: NEP 1 and numpy.lib.format, versions 1.0 and 2.0 (3.0 differs for structured arrays only,
 which are no weights). The headers are read here, because numpy allocates what a header asks for
-before it checks that the file has it, and opens pickles when told to. Arrays are written
+before it checks that the file has it, and opens pickles where it is allowed to. Arrays are written
 uncompressed, and each where it can be mapped.
 
 Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
@@ -67,7 +67,7 @@ DTYPES: Mapping[str, str] = {
 _CHECKED = 2**20  # bytes of an array that are read rather than mapped, with their checksum
 _LONGEST_HEADER = 10_000  # characters; numpy's own limit for literal_eval
 _LONGEST_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can tell
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
 _ALIGNMENT_FIELD = 0xD935  # the extra field that Android's zipalign pads with
 

@@ -70,7 +70,7 @@ def weights_among(names: Collection[str]) -> list[str]:
 
     Returns:
         One name, of the weights or of the index of their shards. Or none, or several of which
-        nothing tells which is meant.
+        none is better than another.
     """
     for name in standard_names():
         if name in names:
@@ -139,7 +139,7 @@ def _suffix(name: str) -> str:
 
 
 def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = False) -> Container:
-    """Open a checkpoint and read its header, whatever its suffix says.
+    """Open a checkpoint and read its header, whatever its suffix is.
 
     Every format of `vitconvert/file_formats.py` is read, and the index of a sharded checkpoint.
     Nothing in the file is executed, and no more memory is taken than the size of the file

@@ -4,7 +4,7 @@ of zarr for each array. Only read.
 `_METADATA` is JSON with the keys that lead to each leaf; names of tensors are these keys, joined by
 "/". tensorstore reads the header of each array (zarr 2, or zarr 3 as the newest interface writes),
 and its chunks when it is asked for; what they inflate to is looked at before. A chunk of zarr 3 may
-be cut into pieces that are compressed one by one; an index behind them says where they lie.
+be cut into pieces that are compressed one by one; an index behind them has their places.
 
 Formats: orbax-checkpoint 0.12, `metadata/tree.py`;
 https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed
@@ -163,7 +163,7 @@ def _open(
     """Open arrays by the names of their folders, all at once."""
     directory = path.parent
     place: dict[str, Any] = {"driver": "file", "path": f"{directory.resolve()}/"}
-    # Absent in what older releases wrote, which tells by its files.
+    # Older releases wrote no such key; the files of their stores show it.
     if content.get("use_ocdbt", (directory / "manifest.ocdbt").exists()):
         place = {"driver": "ocdbt", "base": place, "path": ""}
     driver = "zarr3" if content.get("use_zarr3") is True else "zarr"
@@ -263,7 +263,7 @@ class _Array:
 
 
 def _array(directory: Path, name: str, opened: Any, has_zeros: bool) -> _Array:
-    """What the header of an array says, as tensorstore reads it."""
+    """An array by its header, as tensorstore reads it."""
     shape = checked_shape(directory, name[:80], tuple(opened.shape))
     dtype = checked_dtype(directory, name, opened.dtype.name, ITEM_SIZE)
     info = TensorInfo(dtype=dtype, shape=shape)
@@ -322,7 +322,9 @@ def most_inflated(frame: bytes) -> int | None:
             return None
         number = int.from_bytes(head, "little")
         last, kind, size = bool(number & 1), number >> 1 & 3, number >> 3
-        total += _BLOCK if kind == 2 else size  # compressed; raw and repeated tell their sizes
+        total += (
+            _BLOCK if kind == 2 else size
+        )  # compressed; others have sizes
         position += 3 + (1 if kind == 1 else size)
     checksum = 4 * (descriptor >> 2 & 1)
     return total if position + checksum == len(frame) else None

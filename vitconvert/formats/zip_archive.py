@@ -55,7 +55,7 @@ class Member:
 def zip_members(path: Path) -> dict[str, Member]:
     """The members of an archive by name, known to lie inside the file and to fit in memory.
 
-    Other readers of zip archives trust other copies of what an archive says of a member: that in
+    Other readers of zip archives trust other copies of the facts about a member: that in
     the directory, or that before the member's bytes. An archive whose copies differ is refused.
 
     Raises:

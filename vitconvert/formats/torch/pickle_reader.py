@@ -1,9 +1,9 @@
 """Pickles, read without calling anything.
 
 Python's own unpickler calls what a pickle names. These readers know the few opcodes that torch
-writes, and those that Python's pickler writes for others, and build descriptions: a tensor says
-where its numbers lie. Which names a pickle may use, and what they describe, is for each kind of
-file to say.
+writes, and those that Python's pickler writes for others, and build descriptions: a tensor has
+the place of its numbers. Which names a pickle may use, and what they describe, is defined for each
+kind of file.
 
 Time and memory are bounded by the length of the pickle. Nothing is copied that a pickle can name
 again and again, and what a dictionary hashes and compares is short.
@@ -122,7 +122,7 @@ def _name(argument: str) -> str:
 class PickleReader:
     """A stack, its marks and a memo, as in `pickletools`.
 
-    A kind of archive says in a subclass what names mean there.
+    A subclass for each kind of archive defines what names mean there.
     """
 
     most_opcodes = _MOST_OPCODES
@@ -181,7 +181,7 @@ class PickleReader:
         """Describe what a pickle holds; of a file, the one that begins where it stands.
 
         Raises:
-            StrangePickle: It is truncated, or says what torch's pickler never writes.
+            StrangePickle: It is truncated, or holds what torch's pickler never writes.
         """
         try:
             for number, (opcode, argument) in enumerate(_opcodes(data)):

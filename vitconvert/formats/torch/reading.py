@@ -35,7 +35,7 @@ _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_paramet
 _WITH_ATTRIBUTES = "torch._tensor._rebuild_from_type_v2"
 _WRAPPER = "torch._utils._rebuild_wrapper_subclass"  # a tensor whose attributes are its tensors
 TORCHAO = "torchao"
-"""Under this key, what torchao says of a quantised tensor lies beside its parts, as JSON."""
+"""The key, beside the parts of a quantised tensor, of what torchao states about it, as JSON."""
 _REBUILDS = (TENSOR, UNTYPED_TENSOR, *_PARAMETERS)
 _PLAIN_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _COUNTER = "collections.Counter"  # some schedules of learning rates keep their milestones in one

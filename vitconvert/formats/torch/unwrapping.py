@@ -117,7 +117,7 @@ def container_of(
         CorruptFile: It holds no named tensors, their names make no sense, arrays of numpy lie among
             them, or they do not lie in their storages.
         UnsafeFile: The tensors are far larger than the file.
-        MissingFact: It holds several models, and nothing says which is meant.
+        MissingFact: It holds several models, and no known key selects one.
     """
     if isinstance(value, dict) and {"state", "param_groups"} <= value.keys():
         raise corrupt(
@@ -142,7 +142,7 @@ def container_of(
     if not tensors:
         holds = unwrapping.summary(value)
         raise corrupt(path, "The file holds no named tensors.", holds=holds)
-    others = [key for key, told in extras.items() if _is_weights(key, told, len(tensors))]
+    others = [key for key, kind in extras.items() if _is_weights(key, kind, len(tensors))]
     names = ", ".join(key.rpartition(".")[2] for key in others)
     note = f"the weights are those under {'.'.join(wrapper)}; beside them lie {names} (--prefer)"
     return replace(
@@ -153,10 +153,10 @@ def container_of(
     )
 
 
-def _is_weights(key: str, told: object, count: int) -> bool:
+def _is_weights(key: str, kind: object, count: int) -> bool:
     """Whether what lies beside `count` tensors is a mapping of weights, too."""
-    summary = re.fullmatch(r"\w+ with (\d{1,9}) (named )?tensors?", str(told))
-    if not isinstance(told, str) or summary is None:
+    summary = re.fullmatch(r"\w+ with (\d{1,9}) (named )?tensors?", str(kind))
+    if not isinstance(kind, str) or summary is None:
         return False
     as_many = summary[2] is not None and 2 * int(summary[1]) >= count
     return as_many or key.rpartition(".")[2] in wrapper_keys()
@@ -238,7 +238,7 @@ class _Unwrapping:
         return direct[0] if len(direct) == 1 and isinstance(direct[0], str) else None
 
     def _refuse_several(self, level: object) -> None:
-        """Refuse state dicts with the same names, which no known key tells apart."""
+        """Refuse state dicts with the same names, among which no known key selects one."""
         mappings = level.items() if isinstance(level, dict) else ()
         names = [
             (str(key), frozenset(value))

@@ -2,7 +2,7 @@
 
 The bytes are those of torch.save (torch 2.15), down to the padding, but for half of the
 serialization id, which torch hashes as its C++ compiler does. So torch maps such a file like its
-own, and finds the storages by computing, where it is told to.
+own, and finds the storages by computing, where it is asked to.
 
 Source: torch/serialization.py (`_save`), caffe2/serialize/inline_container.cc
 (`PyTorchStreamWriter`) and miniz 3.0.2 (`mz_zip_writer_add_mem_ex_v2`).
@@ -215,7 +215,7 @@ class _Archive:
         self.count += 1
 
     def finish(self) -> None:
-        """Write the directory and what tells where it is."""
+        """Write the directory and the records that point to it."""
         begin, size, count = self.position, len(self.directory), self.count
         end = begin + size
         self._write(bytes(self.directory))
