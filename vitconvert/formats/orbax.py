@@ -322,9 +322,7 @@ def most_inflated(frame: bytes) -> int | None:
             return None
         number = int.from_bytes(head, "little")
         last, kind, size = bool(number & 1), number >> 1 & 3, number >> 3
-        total += (
-            _BLOCK if kind == 2 else size
-        )  # compressed; others have sizes
+        total += _BLOCK if kind == 2 else size  # compressed; others have sizes
         position += 3 + (1 if kind == 1 else size)
     checksum = 4 * (descriptor >> 2 & 1)
     return total if position + checksum == len(frame) else None
