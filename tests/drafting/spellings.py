@@ -1,12 +1,11 @@
 # ruff: noqa: E501 (a row is a line, as in a table)
-"""Spellings that have no table, written by hand from their projects' sources, with the truth.
+"""Spellings of projects, with the truth: the rows that a person would write, or has written since.
 
-Each is the rows that a person would write. `written` makes a checkpoint of a model by them, with
+No draft knows the tables of `weights_map/`. `written` makes a checkpoint of a model by them, with
 numpy-like code of its own, so that a draft is compared with what a person says and not with what
 the package makes of it.
 """
 
-import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from tests.small_models import small_config
 from vitconvert.config import ViTConfig
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.canonical import canonical_tensors, expected_shapes, instances
+from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.expressions import Part, parse_expression
 from vitconvert.tables.templates import Index
 
@@ -113,6 +113,21 @@ def weights(spelling: Spelling, config: ViTConfig, seed: int = 0) -> dict[str, T
     return found
 
 
+def of_table(
+    name: str, config: dict[str, Any] | None = None, undrafted: tuple[str, ...] = (), **more: Any
+) -> Spelling:
+    """A spelling that has a table by now: its rows are those of what such a model has."""
+    table = builtin_tables()[name]
+    has = instances(small_config(**(SIZES | (config or {}))))
+    rows = {}
+    for _, key, text in table.entries("rows"):
+        kinds = [kind for kind in ("weight", "bias") if has.get(key.replace("{p}", kind))]
+        kind = kinds[0] if len(kinds) == 1 else "{p}"  # a norm may have no bias
+        if kinds and key not in undrafted:
+            rows[key.replace("{p}", kind)] = text.replace("{p}", kind)
+    return Spelling(rows=rows, words=table.words, config=config or {}, undrafted=undrafted, **more)
+
+
 def _rows(text: str) -> dict[str, str]:
     """Lines of `ours = theirs`."""
     pairs = (line.split(" = ", 1) for line in text.strip().splitlines() if line.strip())
@@ -136,68 +151,17 @@ _AIM |= {"qkv_bias": False, "proj_bias": False, "mlp_bias": False}
 
 SPELLINGS: dict[str, Spelling] = {
     # formats2.md 2: mmpretrain 1.2.0, whose own names are in NAMES below
-    "mmpretrain": Spelling(
+    "mmpretrain": of_table(
+        "mmpretrain",
         config={"layer_scale": True, "representation_size": 20},
-        rows=_rows("""
-            cls_token = backbone.cls_token
-            pos_embed = backbone.pos_embed
-            patch_embed.proj.{p} = backbone.patch_embed.projection.{p}
-            blocks.{i}.norm1.{p} = backbone.layers.{i}.ln1.{p}
-            blocks.{i}.attn.qkv.{p} = backbone.layers.{i}.attn.qkv.{p}
-            blocks.{i}.attn.proj.{p} = backbone.layers.{i}.attn.proj.{p}
-            blocks.{i}.ls1.gamma = backbone.layers.{i}.attn.gamma1.weight
-            blocks.{i}.norm2.{p} = backbone.layers.{i}.ln2.{p}
-            blocks.{i}.mlp.fc1.{p} = backbone.layers.{i}.ffn.layers.0.0.{p}
-            blocks.{i}.mlp.fc2.{p} = backbone.layers.{i}.ffn.layers.1.{p}
-            blocks.{i}.ls2.gamma = backbone.layers.{i}.ffn.gamma2.weight
-            norm.{p} = backbone.ln1.{p}
-            pre_logits.fc.{p} = head.layers.pre_logits.{p}
-            head.{p} = head.layers.head.{p}
-        """),
     ),
     # 3: transformers 4, Flax
-    "flax": Spelling(
-        rows=_rows("""
-            cls_token = vit/embeddings/cls_token
-            pos_embed = vit/embeddings/position_embeddings
-            patch_embed.proj.weight = vit/embeddings/patch_embeddings/projection/kernel : y x channel width
-            patch_embed.proj.bias = vit/embeddings/patch_embeddings/projection/bias
-            blocks.{i}.norm1.weight = vit/encoder/layer/{i}/layernorm_before/scale
-            blocks.{i}.norm1.bias = vit/encoder/layer/{i}/layernorm_before/bias
-            blocks.{i}.attn.qkv.weight = cat({at}/query/kernel : width (head dim), {at}/key/kernel : width (head dim), {at}/value/kernel : width (head dim))
-            blocks.{i}.attn.qkv.bias = cat({at}/query/bias, {at}/key/bias, {at}/value/bias)
-            blocks.{i}.attn.proj.weight = vit/encoder/layer/{i}/attention/output/dense/kernel : (head dim) width
-            blocks.{i}.attn.proj.bias = vit/encoder/layer/{i}/attention/output/dense/bias
-            blocks.{i}.norm2.weight = vit/encoder/layer/{i}/layernorm_after/scale
-            blocks.{i}.norm2.bias = vit/encoder/layer/{i}/layernorm_after/bias
-            blocks.{i}.mlp.fc1.weight = vit/encoder/layer/{i}/intermediate/dense/kernel : width hidden
-            blocks.{i}.mlp.fc1.bias = vit/encoder/layer/{i}/intermediate/dense/bias
-            blocks.{i}.mlp.fc2.weight = vit/encoder/layer/{i}/output/dense/kernel : hidden width
-            blocks.{i}.mlp.fc2.bias = vit/encoder/layer/{i}/output/dense/bias
-            norm.weight = vit/layernorm/scale
-            norm.bias = vit/layernorm/bias
-            head.weight = classifier/kernel : feature label
-            head.bias = classifier/bias
-        """),
-        words={"at": ("vit/encoder/layer/{i}/attention/attention",)},
-    ),
+    "flax": of_table("hf_flax_vit"),
+    "tensorflow": of_table("hf_tf_vit"),
     # 6.1: mlx-image 0.1.10
-    "mlx_image": Spelling(
+    "mlx_image": of_table(
+        "mlx_image",
         config={"norm_eps": 1e-5},
-        rows=_rows("""
-            cls_token = class_token
-            pos_embed = encoder.pos_embedding
-            patch_embed.proj.weight = conv_proj.weight : width y x channel
-            patch_embed.proj.bias = conv_proj.bias
-            blocks.{i}.norm1.{p} = encoder.layers.{i}.ln_1.{p}
-            blocks.{i}.attn.qkv.{p} = cat(encoder.layers.{i}.self_attention.query_proj.{p}, encoder.layers.{i}.self_attention.key_proj.{p}, encoder.layers.{i}.self_attention.value_proj.{p})
-            blocks.{i}.attn.proj.{p} = encoder.layers.{i}.self_attention.out_proj.{p}
-            blocks.{i}.norm2.{p} = encoder.layers.{i}.ln_2.{p}
-            blocks.{i}.mlp.fc1.{p} = encoder.layers.{i}.mlp.linear_1.{p}
-            blocks.{i}.mlp.fc2.{p} = encoder.layers.{i}.mlp.linear_2.{p}
-            norm.{p} = encoder.ln.{p}
-            head.{p} = heads.layers.0.{p}
-        """),
     ),
     # 5.1: keras-hub 0.32, the paths of its variables in memory, counted from 1
     "keras_hub": Spelling(
@@ -301,39 +265,14 @@ SPELLINGS: dict[str, Spelling] = {
         undrafted=("cls_token", "reg_token"),
     ),
     # 9: AIMv2 of Apple
-    "aimv2": Spelling(
+    "aimv2": of_table(
+        "aimv2",
         config=_AIM,
-        rows=_rows("""
-            pos_embed = preprocessor.pos_embed
-            patch_embed.proj.{p} = preprocessor.patchifier.proj.{p}
-            patch_embed.norm.weight = preprocessor.patchifier.norm.weight
-            blocks.{i}.norm1.weight = trunk.blocks.{i}.norm_1.weight
-            blocks.{i}.attn.qkv.weight = trunk.blocks.{i}.attn.qkv.weight
-            blocks.{i}.attn.proj.weight = trunk.blocks.{i}.attn.proj.weight
-            blocks.{i}.norm2.weight = trunk.blocks.{i}.norm_2.weight
-            blocks.{i}.mlp.fc1_g.weight = trunk.blocks.{i}.mlp.fc1.weight
-            blocks.{i}.mlp.fc1.weight = trunk.blocks.{i}.mlp.fc3.weight
-            blocks.{i}.mlp.fc2.weight = trunk.blocks.{i}.mlp.fc2.weight
-            norm.weight = trunk.post_trunk_norm.weight
-        """),
     ),
     # 9: BEiT-3 of Microsoft; its positions begin after two rows, as beit3.toml has them
-    "beit3": Spelling(
+    "beit3": of_table(
+        "beit3",
         config={**_EVA, "norm_eps": 1e-5},
-        rows=_rows("""
-            cls_token = beit3.vision_embed.cls_token
-            patch_embed.proj.{p} = beit3.vision_embed.proj.{p}
-            blocks.{i}.norm1.{p} = beit3.encoder.layers.{i}.self_attn_layer_norm.A.{p}
-            blocks.{i}.attn.qkv.{p} = cat(beit3.encoder.layers.{i}.self_attn.q_proj.A.{p}, beit3.encoder.layers.{i}.self_attn.k_proj.A.{p}, beit3.encoder.layers.{i}.self_attn.v_proj.A.{p})
-            blocks.{i}.attn.norm.{p} = beit3.encoder.layers.{i}.self_attn.inner_attn_ln.A.{p}
-            blocks.{i}.attn.proj.{p} = beit3.encoder.layers.{i}.self_attn.out_proj.A.{p}
-            blocks.{i}.norm2.{p} = beit3.encoder.layers.{i}.final_layer_norm.A.{p}
-            blocks.{i}.mlp.fc1.{p} = beit3.encoder.layers.{i}.ffn.A.fc1.{p}
-            blocks.{i}.mlp.norm.{p} = beit3.encoder.layers.{i}.ffn.A.ffn_layernorm.{p}
-            blocks.{i}.mlp.fc2.{p} = beit3.encoder.layers.{i}.ffn.A.fc2.{p}
-            fc_norm.{p} = fc_norm.{p}
-            head.{p} = head.{p}
-        """),
         beside={
             "beit3.encoder.embed_positions.A.weight": (28, 36),
             "beit3.text_embed.weight": (99, 36),
@@ -455,21 +394,9 @@ SPELLINGS |= {
         """),
         words={"at": ("vision_tower.transformer.layers.{i}",)},
     ),
-    "mmseg": Spelling(
+    "mmseg": of_table(
+        "mmseg",
         config={"num_classes": 0},
-        rows=_rows("""
-            cls_token = backbone.cls_token
-            pos_embed = backbone.pos_embed
-            patch_embed.proj.{p} = backbone.patch_embed.projection.{p}
-            blocks.{i}.norm1.{p} = backbone.layers.{i}.ln1.{p}
-            blocks.{i}.attn.qkv.weight = backbone.layers.{i}.attn.attn.in_proj_weight
-            blocks.{i}.attn.qkv.bias = backbone.layers.{i}.attn.attn.in_proj_bias
-            blocks.{i}.attn.proj.{p} = backbone.layers.{i}.attn.attn.out_proj.{p}
-            blocks.{i}.norm2.{p} = backbone.layers.{i}.ln2.{p}
-            blocks.{i}.mlp.fc1.{p} = backbone.layers.{i}.ffn.layers.0.0.{p}
-            blocks.{i}.mlp.fc2.{p} = backbone.layers.{i}.ffn.layers.1.{p}
-            norm.{p} = backbone.ln1.{p}
-        """),
         beside={"decode_head.conv_seg.weight": (9, 36, 1, 1), "decode_head.conv_seg.bias": (9,)}
         | {"auxiliary_head.x.weight": (36, 36)},
         ignore=("decode_head.*", "auxiliary_head.*"),
@@ -547,14 +474,3 @@ SPELLINGS |= {
         words={"at": ("params/blocks/att",)},
     ),
 }
-
-# 4: transformers 4, TensorFlow, as safetensors: Flax's names with other words, and ":0" at the end.
-_TF = {
-    name: re.sub(r"((?:vit|classifier|\{at\})/[^\s,:)]+)", r"\1{end}", text)
-    .replace("/scale", "/gamma")
-    .replace("encoder/layer/{i}", "encoder/layer_._{i}")
-    .replace("/bias", "/beta" if "norm" in name else "/bias")
-    for name, text in SPELLINGS["flax"].rows.items()
-}
-_TF_WORDS = {"at": ("vit/encoder/layer_._{i}/attention/attention",), "end": (":0",)}
-SPELLINGS["tensorflow"] = Spelling(rows=_TF, words=_TF_WORDS)

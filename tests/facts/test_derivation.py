@@ -21,7 +21,6 @@ from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
     MissingFact,
-    NotRepresentable,
     TensorMismatch,
 )
 from vitconvert.tables.architectures import architecture_in, find_architecture
@@ -173,16 +172,6 @@ def test_a_patch_and_channels_that_do_not_make_it_up():
     user = HEADS | {"patch_size": (8, 8), "in_channels": 4}
     assert message(ConflictingFact, lucidrains(192), user) == CONTRADICTED.format(
         "patch_size and in_channels: 8x8 and 4 do not make up the 192 values of a patch"
-    )
-
-
-def test_an_architecture_that_computes_something_else_is_no_plain_vit():
-    with pytest.raises(NotRepresentable) as error:
-        find_architecture("timm", "vitamin_base_224.some_tag")
-    assert error.value.fact == ("'vitamin_base_224' is no architecture that vitconvert knows.")
-    assert error.value.meaning == (
-        "Its tensors may look like a plain ViT's and still mean another function, so they are not "
-        "read as one."
     )
 
 

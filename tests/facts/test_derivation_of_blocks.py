@@ -5,7 +5,6 @@ import torch
 
 from tests.facts.header import examine
 from tests.packages import timm
-from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
 
 SMALL = {"depth": 2, "embed_dim": 48, "num_heads": 4, "num_classes": 7}
@@ -72,43 +71,6 @@ def test_differential_attention_tells_its_heads():
     config, ledger = examine(shapes_of("vit_dwee_patch16_reg1_gap_256"), {"pooling": "avg"})
     assert (config.differential, config.num_heads, config.head_dim) == (True, 4, 12)
     assert (config.block_order, ledger.dialect) == ("pre", "timm")
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ({"kv_heads": (4,)}, "kv_heads has 1 numbers for 2 blocks"),
-        ({"kv_heads": (4, 3)}, "kv_heads must divide num_heads = 4"),
-        (
-            {"block_order": "parallel", "gated_mlp": True},
-            "gated_mlp and block_order = 'parallel' exclude each other",
-        ),
-        (
-            {"block_order": "parallel", "mlp_bias": False},
-            "block_order = 'parallel' needs attention_proj, mlp_bias and mlp_layer_scale",
-        ),
-        (
-            {"differential": True, "qk_norm": True},
-            "qk_norm and differential attention exclude each other",
-        ),
-        (
-            {"differential": True, "rope": "axial"},
-            "rope and differential attention exclude each other",
-        ),
-        ({"differential": True, "head_dim": 13}, "differential attention halves head_dim 13"),
-        (
-            {"branches": 2, "mlp_layer_scale": False},
-            "mlp_layer_scale = False needs branches = 1",
-        ),
-    ],
-)
-def test_words_of_blocks_that_exclude_each_other(words, problem):
-    sizes = {"image_size": (32, 32), "patch_size": (8, 8), "in_channels": 3, "num_classes": 7}
-    sizes |= {"embed_dim": 48, "depth": 2, "num_heads": 4, "head_dim": 12, "mlp_dim": 50}
-    numerics = {"activation": "gelu", "norm_eps": 1e-6, "pooling": "token"}
-    with pytest.raises(ConflictingFact) as error:
-        ViTConfig(**sizes | numerics | words)
-    assert list(error.value.details) == [problem]
 
 
 @pytest.mark.parametrize(

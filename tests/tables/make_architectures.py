@@ -5,6 +5,7 @@
 `test_architectures.py` compares the file with what this script finds.
 """
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ from timm.models.vision_transformer import (
 from timm.models.vision_transformer_hybrid import ConvStem
 
 from tests.tables import facts_of_grids, facts_of_windows
+from vitconvert.config import ViTConfig
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import find_tables
 
@@ -55,42 +57,16 @@ ROPES = {
 POST_NORM = ("ResPostBlock", "EvaBlockPostNorm")
 PARALLEL = ("ParallelScalingBlock", "DiffParallelScalingBlock")
 # Rows say only what differs; the others are ViTConfig's defaults, or what tensors show.
-DEFAULTS = {
-    "class_token": True,
-    "num_registers": 0,
-    "position_embedding": "learned",
-    "pre_norm": False,
-    "qkv_bias": True,
-    "proj_bias": True,
-    "mlp_bias": True,
-    "qk_norm": False,
-    "differential": False,
-    "attention_norm": False,
-    "mlp_norm": False,
-    "norm": "layer",
-    "pool_include_prefix": False,
-    "final_norm": True,
-    "fc_norm": False,
-    "gated_mlp": False,
-    "layer_scale": False,
-    "block_order": "pre",
-    "branches": 1,
-    "relative_positions": "none",
-    "dist_token": False,
-    "pool_heads": 0,
-    "rope_offset": 0.0,
-    "rope_half": False,
-    "rope_indexing": "ij",
-    "stem_style": "timm",
-    "centred_pixels": False,
-    "v_norm": False,
-    "clipped_linears": False,
-    "position_square": False,
-    "merge_size": 0,
-    "window_size": 0,
-    "neck_dim": 0,
-    "bare_fc_norm": False,
-}
+USUAL = (
+    *("class_token", "num_registers", "position_embedding", "pre_norm", "qkv_bias", "proj_bias"),
+    *("mlp_bias", "qk_norm", "differential", "attention_norm", "mlp_norm", "norm", "fc_norm"),
+    *("pool_include_prefix", "final_norm", "gated_mlp", "layer_scale", "block_order", "branches"),
+    *("relative_positions", "dist_token", "pool_heads", "rope_offset", "rope_half", "v_norm"),
+    *("rope_indexing", "centred_pixels", "clipped_linears", "position_square", "merge_size"),
+    *("window_size", "neck_dim", "bare_fc_norm"),
+)
+DEFAULTS = {f.name: f.default for f in dataclasses.fields(ViTConfig) if f.name in USUAL}
+DEFAULTS["stem_style"] = "timm"
 ACTIVATIONS = {torch.nn.GELU: "gelu", GELUTanh: "gelu_tanh", QuickGELU: "quick_gelu"}
 
 HEADER = """\

@@ -13,7 +13,7 @@ from timm.models import get_pretrained_cfg, list_pretrained
 from vitconvert.tables.architectures import named
 
 HEADER = """\
-# How timm prepares photographs for a model that is known by its name alone. A name without a tag is
+# How timm prepares images for a model that is known by its name alone. A name without a tag is
 # of timm's default tag; a name with one is listed where timm says something else of it. Written by
 # tests/tables/make_preprocessing.py from timm {timm}.
 """

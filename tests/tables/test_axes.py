@@ -50,12 +50,6 @@ def test_one_step_along_an_axis_leaves_the_rest():
     assert str(parse_axes("width rgb").without("absent")) == "width rgb"
 
 
-def test_axes_are_renamed():
-    layout = parse_axes("mid{s} in{s}_{u} 1 1")
-    renamed = layout.rename({"mid{s}": "mid2", "in{s}_{u}": "in2_0"})
-    assert str(renamed) == "mid2 in2_0 1 1"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

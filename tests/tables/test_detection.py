@@ -5,7 +5,8 @@ import itertools
 import pytest
 
 from tests.facts.header import examine, hf, pair, timm
-from tests.tables.specimens import SPECIMENS
+from tests.sampling import sampled
+from tests.tables.specimens import SPECIMENS, shapes_of
 from tests.tables.specimens.google import LINEN, big_vision, google, scanned
 from vitconvert.errors import AmbiguousDialect, TensorMismatch, UnknownDialect
 from vitconvert.tables.binding import bind
@@ -209,29 +210,26 @@ def test_the_nearest_of_equals_is_the_one_that_lacks_nothing():
     ],
 )
 def test_a_packed_a_split_and_a_plain_mlp_are_told_apart(name, others):
-    shapes = {key: tuple(t.shape) for key, t in SPECIMENS[name].tensors().items()}
+    shapes = shapes_of(name)
     assert recognise(shapes).table.name == SPECIMENS[name].dialect
     for other in others:
         assert not bind(builtin_tables()[other], shapes).fits, other
 
 
 def test_a_packed_mlp_is_twice_as_wide_as_what_the_next_layer_reads():
-    shapes = {key: tuple(t.shape) for key, t in SPECIMENS["timm DINOv2 giant"].tensors().items()}
-    plain = bind(builtin_tables()["timm"], shapes)
+    plain = bind(builtin_tables()["timm"], shapes_of("timm DINOv2 giant"))
     assert plain.misshapen and {key.split(".")[2:][1] for key in plain.misshapen} <= {"fc1", "fc2"}
     assert not plain.unexplained and not plain.misfits and not plain.lacking
 
 
-@pytest.mark.parametrize("name", list(SPECIMENS))
+@pytest.mark.parametrize("name", sampled(SPECIMENS, every=4))
 def test_a_prefix_does_not_change_the_dialect(name):
-    specimen = SPECIMENS[name]
-    shapes = {f"module.{key}": tuple(t.shape) for key, t in specimen.tensors().items()}
-    recognised = recognise(shapes)
-    assert recognised.table.name == specimen.dialect
+    recognised = recognise({f"module.{key}": shape for key, shape in shapes_of(name).items()})
+    assert recognised.table.name == SPECIMENS[name].dialect
     assert recognised.prefix.startswith("module.")
 
 
-@pytest.mark.parametrize("name", list(builtin_tables()))
+@pytest.mark.parametrize("name", sampled(builtin_tables(), every=4))
 def test_the_words_of_every_key_of_a_table_are_found_in_its_text(name):
     table = builtin_tables()[name]
     templates = [
@@ -244,9 +242,9 @@ def test_the_words_of_every_key_of_a_table_are_found_in_its_text(name):
         assert name in likely_dialects([skeleton]), skeleton
 
 
-@pytest.mark.parametrize("name", list(SPECIMENS))
+@pytest.mark.parametrize("name", sampled(SPECIMENS, every=4))
 def test_what_fits_is_likely(name):
-    shapes = {key: tuple(t.shape) for key, t in SPECIMENS[name].tensors().items()}
+    shapes = shapes_of(name)
     tables = [table for table in builtin_tables().values() if not table.named_only]
     fitting = [table.name for table in tables if bind(table, shapes).fits]
     likely = [table.name for table in likely_tables(Names(shapes))]

@@ -6,12 +6,14 @@ import torch
 from tests.facts.header import hf
 from tests.facts.header import timm as timm_header
 from tests.packages import timm, torchvision, transformers
+from tests.sampling import sampled
 from vitconvert.api import inspect
 from vitconvert.errors import MissingFact, TensorMismatch, UnknownDialect
 from vitconvert.tables import others
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.tables.others import seems_to_be
+from vitconvert.toml_files import read_tables
 
 
 def _shapes(make):
@@ -27,86 +29,84 @@ def _said(shapes):
     return error.value.fact.removeprefix("This seems to be ").partition(", which")[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("resnet18", "a ResNet"),
-        ("resnet50d", "a ResNet"),
-        ("convnext_atto", "a ConvNeXt of timm"),
-        ("convnextv2_atto", "a ConvNeXt V2 of timm"),
-        ("swin_tiny_patch4_window7_224", "a Swin Transformer"),
-        ("swinv2_tiny_window8_256", "a Swin Transformer"),
-        ("efficientnet_b0", "an EfficientNet or MobileNet of timm"),
-        ("mobilenetv3_small_050", "an EfficientNet or MobileNet of timm"),
-        ("regnetx_002", "a RegNet of timm"),
-        ("densenet121", "a DenseNet"),
-        ("vgg11", "a VGG of timm"),
-        ("inception_v3", "a convolutional network"),
-        ("maxvit_tiny_rw_224", "a MaxViT of timm"),
-        ("mobilevit_s", "a MobileViT of timm"),
-        ("pvt_v2_b0", "a Pyramid Vision Transformer"),
-        ("pit_ti_224", "a PiT"),
-        ("cait_xxs24_224", "a CaiT"),
-        ("convit_tiny", "a ConViT"),
-        ("hiera_tiny_224", "a Hiera"),
-        ("vitamin_small_224", "a ViTamin"),
-        ("xcit_nano_12_p16_224", "an XCiT"),
-        ("crossvit_tiny_240", "a CrossViT"),
-        ("mixer_s32_224", "an MLP-Mixer"),
-        ("resmlp_12_224", "a ResMLP"),
-        ("tnt_s_legacy_patch16_224", "a TNT"),
-    ],
-)
-def test_models_of_timm(name, said):
-    assert _said(_shapes(lambda: timm.create_model(name))) == said
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("resnet18", "a ResNet"),
-        ("convnext_tiny", "a ConvNeXt of torchvision"),
-        ("swin_t", "a Swin Transformer of torchvision"),
-        ("efficientnet_b0", "an EfficientNet of torchvision"),
-        ("mobilenet_v2", "a MobileNet of torchvision"),
-        ("alexnet", "a VGG or AlexNet"),
-        ("swin_v2_t", "a Swin Transformer V2 of torchvision"),
-        ("maxvit_t", "a MaxViT of torchvision"),
-        ("googlenet", "a convolutional network"),
-    ],
-)
-def test_models_of_torchvision(name, said):
-    options = {"init_weights": False} if name == "googlenet" else {}
-    make = getattr(torchvision.models, name)
-    assert _said(_shapes(lambda: make(**options))) == said
-
-
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
+MODELS = {
+    "timm": {
+        "resnet18": "a ResNet",
+        "resnet50d": "a ResNet",
+        "convnext_atto": "a ConvNeXt of timm",
+        "convnextv2_atto": "a ConvNeXt V2 of timm",
+        "swin_tiny_patch4_window7_224": "a Swin Transformer",
+        "swinv2_tiny_window8_256": "a Swin Transformer",
+        "efficientnet_b0": "an EfficientNet or MobileNet of timm",
+        "mobilenetv3_small_050": "an EfficientNet or MobileNet of timm",
+        "regnetx_002": "a RegNet of timm",
+        "densenet121": "a DenseNet",
+        "vgg11": "a VGG of timm",
+        "inception_v3": "a convolutional network",
+        "maxvit_tiny_rw_224": "a MaxViT of timm",
+        "mobilevit_s": "a MobileViT of timm",
+        "pvt_v2_b0": "a Pyramid Vision Transformer",
+        "pit_ti_224": "a PiT",
+        "cait_xxs24_224": "a CaiT",
+        "convit_tiny": "a ConViT",
+        "hiera_tiny_224": "a Hiera",
+        "vitamin_small_224": "a ViTamin",
+        "xcit_nano_12_p16_224": "an XCiT",
+        "crossvit_tiny_240": "a CrossViT",
+        "mixer_s32_224": "an MLP-Mixer",
+        "resmlp_12_224": "a ResMLP",
+        "tnt_s_legacy_patch16_224": "a TNT",
+    },
+    "torchvision": {
+        "resnet18": "a ResNet",
+        "convnext_tiny": "a ConvNeXt of torchvision",
+        "swin_t": "a Swin Transformer of torchvision",
+        "efficientnet_b0": "an EfficientNet of torchvision",
+        "mobilenet_v2": "a MobileNet of torchvision",
+        "alexnet": "a VGG or AlexNet",
+        "swin_v2_t": "a Swin Transformer V2 of torchvision",
+        "maxvit_t": "a MaxViT of torchvision",
+        "googlenet": "a convolutional network",
+    },
+    "transformers": {
+        "BertModel": "a text model of BERT's kind",
+        "RobertaForMaskedLM": "a text model of BERT's kind",
+        "DistilBertModel": "a DistilBERT",
+        "GPT2LMHeadModel": "a text model of GPT-2's kind",
+        "LlamaForCausalLM": "a text model of LLaMA's kind",
+        "Qwen2ForCausalLM": "a text model of LLaMA's kind",
+        "OPTForCausalLM": "a text model of OPT's kind",
+        "T5ForConditionalGeneration": "a text model of T5's kind",
+        "GPTNeoXForCausalLM": "a GPT-NeoX",
+        "WhisperModel": "a speech model of Whisper's kind",
+        "Wav2Vec2Model": "a speech model of wav2vec 2.0's kind",
+        "SegformerModel": "a SegFormer of transformers 5",
+        "SwinModel": "a Swin Transformer of transformers 5",
+        "ResNetModel": "a ResNet of transformers",
+        "ConvNextModel": "a ConvNeXt of transformers",
+    },
+}
+PLAIN = ("DistilBertModel", "GPT2LMHeadModel", "T5ForConditionalGeneration")  # as they are
+PLAIN += ("SegformerModel", "SwinModel", "ResNetModel", "ConvNextModel")
+
+
+def _make(package, name):
+    if package == "timm":
+        return timm.create_model(name)
+    if package == "torchvision":
+        options = {"init_weights": False} if name == "googlenet" else {}
+        return getattr(torchvision.models, name)(**options)
+    kind = getattr(transformers, name)
+    sizes = {"encoder_layers": 1} if name == "WhisperModel" else SMALL
+    return kind(kind.config_class(**{} if name in PLAIN else sizes))
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "sizes"),
-    [
-        ("BertModel", "a text model of BERT's kind", SMALL),
-        ("RobertaForMaskedLM", "a text model of BERT's kind", SMALL),
-        ("DistilBertModel", "a DistilBERT", {}),
-        ("GPT2LMHeadModel", "a text model of GPT-2's kind", {}),
-        ("LlamaForCausalLM", "a text model of LLaMA's kind", SMALL),
-        ("Qwen2ForCausalLM", "a text model of LLaMA's kind", SMALL),
-        ("OPTForCausalLM", "a text model of OPT's kind", SMALL),
-        ("T5ForConditionalGeneration", "a text model of T5's kind", {}),
-        ("GPTNeoXForCausalLM", "a GPT-NeoX", SMALL),
-        ("WhisperModel", "a speech model of Whisper's kind", {"encoder_layers": 1}),
-        ("Wav2Vec2Model", "a speech model of wav2vec 2.0's kind", SMALL),
-        ("SegformerModel", "a SegFormer of transformers 5", {}),
-        ("SwinModel", "a Swin Transformer of transformers 5", {}),
-        ("ResNetModel", "a ResNet of transformers", {}),
-        ("ConvNextModel", "a ConvNeXt of transformers", {}),
-    ],
+    ("package", "name"), sampled([(p, name) for p, names in MODELS.items() for name in names], 4)
 )
-def test_models_of_transformers(name, said, sizes):
-    make = getattr(transformers, name)
-    assert _said(_shapes(lambda: make(make.config_class(**sizes)))) == said
+def test_models_of_other_kinds(package, name):
+    assert _said(_shapes(lambda: _make(package, name))) == MODELS[package][name]
 
 
 def test_a_diffusion_model():
@@ -197,6 +197,6 @@ def test_quantised_weights_are_called_by_their_name(more, program):
 
 
 def test_no_mark_is_longer_than_what_is_looked_at():
-    sections = (marks for section in others._sections().values() for marks in section.values())
+    sections = (marks for section in read_tables("others").values() for marks in section.values())
     words = [mark.count(".") + 1 for marks in sections for mark in marks]
     assert max(words) <= others._MOST_WORDS

@@ -1,7 +1,5 @@
 """Conditions on a model: what they mean, and what is wrong with them, under a caret."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,9 +133,3 @@ def test_mistakes_are_pointed_at(text, message, place):
     found, shown, caret = str(error.value).split("\n")
     assert found.startswith(message)
     assert (shown, caret.index("^") - 4) == (f"    {text}", place)
-
-
-def test_a_predicate_is_never_edited():
-    predicate = parse_predicate("depth == 3", config_words())
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        predicate.text = "depth == 4"

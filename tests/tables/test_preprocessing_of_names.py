@@ -1,4 +1,4 @@
-"""How photographs are prepared for a model that is known by its name is what timm says."""
+"""How images are prepared for a model that is known by its name is what timm says."""
 
 import argparse
 

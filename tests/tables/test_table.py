@@ -1,16 +1,11 @@
 """A dialect's file: what it parses to, and what it inherits."""
 
-import dataclasses
-from pathlib import Path
-
 import pytest
 
 from tests.tables.header import HEADER
-from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
 from vitconvert.tables.predicates import Conditional, config_words, parse_predicate
-from vitconvert.toml_files import tables_dir
 
 CLASS_TOKEN = parse_predicate("class_token", config_words())
 
@@ -120,24 +115,6 @@ def test_every_built_in_table_states_its_source_and_what_it_was_tested_with():
         assert table.requires, table.name
 
 
-def test_built_in_tables_lie_in_weights_map():
-    folder = Path(str(tables_dir()))
-    assert folder.name == "weights_map"
-    names = {file.stem for file in folder.glob("*.toml")}
-    others = {
-        "canonical",
-        "prefixes",
-        "downloads",
-        "architectures",
-        "translations",
-        "towers",
-        "others",
-        "preprocessing",
-        "drafts",
-    }
-    assert names - set(builtin_tables()) == others
-
-
 def test_a_dialect_or_an_ecosystem_is_found_by_name():
     assert [table.name for table in find_tables("jeonsworld")] == ["jeonsworld"]
     assert [table.name for table in find_tables("jax")] == ["google_jax", "google_jax_linen"]
@@ -155,9 +132,3 @@ def test_an_unknown_dialect_is_named_with_its_neighbours():
         f"  nearest  {', '.join(near)}\n"
         "  hint: `vitconvert list` describes all of them."
     )
-
-
-def test_every_field_of_a_default_is_a_field_of_the_configuration():
-    fields = {field.name for field in dataclasses.fields(ViTConfig)}
-    for table in builtin_tables().values():
-        assert {default.name for default in table.defaults} <= fields

@@ -5,11 +5,10 @@ import copy
 import json
 import tomllib
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.tables.header import HEADER
+from tests.tables.header import toml
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError, VitConvertError
 from vitconvert.facts.project_config import facts_from_config, written_config
@@ -36,18 +35,6 @@ CONFIG = ViTConfig(
     norm_eps=1e-6,
     pooling="token",
 )
-
-
-def toml(value):
-    """A value on one line."""
-    match value:
-        case bool() | str():
-            return json.dumps(value, ensure_ascii=False)
-        case dict():
-            return f"{{{', '.join(f'{json.dumps(k)} = {toml(v)}' for k, v in value.items())}}}"
-        case list():
-            return f"[{', '.join(map(toml, value))}]"
-    return repr(value)
 
 
 def places(value, path=()):
@@ -92,41 +79,3 @@ def fit(table):
 
 def write(table):
     facts_from_config(table, written_config(table, CONFIG))
-
-
-@pytest.mark.parametrize(
-    ("body", "place", "problem"),
-    [
-        ("[config_json]\nfile = 3", "config_json.file", "expected a text, found int"),
-        ("[config_json]\ninert = [3]", "config_json.inert", "expected a [section]"),
-        (
-            "[config_json.inert]\nmodel_args = [3]",
-            *("config_json.inert.model_args", "expected a text or a list of texts"),
-        ),
-        (
-            '[config_json.values]\nactivation = "mine"',
-            *("config_json.values.activation", "translations.toml has no list 'mine'"),
-        ),
-        (
-            "[config_json.values]\nactivation = 3",
-            *("config_json.values.activation", "expected a [section] or the name of a list"),
-        ),
-        (
-            "[config_json.values.activation]\nrelu = {}",
-            *('config_json.values.activation."relu"', "expected a value of ours"),
-        ),
-        (
-            '[config_json.writes]\nratio = { makes = "norm" }',
-            'config_json.writes."ratio"',
-            "a ratio makes one of mlp_dim, pool_mlp_dim, representation_size, num_classes, not "
-            "'norm'",
-        ),
-        ("[preprocessing]\nmean = [true]", "preprocessing.mean", "[True] is of another kind"),
-        ("[preprocessing]\nresize = 3", "preprocessing.resize", "3 is of another kind"),
-    ],
-)
-def test_the_place_is_named(write, body, place, problem):
-    with pytest.raises(TableError) as error:
-        read_table(write(f"{HEADER}{body}\n"))
-    assert error.value.evidence["place"] == place
-    assert str(error.value.evidence["problem"]) == problem

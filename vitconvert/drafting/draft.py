@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
 from vitconvert.drafting.draft_text import draft_text, facts_of, parse_draft
 from vitconvert.drafting.entries import Entry, entries_of, no_part
-from vitconvert.drafting.matching import Match, Matching
+from vitconvert.drafting.matching import Matching
 from vitconvert.drafting.rows import DraftRow, rows_of
 from vitconvert.drafting.slots import Values, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
+from vitconvert.facts.accounts import check_accounts
 from vitconvert.facts.derivation import derive_config
 from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
@@ -52,19 +53,24 @@ class Reference:
 
 
 def read_reference(like: str | PathLike[str] | Located | Checkpoint) -> Reference:
-    """What `--like` names: an architecture of timm, or a checkpoint.
+    """Read the reference that `--like` names: an architecture of timm, or a checkpoint.
 
     Raises:
         SourceError: It leads to neither.
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     if isinstance(like, str | PathLike) and is_architecture(fspath(like)):
-        return _architecture(fspath(like))
-    checkpoint = like if isinstance(like, Checkpoint) else read_checkpoint(_located(like))
+        name = fspath(like)
+        recognised = recognise(shapes_of_timm(name))
+        stated = Statements(architecture=name).facts(recognised.table)
+        config, _ = derive_config(recognised.binding, stated)
+        return Reference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
+    if not isinstance(like, Checkpoint):
+        like = read_checkpoint(like if isinstance(like, Located) else locate(like))
     return Reference(
-        name=published(checkpoint.located.reference),
-        config=checkpoint.config,
-        tensors=None if checkpoint.random else checkpoint.tensors,
+        name=published(like.located.reference),
+        config=like.config,
+        tensors=None if like.random else like.tensors,
     )
 
 
@@ -73,21 +79,10 @@ def is_architecture(like: str) -> bool:
     return like in named("timm") and not Path(like).exists()
 
 
-def _located(like: str | PathLike[str] | Located) -> Located:
-    return like if isinstance(like, Located) else locate(like)
-
-
-def _architecture(name: str) -> Reference:
-    """A model of timm, by its shapes alone."""
-    recognised = recognise(shapes_of_timm(name))
-    stated = Statements(architecture=name).facts(recognised.table)
-    config, _ = derive_config(recognised.binding, stated)
-    return Reference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
-
-
 _MOST = 1000  # names, those of blocks counted once
 _TAKEN = "other tensors took the places that it fits"
 _UNLIKE = "nothing of the reference is like it"
+_MAY_DIFFER = ("num_classes", "image_size")  # fine-tuning changes these, and the file shows them
 _ENOUGH = 0.5  # of the tensors: with fewer equal ones, the weights are not taken for the same
 
 
@@ -114,7 +109,7 @@ class Draft:
     ignored: Mapping[str, str]
     left: Mapping[str, str]
     unfilled: tuple[str, ...]
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     values: str
     problem: VitConvertError | None
     text: str
@@ -136,7 +131,7 @@ class Draft:
             f"guessed, {len(self.left)} tensors left, {ready}>"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For `--json`."""
         return {
             "source": self.source,
@@ -166,19 +161,46 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
         UsageError: Nothing in the file is like the reference.
     """
     container = open_weights(located, options)
-    shapes, prefix = _shapes(container, options)
+    passed = options.ignored(container.manifest, container.path)
+    kept = {
+        name: info.shape
+        for name, info in container.manifest.items()
+        if name not in passed and not why_beside(name)
+    }
+    prefix = common_prefix(kept)
+    shapes = {name[len(prefix) :]: shape for name, shape in kept.items()}
     refuse_quantised(shapes)
-    names = entries_of(_of_floats(shapes, container, prefix), reference.config.depth)
-    _check_count(names.entries)
-    found = _find(names.entries, container, prefix, reference)
+    floats = {  # whole numbers are no weights
+        key: shape
+        for key, shape in shapes.items()
+        if container.manifest[prefix + key].dtype.startswith(("float", "bfloat"))
+    }
+    names = entries_of(floats, reference.config.depth)
+    if len(names.entries) > _MOST:  # each is compared with every other
+        raise UsageError(
+            "The file has too many names to draft a table for.",
+            evidence={
+                "names": f"{len(names.entries)}, those of blocks counted once; {_MOST} at most",
+                "such as": some(entry.text for entry in names.entries),
+            },
+            hint="--ignore PATTERN leaves those out that are no ViT's.",
+        )
+    stems, values, told = _stems(names.entries, container, prefix, reference)
+    fitting = {key for s in stems if s.options for e in s.entries.values() for key in e.keys}
+    matches = Matching(stems, by_values=values is not None).matches()
     source = published(located.reference)
-    if not any(match.slot.looped for match in found.matches):
+    # Heads and positions of any model match; only blocks tell that it is a ViT of this kind.
+    if not any(match.slot.looped for match in matches):
         raise _not_like(source, reference, shapes)
-    rows, parts = rows_of(found.matches, found.values)
-    unused = {**found.unused(shapes), **names.left, **parts}
+    rows, parts = rows_of(matches, values)
+    used = {key for match in matches for key in match.entry.keys}
+    unused = {key: _TAKEN if key in fitting else _UNLIKE for key in shapes if key not in used}
+    unused |= {**names.left, **parts}
     ignored = {key: why for key in unused if (why := no_part(key))}
     left = {key: why for key, why in unused.items() if key not in ignored}
-    unfilled = _unfilled(reference.config, rows)
+    filled = {row.name.replace("{p}", kind) for row in rows for kind in ("weight", "bias")}
+    ours = instances(reference.config).items()
+    unfilled = tuple(name for name, several in ours if several and name not in filled)
     facts = facts_of(reference.config, rows, ignored, shapes)
     text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts)
     return Draft(
@@ -189,75 +211,21 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
         left=left,
         unfilled=unfilled,
         config=facts,
-        values=found.told,
+        values=told,
         problem=_problem(text, shapes, reference.config),
         text=text,
     )
 
 
-def _of_floats(shapes: Mapping[str, Shape], container: Container, prefix: str) -> dict[str, Shape]:
-    """Those that may be weights: whole numbers are none."""
-    kinds = {key: container.manifest[prefix + key].dtype for key in shapes}
-    return {k: s for k, s in shapes.items() if kinds[k].startswith(("float", "bfloat"))}
-
-
-def _check_count(entries: Sequence[Entry]) -> None:
-    """Refuse a file that would take long: each name is compared with every other."""
-    if len(entries) > _MOST:
-        raise UsageError(
-            "The file has too many names to draft a table for.",
-            evidence={
-                "names": f"{len(entries)}, those of blocks counted once; {_MOST} at most",
-                "such as": some(entry.text for entry in entries),
-            },
-            hint="--ignore PATTERN leaves those out that are no ViT's.",
-        )
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What is what.
-
-    Attributes:
-        matches: Of each tensor that has a place.
-        fitting: Everything that has the shape of one.
-        values: Those of both sides, if the reference has the same weights.
-        told: How many are equal, or why none were compared.
-    """
-
-    matches: Sequence[Match]
-    fitting: Sequence[Entry]
-    values: Values | None
-    told: str
-
-    def unused(self, shapes: Mapping[str, Shape]) -> dict[str, str]:
-        """Names of tensors that have no place, and why."""
-        used = {key for match in self.matches for key in match.entry.keys}
-        fitting = {key for entry in self.fitting for key in entry.keys}
-        return {k: _TAKEN if k in fitting else _UNLIKE for k in shapes if k not in used}
-
-
-def _shapes(container: Container, options: ReadOptions) -> tuple[dict[str, Shape], str]:
-    """What a table is drafted for, and the prefix of a wrapper that was taken off."""
-    ignored = options.ignored(container.manifest, container.path)
-    shapes = {
-        name: info.shape
-        for name, info in container.manifest.items()
-        if name not in ignored and not why_beside(name)
-    }
-    prefix = common_prefix(shapes)
-    return {name[len(prefix) :]: shape for name, shape in shapes.items()}, prefix
-
-
-def _find(
+def _stems(
     entries: Sequence[Entry], container: Container, prefix: str, reference: Reference
-) -> _Found:
-    slots = slots_of(reference.config)
-    sizes = sizes_of(reference.config)
+) -> tuple[list[Stem], Values | None, str]:
+    """Their modules, the values of both sides if the weights are the same, and how many are."""
+    slots, sizes = slots_of(reference.config), sizes_of(reference.config)
     told = "none to compare"
     if reference.tensors is not None:
 
-        def read(key: str) -> Any:
+        def read(key: str) -> "torch.Tensor":
             return container.read(prefix + key)
 
         values = Values(theirs=read, ours=reference.tensors, sizes=sizes)
@@ -266,15 +234,9 @@ def _find(
         equal = sum(stem.valued for stem in fitting)
         told = f"{equal} of {len(fitting)} modules that fit have the reference's"
         if equal > _ENOUGH * len(fitting):
-            return _decided(stems, values, told)
+            return stems, values, told
         told += ": other weights"
-    return _decided(stems_of(entries, slots, sizes, None), None, told)
-
-
-def _decided(stems: Sequence[Stem], values: Values | None, told: str) -> _Found:
-    fitting = [entry for stem in stems if stem.options for entry in stem.entries.values()]
-    matches = Matching(stems, by_values=values is not None).matches()
-    return _Found(matches, fitting, values, told)
+    return stems_of(entries, slots, sizes, None), None, told
 
 
 def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) -> UsageError:
@@ -293,31 +255,14 @@ def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) ->
     )
 
 
-def _unfilled(config: ViTConfig, rows: Sequence[DraftRow]) -> tuple[str, ...]:
-    filled = {row.name.replace("{p}", kind) for row in rows for kind in ("weight", "bias")}
-    return tuple(n for n, several in instances(config).items() if several and n not in filled)
-
-
 def _problem(text: str, shapes: Mapping[str, Shape], config: ViTConfig) -> VitConvertError | None:
     """Why a draft does not read the file that it was made of, or None."""
-    from vitconvert.facts.accounts import check_accounts
-    from vitconvert.facts.derivation import derive_config
-
     try:
         binding = bind(parse_draft(text), shapes)
         found, _ = derive_config(binding, {})
         check_accounts(binding, found, "the file")
     except VitConvertError as error:
         return error
-    return _other_function(found, config)
-
-
-# What fine-tuning changes, and what the file shows by itself.
-_MAY_DIFFER = ("num_classes", "image_size")
-
-
-def _other_function(found: ViTConfig, config: ViTConfig) -> VitConvertError | None:
-    """The reference and the file as the draft reads it should compute the same."""
     theirs, ours = found.function(), config.function()
     other = [
         f"{name}: {theirs.get(name)}, not {ours.get(name)}"

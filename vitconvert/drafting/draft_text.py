@@ -4,15 +4,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.drafting.entries import SIGNS, TO_WORDS
 from vitconvert.drafting.rows import DraftRow
 from vitconvert.errors import OutputExists, UsageError, printable
-from vitconvert.facts.derivation import DEFAULTS, gather_facts
+from vitconvert.facts.derivation import DEFAULTS, Gathered, gather_facts
 from vitconvert.facts.tensor_evidence import TENSORS
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
@@ -34,20 +34,27 @@ def draft_text(
     ignored: Mapping[str, str],
     left: Mapping[str, str],
     unfilled: Sequence[str],
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
 ) -> str:
     """The table: certain rows, guesses as comments, and as comments what is left."""
-    words = _words(rows, ignored)
+    # A word for what blocks begin with, and one for each sign that the language has for itself.
+    begins = Counter(begin for row in rows for begin in _BLOCK.findall(row.spelling))
+    block, count = begins.most_common(1)[0] if begins else ("", 0)
+    words = {"block": block} if count >= _ENOUGH else {}
+    texts = " ".join([*(row.spelling for row in rows), *map(_spelled, ignored)])
+    words |= {word: sign for sign, word in SIGNS.items() if f"{{{word}}}" in texts}
+    certain = {row.name.replace("{p}", "weight") for row in rows if row.certain}
+    first = next((name for name in (*_FIRST, *sorted(certain)) if name in certain), None)
     lines = [
         *_heading(source, like, rows, left),
         "",
         "[dialect]",
         f"title    = {_quoted(f'{source}, a draft')}",
         f"source   = {_quoted(f'drafted by vitconvert {VERSION}, like {like}')}",
-        *_requires(rows),
+        *([f"requires = [{_quoted(first)}]"] if first else []),
         *_section("words", (f"{word} = {_quoted(text)}" for word, text in words.items())),
         *_section("rows", _rows(rows, words)),
-        *_section("ignore", (f"{_key(k)} = {_quoted(why)}" for k, why in _looped(ignored))),
+        *_section("ignore", (f"{_quoted(k)} = {_quoted(why)}" for k, why in _looped(ignored))),
         *_left(left, unfilled),
         *_section("config", (f"{_name(n)} = {_value(v)}" for n, v in facts.items())),
     ]
@@ -81,24 +88,9 @@ def _heading(
     yield "# YOUR_CODE:build` compares with the code that the file belongs to."
 
 
-def _requires(rows: Sequence[DraftRow]) -> list[str]:
-    certain = {row.name.replace("{p}", "weight") for row in rows if row.certain}
-    first = next((name for name in (*_FIRST, *sorted(certain)) if name in certain), None)
-    return [f"requires = [{_quoted(first)}]"] if first else []
-
-
 def _section(name: str, lines: Iterator[str]) -> list[str]:
     several = list(lines)
     return ["", f"[{name}]", *several] if several else []
-
-
-def _words(rows: Sequence[DraftRow], ignored: Mapping[str, str]) -> dict[str, str]:
-    """What blocks begin with, and signs that the language has for itself."""
-    found = Counter(begin for row in rows for begin in _BLOCK.findall(row.spelling))
-    block, count = found.most_common(1)[0] if found else ("", 0)
-    words = {"block": block} if count >= _ENOUGH else {}
-    texts = " ".join([*(row.spelling for row in rows), *map(_spelled, ignored)])
-    return words | {word: sign for sign, word in SIGNS.items() if f"{{{word}}}" in texts}
 
 
 def _rows(rows: Sequence[DraftRow], words: Mapping[str, str]) -> Iterator[str]:
@@ -116,25 +108,19 @@ def _rows(rows: Sequence[DraftRow], words: Mapping[str, str]) -> Iterator[str]:
 def _looped(ignored: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Ignored names, those of all blocks as one."""
     for why in dict.fromkeys(ignored.values()):
-        names = (_spelled(name) for name, reason in ignored.items() if reason == why)
-        yield from ((text, why) for text in dict.fromkeys(_one_for_all(names)))
+        names = [_spelled(name) for name, reason in ignored.items() if reason == why]
+        patterns = {name: re.sub(r"[0-9]+", "{_}", name) for name in names}
+        alike = Counter(patterns.values())  # of several, the numbers are {_}
+        texts = (one if alike[one] > 1 else name for name, one in patterns.items())
+        yield from ((text, why) for text in dict.fromkeys(texts))
 
 
 def _spelled(name: str) -> str:
     return name.translate(TO_WORDS)
 
 
-def _one_for_all(names: Iterator[str]) -> Iterator[str]:
-    """Names with `{_}` for the numbers in which several differ."""
-    several = list(names)
-    alike = Counter(re.sub(r"[0-9]+", "{_}", name) for name in several)
-    for name in several:
-        pattern = re.sub(r"[0-9]+", "{_}", name)
-        yield pattern if alike[pattern] > 1 else name
-
-
 def _left(left: Mapping[str, str], unfilled: Sequence[str]) -> Iterator[str]:
-    """What no row uses, and what no row fills, as comments."""
+    """Comments that list tensors without a row, and rows without a tensor."""
     for why in dict.fromkeys(left.values()):
         yield f"\n# Left: {why}."
         for text, count in runs(name for name, reason in left.items() if reason == why):
@@ -145,15 +131,11 @@ def _left(left: Mapping[str, str], unfilled: Sequence[str]) -> Iterator[str]:
         yield from (f"#   {name}" for name in unfilled)
 
 
-def _key(name: str) -> str:
-    return _quoted(name)
-
-
 def _name(field: str) -> str:
     return field if field.isidentifier() else _quoted(field)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
@@ -171,11 +153,16 @@ def facts_of(
     rows: Sequence[DraftRow],
     ignored: Mapping[str, str],
     shapes: Mapping[str, Shape],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Lines of `[config]`: the reference's value of what no tensor shows, where it is not usual."""
     believed = [row_as_certain(row) for row in rows]
-    shown = {n for n, (_, origin) in _gather(believed, ignored, shapes, {}) if origin == TENSORS}
-    facts: dict[str, Any] = {}
+
+    def gathered(facts: Mapping[str, object]) -> Gathered:
+        table = parse_draft(draft_text("", "", believed, ignored, {}, (), facts))
+        return gather_facts(bind(table, shapes), {})
+
+    shown = {n for n, (_, origin) in gathered({}).facts.items() if origin == TENSORS}
+    facts: dict[str, object] = {}
     for name in (n for n in field_names() if n in (*config.function(), "position_resampling")):
         value = getattr(config, name)
         usual = name in DEFAULTS and DEFAULTS[name] == value
@@ -183,24 +170,13 @@ def facts_of(
             facts[name] = value
     if "num_heads" not in shown:  # another width has other heads
         facts[f"num_heads if embed_dim == {config.embed_dim}"] = config.num_heads
-    table = parse_draft(draft_text("", "", believed, ignored, {}, (), facts))
-    asked = gather_facts(bind(table, shapes), {}).asked
+    asked = gathered(facts).asked
     return facts | {name: getattr(config, name) for name in asked if name in field_names()}
-
-
-def _gather(
-    rows: Sequence[DraftRow],
-    ignored: Mapping[str, str],
-    shapes: Mapping[str, Shape],
-    facts: Mapping[str, Any],
-) -> list[tuple[str, tuple[Any, str]]]:
-    table = parse_draft(draft_text("", "", rows, ignored, {}, (), facts))
-    return list(gather_facts(bind(table, shapes), {}).facts.items())
 
 
 def row_as_certain(row: DraftRow) -> DraftRow:
     """A row as if it were no guess."""
-    return DraftRow(name=row.name, spelling=row.spelling, certain=True, reason=row.reason)
+    return replace(row, certain=True)
 
 
 _SUFFIX = ".toml"
@@ -221,18 +197,15 @@ def check_draft_output(path: Path, *, overwrite: bool) -> None:
     if not overwrite:
         hint = "--force (in Python, overwrite=True) replaces an earlier draft."
         raise OutputExists("The table already exists.", evidence={"output": path}, hint=hint)
-    if not _is_draft(path):
+    draft = False
+    if path.is_file():
+        with path.open("rb") as file:
+            draft = file.read(len(MARK)) == MARK.encode()
+    if not draft:
         raise OutputExists(
             "What lies there is no draft of a table, and is not replaced.",
             evidence={"output": path},
         )
-
-
-def _is_draft(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(MARK)) == MARK.encode()
 
 
 def write_draft(text: str, path: Path, *, overwrite: bool = False) -> None:

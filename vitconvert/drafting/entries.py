@@ -29,7 +29,7 @@ def words_of(name: str) -> frozenset[str]:
 
 
 def has(words: frozenset[str], entries: Iterable[str]) -> int:
-    """How many words the longest of these entries has that the words hold; 0 for none."""
+    """The number of words in the longest of these entries that the words hold; 0 for none."""
     asked = (frozenset(entry.split()) for entry in entries)
     return max((len(each) for each in asked if each <= words), default=0)
 
@@ -41,7 +41,7 @@ def groups_of(module: str) -> tuple[str, ...]:
 
 
 def score(words: frozenset[str], module: str) -> int:
-    """How much a name speaks for a module: 2 and more where it names it, 1 where its kind."""
+    """Points of a name for a module: 2 and more where it names it, 1 where its kind."""
     return max((_in_group(words, module, group) for group in groups_of(module)), default=0)
 
 
@@ -53,7 +53,7 @@ def _in_group(words: frozenset[str], module: str, name: str) -> int:
 
 @functools.cache
 def order_of(module: str) -> int:
-    """Where a module comes among those of its group: the first is mostly the first in a file."""
+    """The place of a module in its group: the first is mostly the first in a file."""
     groups = knowledge()["names"]
     return min((list(groups[name]).index(module) for name in groups_of(module)), default=0)
 
@@ -144,7 +144,8 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
     left = {key: why for key in shapes if (why := _why_left(key))}
     mine = {key: shape for key, shape in shapes.items() if key not in left}
     loops = _loops(mine, depth)
-    counted = _counted(mine) - loops.keys()
+    several = (n.values() for n in _patterns(mine).values() if len(n) >= _MANY)
+    counted = {key for keys in several for key in keys} - loops.keys()
     left |= dict.fromkeys(counted, f"counted, but not the same in each of {depth} blocks")
     order = {key: place for place, key in enumerate(shapes)}
     found: dict[str, Entry] = {}
@@ -165,17 +166,15 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             leaf=leaf,
             place=order[key],
         )
-    entries = tuple(found.values())
-    if not loops:
-        entries = tuple(_as_stacked(entry, depth) for entry in entries)
-    return Names(entries=entries, left=left)
-
-
-def _as_stacked(entry: Entry, depth: int) -> Entry:
-    """An array of all blocks, if it may be one: some programs loop over arrays."""
-    if len(entry.shape) < 2 or entry.shape[0] != depth:
-        return entry
-    return replace(entry, looped=True, stacked=True, shape=entry.shape[1:])
+    entries = list(found.values())
+    if not loops:  # some programs loop over arrays of all blocks
+        entries = [
+            replace(e, looped=True, stacked=True, shape=e.shape[1:])
+            if len(e.shape) > 1 and e.shape[0] == depth
+            else e
+            for e in entries
+        ]
+    return Names(entries=tuple(entries), left=left)
 
 
 def _why_left(key: str) -> str:
@@ -242,12 +241,6 @@ def _index(numbers: list[int], depth: int) -> str:
         return ""
     scale, offset = f"{step}*" if step > 1 else "", f"+{numbers[0]}" if numbers[0] else ""
     return f"{{{scale}i{offset}}}"
-
-
-def _counted(shapes: Mapping[str, Shape]) -> set[str]:
-    """Names that are counted over several, whatever of."""
-    several = (numbers.values() for numbers in _patterns(shapes).values() if len(numbers) >= _MANY)
-    return {key for keys in several for key in keys}
 
 
 def _leaf(text: str) -> tuple[str, str, str]:

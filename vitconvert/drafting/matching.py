@@ -54,8 +54,9 @@ class Matching:
         self._first = {stem.text: dict(stem.options) for stem in self.open}
 
     def matches(self) -> list[Match]:
-        """Everything that can be said."""
+        """A match for each module that has a place."""
         sure = (self._by_values, self._by_shape, self._by_name, self._by_number, self._by_side)
+        # What is surest goes first: each decision leaves fewer places for what is less sure.
         while any(step() for step in (*sure, self._by_order)):
             pass
         return _with_layouts(self.found)
@@ -85,7 +86,7 @@ class Matching:
         return ""
 
     def _by_values(self) -> bool:
-        """What has the values of one place alone."""
+        """Settle a module that has the values of one place alone."""
         for stem in self.open:
             if stem.valued and len(stem.options) == 1:
                 (module,) = stem.options
@@ -94,7 +95,7 @@ class Matching:
         return False
 
     def _by_shape(self) -> bool:
-        """What alone has the shape of one place."""
+        """Settle a module that alone has the shape of one place."""
         for stem in self.open:
             if len(stem.options) != 1:
                 continue
@@ -110,7 +111,7 @@ class Matching:
         return False
 
     def _by_name(self) -> bool:
-        """What alone has the words of a place, among those that may be there."""
+        """Settle a module that alone has the words of a place, among those that may be there."""
         claims: dict[str, list[Stem]] = defaultdict(list)
         for stem in self.open:
             if module := self._named(stem):
@@ -132,7 +133,7 @@ class Matching:
         return False
 
     def _by_side(self) -> bool:
-        """What would have to lie on its other side than all matrices of its name is dropped."""
+        """Drop options whose matrix would lie otherwise than all matrices of its name."""
         lies = _orientations(self.found)
         for stem in self.open:
             other = {
@@ -154,6 +155,7 @@ class Matching:
                 continue
             best = max(score(self._own_words[stem.text], m) for m in stem.options)
             kept = [m for m in stem.options if score(self._own_words[stem.text], m) == best]
+            # Modules of a block mostly lie in the order in which they compute.
             kept.sort(key=order_of)
             rivals = self._rivals(stem, kept[0])
             reason = "no more than the order in the file speaks for it"
@@ -252,7 +254,7 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
 
 
 def _as_beside(layouts: Sequence[Layout], beside: Sequence[Sequence[Layout]]) -> Sequence[Layout]:
-    """Of several layouts, those in the order of the one that a bias's weight has."""
+    """Layouts of a bias in the order of axes that its weight has, if there are any."""
     orders = [other[0].axes.names for other in beside if len(other) == 1]
     kept = [
         layout

@@ -43,23 +43,19 @@ def rows_of(
     left: dict[str, str] = {}
     for name in (name for name in canonical_tensors() if name in used):
         parts = {place.step: (place, match) for place, match in used[name]}
-        row = _whole(name, parts) if None in parts else _joined(name, parts, values)
+        row: DraftRow | None
+        if None in parts:
+            place, match = parts[None]
+            spelling = _part(place, match)
+            row = DraftRow(name=name, spelling=spelling, certain=match.certain, reason=match.reason)
+        else:
+            row = _joined(name, parts, values)
         if row:
             rows.append(row)
             continue
         why = f"a part of {name}, of which the other parts were not found"
         left |= {key: why for _, match in parts.values() for key in match.entry.keys}
     return list(_merged(rows)), left
-
-
-def _whole(name: str, parts: Mapping[int | None, tuple[Place, Match]]) -> DraftRow:
-    place, match = parts[None]
-    return DraftRow(
-        name=name,
-        spelling=_part(place, match),
-        certain=match.certain,
-        reason=match.reason,
-    )
 
 
 def _joined(

@@ -37,7 +37,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Slot:
-    """What one tensor of theirs may be.
+    """A tensor, or several, that one of theirs may be.
 
     Attributes:
         places: What of ours it is.
@@ -66,7 +66,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """How theirs lies: the axes of theirs, and what is peculiar about them.
+    """The axes of theirs, and what is peculiar about them.
 
     Attributes:
         axes: Theirs.
@@ -84,24 +84,21 @@ class Layout:
 
 
 def slots_of(config: ViTConfig) -> list[Slot]:
-    """What tensors of theirs may be; none of ours that is counted by more than the block."""
+    """Slots for tensors of theirs, but for those of ours that more than the block counts."""
     found: list[Slot] = []
     whole: dict[str, Axes] = {}
     for name, several in instances(config).items():
         indices = tuple(several[0].indices) if several else ()
         if several and indices in ((), ("i",)):
             whole[name] = several[0].axes
-            found += _of_tensor(name, several[0].axes, bool(indices))
+            axes, looped = several[0].axes, bool(indices)
+            module, kind = _module(name)
+            found.append(Slot((Place(name),), axes, looped, module, kind))
+            if axes.names and axes.names[0] in ("qkv", "kv"):
+                for step in range(FIXED_AXES[axes.names[0]]):
+                    place = Place(name, step)
+                    found.append(Slot((place,), axes.step, looped, f"{module}[{step}]", kind))
     return [*found, *_packed(whole)]
-
-
-def _of_tensor(name: str, axes: Axes, looped: bool) -> Iterator[Slot]:
-    module, kind = _module(name)
-    yield Slot((Place(name),), axes, looped, module, kind)
-    if axes.names and axes.names[0] in ("qkv", "kv"):
-        for step in range(FIXED_AXES[axes.names[0]]):
-            place = Place(name, step)
-            yield Slot((place,), axes.step, looped, f"{module}[{step}]", kind)
 
 
 def _module(name: str) -> tuple[str, str]:
@@ -154,16 +151,14 @@ def _differing(axes: Axes, shape: Shape, sizes: Mapping[str, int]) -> tuple[str,
     if len(axes.dims) != len(shape):
         return ()
     pairs = zip(axes.dims, shape, strict=True)
-    others = [dim.axes for dim, size in pairs if dim.size(sizes) != size]
-    if len(others) != 1 or len(others[0]) != 1 or others[0][0] not in _MAY_DIFFER:
+    others = [(dim.axes, size) for dim, size in pairs if dim.size(sizes) != size]
+    if len(others) != 1 or len(others[0][0]) != 1 or others[0][0][0] not in _MAY_DIFFER:
         return ()
-    if others[0] == ("position",):  # of another size of images, which are square
-        (count,) = (
-            size for dim, size in zip(axes.dims, shape, strict=True) if dim.axes == others[0]
-        )
-        patches = count - sizes[PREFIX]
-        return others[0] if patches > 0 and math.isqrt(patches) ** 2 == patches else ()
-    return others[0]
+    ((axis, size),) = others
+    if axis == ("position",):  # of another size of images, which are square
+        patches = size - sizes[PREFIX]
+        return axis if patches > 0 and math.isqrt(patches) ** 2 == patches else ()
+    return axis
 
 
 def by_module(slots: Sequence[Slot]) -> dict[str, dict[str, Slot]]:
@@ -231,6 +226,7 @@ def _same(theirs: "torch.Tensor", ours: "torch.Tensor") -> bool:
         return False
     flat = ours.reshape(theirs.shape)
     coarser = min((theirs.dtype, ours.dtype), key=lambda dtype: dtype.itemsize)
+    # The first row tells most tensors apart, without the rest of a large file.
     if not torch.equal(theirs[:1].to(coarser), flat[:1].to(coarser)):
         return False
     return torch.equal(theirs.to(coarser), flat.to(coarser))

@@ -26,12 +26,12 @@ class Stem:
 
     @property
     def words(self) -> frozenset[str]:
-        """Of its name."""
+        """The words of its name."""
         return next(iter(self.entries.values())).words
 
     @property
     def place(self) -> int:
-        """Where it comes in the file."""
+        """Its place in the file."""
         return min(entry.place for entry in self.entries.values())
 
     def wants(self, slots: Iterable[Slot]) -> set[str]:
@@ -65,8 +65,16 @@ def stems_of(
         for module, of_kind in modules.items():
             if option := _option(stem, of_kind, sizes):
                 stem.options[module] = option
-        _keep_exact(stem)
-        _keep_kind(stem)
+        differing = {
+            module
+            for module, of_kind in stem.options.items()
+            if any(layouts[0].differing for _, layouts in of_kind.values())
+        }
+        # What fits as it is comes before what fits a reference of another size; and a norm is no
+        # scale, whatever its shape.
+        for others in (differing, {m for m in stem.options if other_kind(stem.words, m)}):
+            if others != stem.options.keys():
+                stem.drop(others)
         if values:
             _keep_valued(stem, values)
     return stems
@@ -75,7 +83,7 @@ def stems_of(
 def _option(
     stem: Stem, of_kind: Mapping[str, Slot], sizes: Mapping[str, int]
 ) -> dict[str, tuple[Slot, list[Layout]]]:
-    """How the tensors of one of their modules may be those of one of ours."""
+    """Slots and layouts by which a module of theirs may be one of ours; empty if it cannot be."""
     found = {}
     for kind, entry in stem.entries.items():
         slot = of_kind.get(kind) or (of_kind.get("") if kind == "weight" else None)
@@ -90,24 +98,6 @@ def _option(
             return {}
         found[kind] = slot, layouts
     return found
-
-
-def _keep_exact(stem: Stem) -> None:
-    """What fits as it is comes before what fits a reference of another size."""
-    differing = {
-        module
-        for module, of_kind in stem.options.items()
-        if any(layouts[0].differing for _, layouts in of_kind.values())
-    }
-    if differing != stem.options.keys():
-        stem.drop(differing)
-
-
-def _keep_kind(stem: Stem) -> None:
-    """A norm is no scale, whatever its shape."""
-    others = {module for module in stem.options if other_kind(stem.words, module)}
-    if others != stem.options.keys():
-        stem.drop(others)
 
 
 def _keep_valued(stem: Stem, values: Values) -> None:

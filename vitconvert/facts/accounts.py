@@ -3,7 +3,6 @@ model written once, all shapes closed. From headers alone, and all problems in o
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import ShapeMismatch, TensorMismatch
@@ -24,7 +23,7 @@ class Ledger:
     assumed: Mapping[str, str] = field(default_factory=dict)  # field -> "value (from where)"
     notes: tuple[str, ...] = ()  # where a config file and the tensors differ, and the like
     changed: tuple[str, ...] = ()  # changes that were asked for, in order
-    measured: tuple[Mapping[str, Any], ...] = ()  # what lossy steps did to the outputs
+    measured: tuple[Mapping[str, object], ...] = ()  # what lossy steps did to the outputs
 
     def __str__(self) -> str:
         return (
@@ -36,7 +35,7 @@ class Ledger:
 
     @property
     def counts(self) -> str:
-        """How many tensors went which way."""
+        """Counts of tensors: read, used, carried and ignored."""
         carried = f"{len(self.carried)} carried, " if self.carried else ""
         used, ignored = len(self.used), len(self.ignored)
         return f"{self.read} read, {used} used, {carried}{ignored} ignored"
@@ -56,7 +55,7 @@ class Ledger:
         """Whether weights were computed that quantised ones stand for."""
         return any(change.startswith(DEQUANTISED) for change in self.changed)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For `vitconvert.json` and `--json`."""
         return {
             "dialect": self.dialect,
@@ -84,7 +83,7 @@ def is_assumed(origin: str) -> bool:
 
 
 def recorded(origin: str, *, assumed: bool) -> str:
-    """Where a fact comes from that a record repeats: its first source, and that there is a record.
+    """Returns the origin of a fact that a record repeats: its first source, and the record.
 
     Args:
         origin: As the record states it; "" if it does not.
@@ -117,6 +116,7 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
     found = {kind: lines for kind, lines in problems.items() if lines}
     if not found:
         return
+    # Whoever catches ShapeMismatch resizes: with anything else wrong, that would not help.
     kind_of_error = ShapeMismatch if list(found) == ["misshapen"] else TensorMismatch
     count = sum(map(len, found.values()))
     raise kind_of_error(

@@ -8,7 +8,6 @@ one, and a field that nothing tells must be stated by the user.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
@@ -209,7 +208,7 @@ def _miss_kind_of_norm(found: Findings) -> None:
         found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
 
 
-def _looks_like(found: Findings, row: Mapping[str, Any]) -> bool:
+def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:
     """Whether everything that the tensors show is also true of an architecture."""
     shown = {name: value for name, (value, origin) in found.facts.items() if origin == TENSORS}
     if (row["pooling"] == "map") != (shown.get("pooling") == "map"):
@@ -233,6 +232,6 @@ def strongest(*sources: Facts) -> Facts:
     return merged
 
 
-def state(values: Mapping[str, Any], origin: str) -> Facts:
+def state(values: Mapping[str, object], origin: str) -> Facts:
     """Values that all come from one place."""
     return {field: (value, origin) for field, value in values.items()}

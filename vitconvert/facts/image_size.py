@@ -23,15 +23,13 @@ def read_image_size(found: Findings) -> None:
         found.facts.pop("no_embed_class", None)
         _assume_own_grid(found)
         if "image_size" not in found.facts:
-            found.missing["image_size"] = _why_unknown(found)
-
-
-def _why_unknown(found: Findings) -> str:
-    if not found.sizes.keys() & {"position", "relative"}:
-        return "positions are not stored, so nothing shows the grid"
-    if "patch_size" in found.facts:
-        return f"patches of {show(found.facts['patch_size'][0])} pixels make up no image"
-    return ""  # the patches are asked for, which tell
+            patch, origin = found.facts.get("patch_size", ((0, 0), ""))
+            why = ""  # the patches are asked for, which tell
+            if rows is offsets is None:
+                why = "positions are not stored, so nothing shows the grid"
+            elif origin:
+                why = f"patches of {show(patch)} pixels make up no image"
+            found.missing["image_size"] = why
 
 
 def _read_positions(found: Findings, rows: int) -> None:
@@ -116,6 +114,7 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
             origin,
         )
     of_class = 3 * int(found.facts["class_token"][0])
+    # A side of n patches has 2 n - 1 offsets.
     side = (math.isqrt(max(rows - of_class, 0)) + 1) // 2
     if (2 * side - 1) ** 2 + of_class != rows:
         found.missing["image_size"] = f"{rows} relative positions form no square grid"
@@ -158,7 +157,11 @@ def _read_windows(found: Findings) -> None:
     """
     if not found.present["decomposed_positions"] or "patch_size" not in found.facts:
         return
-    grids = _attended_grids(found)
+    grids: dict[int, _Grid] = {}
+    for i in range(found.facts["depth"][0]):
+        down, across = (found.sizes.get(f"offset_{axis}{i}", 0) for axis in "yx")
+        if down * across:  # 2 n - 1 offsets between n patches
+            grids[i] = ((down + 1) // 2, (across + 1) // 2)
     if "window_size" not in found.facts:
         _find_windows(found, grids)
     side = found.facts.get("window_size", (0, ""))[0]
@@ -178,24 +181,12 @@ def _read_windows(found: Findings) -> None:
         found.facts.setdefault("global_blocks", (tuple(sorted(unlike)), TENSORS))
     elif side:
         if not grids.keys() <= {*said} - unlike:
-            _contradict_windows(found, side)
+            origin = found.facts["window_size"][1]
+            found.overrule(
+                f"window_size = {side} ({origin}), but no block sees {side}x{side} patches at once",
+                origin,
+            )
         found.facts["window_size"] = (0, TENSORS)
-
-
-def _contradict_windows(found: Findings, side: int) -> None:
-    origin = found.facts["window_size"][1]
-    found.overrule(
-        f"window_size = {side} ({origin}), but no block sees {side}x{side} patches at once", origin
-    )
-
-
-def _attended_grids(found: Findings) -> dict[int, _Grid]:
-    sizes = found.sizes
-    lengths = (
-        (i, sizes.get(f"offset_y{i}", 0), sizes.get(f"offset_x{i}", 0))
-        for i in range(found.facts["depth"][0])
-    )
-    return {i: ((down + 1) // 2, (across + 1) // 2) for i, down, across in lengths if down * across}
 
 
 def _find_windows(found: Findings, grids: dict[int, _Grid]) -> None:

@@ -74,7 +74,7 @@ def _any_dtype(plan: Plan, read: Read) -> torch.dtype:
 
 
 def _axiswise(piece: Piece, target: Axes, plan: Plan, read: Read) -> Tensor:
-    """What a piece takes, one dimension for each axis that it fills, in the target's order."""
+    """The part that a piece takes: a dimension for each axis, in the order of the target."""
     taken, names = _taken(piece, plan, read)
     filled = [axis for axis in target.names if axis not in dict(piece.put)]
     return taken.permute([names.index(axis) for axis in filled])

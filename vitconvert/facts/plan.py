@@ -1,4 +1,4 @@
-"""What becomes of which tensor: a table and a header turned into a list of copies.
+"""Turns a table and a header into a plan: a list of copies.
 
 A plan knows names, axes and sizes and no bytes. Each target tensor is assembled from pieces; a
 piece is one source tensor, or one step of it, laid into the target or into one step of it. The
@@ -206,6 +206,7 @@ def _through(piece: Piece, between: Assembly) -> Iterator[Piece]:
     taken = dict(piece.take)
     for inner in between.pieces:
         filled = dict(inner.put)
+        # Of `cat(q, k, v)`, whoever takes k meets q and v too.
         if any(taken.get(axis, step) != step for axis, step in inner.put):
             continue  # another step of the tensor between
         further = tuple(step for step in piece.take if step[0] not in filled)

@@ -18,7 +18,7 @@ Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
 
 
 def facts_from_config(
-    table: Table, their_config: Mapping[str, Any], *, known: Collection[str] = ()
+    table: Table, their_config: Mapping[str, object], *, known: Collection[str] = ()
 ) -> Facts:
     """Read the fields that the table maps, but for those that are known better.
 
@@ -28,10 +28,18 @@ def facts_from_config(
     mapping = table.config_file
     if mapping is None or not their_config:
         return {}
-    facts: Facts = {}
-    for field, default in _defaults(mapping, their_config).items():
-        facts[field] = (default, f"{table.origin}, for a config.json that does not say")
-    within = _section_in(mapping, their_config)
+    defaults = dict(mapping.defaults)
+    for key in mapping.identify:
+        defaults |= mapping.defaults_of.get(str(their_config.get(key)), {})
+    silent = f"{table.origin}, for a config.json that does not say"
+    facts: Facts = {field: (default, silent) for field, default in defaults.items()}
+    # What stands elsewhere in the file is not of this model.
+    there = (
+        place
+        for place in mapping.within
+        if not place or look_up(their_config, place.removesuffix(".")) is not None
+    )
+    within = next(there, mapping.within[-1])
     for field, paths in mapping.fields.items():
         several = (within + path for path in paths)
         stated = ((p, v) for p in several if (v := _said(mapping, their_config, p)) is not None)
@@ -43,22 +51,7 @@ def facts_from_config(
     return facts
 
 
-def _section_in(mapping: ConfigFile, their_config: Mapping[str, Any]) -> str:
-    """Where the paths of fields begin in a file: what stands elsewhere is not of this model."""
-    for within in mapping.within:
-        if not within or look_up(their_config, within.removesuffix(".")) is not None:
-            return within
-    return mapping.within[-1]
-
-
-def _defaults(mapping: ConfigFile, their_config: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = dict(mapping.defaults)
-    for key in mapping.identify:
-        defaults |= mapping.defaults_of.get(str(their_config.get(key)), {})
-    return defaults
-
-
-def _said(mapping: ConfigFile, their_config: Mapping[str, Any], path: str) -> Any:
+def _said(mapping: ConfigFile, their_config: Mapping[str, object], path: str) -> object:
     """The value at a path; of `all but PATH`, the blocks that are not listed there."""
     listed = look_up(their_config, path.removeprefix(ALL_BUT))
     depths = (look_up(their_config, depth) for depth in mapping.fields.get("depth", ()))
@@ -68,7 +61,7 @@ def _said(mapping: ConfigFile, their_config: Mapping[str, Any], path: str) -> An
     return [block for block in range(min(depth, MOST_BLOCKS)) if block not in listed]
 
 
-def look_up(config: Mapping[str, Any], path: str) -> Any:
+def look_up(config: Mapping[str, object], path: str) -> Any:
     """The value at a dotted path, or None; of a list, `[:2]` takes the first two."""
     value: Any = config
     for step in path.split("."):
@@ -79,8 +72,9 @@ def look_up(config: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: Any) -> Any:
+def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: object) -> object:
     ours = _in_our_words(mapping, field, value)
+    # timm's pretrained_cfg has no other word for the channels: input_size.
     if field == "in_channels" and isinstance(value, list) and len(value) == 3:
         ours = value[0]  # channels, height, width
     try:
@@ -98,7 +92,7 @@ def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: 
     )
 
 
-def _in_our_words(mapping: ConfigFile, field: str, value: Any) -> Any:
+def _in_our_words(mapping: ConfigFile, field: str, value: object) -> object:
     """A text or a truth value of theirs as the table translates it, anything else as it is."""
     if not isinstance(value, str | bool):
         return value
@@ -106,8 +100,8 @@ def _in_our_words(mapping: ConfigFile, field: str, value: Any) -> Any:
     return mapping.values.get(field, {}).get(word, value)
 
 
-def their_word(table: Table, field: str, value: Any) -> Any:
-    """How their file says a value of ours; the inverse of reading it.
+def their_word(table: Table, field: str, value: object) -> Any:
+    """Returns the value in their file for a value of ours; the inverse of reading it.
 
     Raises:
         NotRepresentable: They have words for this field, and none for the value.
@@ -115,20 +109,17 @@ def their_word(table: Table, field: str, value: Any) -> Any:
     words = table.config_file.values.get(field, {}) if table.config_file else {}
     theirs = next((theirs for theirs, ours in words.items() if ours == value), None)
     if words and theirs is None:
+        # A list stands for what we have no word for.
+        known = [str(ours) for ours in words.values() if not isinstance(ours, list)]
         raise NotRepresentable(
             f"{table.title} has no word for {field} = {value!r}.",
-            evidence={"table": table.file, "words for": ", ".join(_ours(words))},
+            evidence={"table": table.file, "words for": ", ".join(known)},
         )
     if theirs is not None:
         return theirs == "true" if theirs in ("true", "false") else theirs
     if isinstance(value, tuple):
         return value[0] if len(value) > 1 == len(set(value)) else list(value)
     return value
-
-
-def _ours(words: Mapping[str, Any]) -> list[str]:
-    """Values of ours that have a word; a list stands for none."""
-    return [str(ours) for ours in words.values() if not isinstance(ours, list)]
 
 
 def written_besides(table: Table, config: Config) -> dict[str, Any]:
@@ -139,8 +130,24 @@ def written_besides(table: Table, config: Config) -> dict[str, Any]:
     """
     written: dict[str, Any] = {}
     for stated in table.config_file.writes if table.config_file else ():
-        if stated.holds_for(config):
-            put(written, stated.name, _value(stated.value, stated.name, table, config))
+        if not stated.holds_for(config):
+            continue
+        value: object = stated.value
+        if isinstance(value, Word):
+            value = getattr(config, value.word)
+        elif isinstance(value, Ratio):
+            field, value = value.makes, value.of(config)
+            if value is None:
+                raise NotRepresentable(
+                    f"{table.title} says {field} by a ratio, and none makes this one.",
+                    evidence={
+                        "table": table.file,
+                        "ratio": stated.name,
+                        field: getattr(config, field),
+                        "embed_dim": config.embed_dim,
+                    },
+                )
+        put(written, stated.name, value)
     return written
 
 
@@ -157,7 +164,7 @@ def written_config(table: Table, config: Config) -> dict[str, Any]:
     return written
 
 
-def put(written: dict[str, Any], path: str, value: Any) -> None:
+def put(written: dict[str, Any], path: str, value: object) -> None:
     """Set the value at a dotted path."""
     *sections, key = path.split(".")
     for section in sections:
@@ -165,27 +172,7 @@ def put(written: dict[str, Any], path: str, value: Any) -> None:
     written[key] = value
 
 
-def _value(value: Any, path: str, table: Table, config: Config) -> Any:
-    match value:
-        case Word(word=word):
-            return getattr(config, word)
-        case Ratio(makes=field) as ratio:
-            number = ratio.of(config)
-            if number is None:
-                raise NotRepresentable(
-                    f"{table.title} says {field} by a ratio, and none makes this one.",
-                    evidence={
-                        "table": table.file,
-                        "ratio": path,
-                        field: getattr(config, field),
-                        "embed_dim": config.embed_dim,
-                    },
-                )
-            return number
-    return value
-
-
-def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
+def broken_musts(table: Table, their_config: Mapping[str, object]) -> list[str]:
     """Entries that the project's config lacks, without which the table is wrong."""
     must = table.config_file.must if table.config_file and their_config else {}
     return [
@@ -193,7 +180,7 @@ def broken_musts(table: Table, their_config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: Config) -> list[str]:
+def broken_must_nots(table: Table, their_config: Mapping[str, object], config: Config) -> list[str]:
     """Entries of the project's config that make another function of the same tensors."""
     must_not = table.config_file.must_not if table.config_file else ()
     return [
@@ -203,7 +190,7 @@ def broken_must_nots(table: Table, their_config: Mapping[str, Any], config: Conf
     ]
 
 
-def unknown_arguments(table: Table, their_config: Mapping[str, Any]) -> list[str]:
+def unknown_arguments(table: Table, their_config: Mapping[str, object]) -> list[str]:
     """Arguments of the project's constructor that the table neither maps nor calls inert."""
     mapping = table.config_file
     if mapping is None or not mapping.arguments:

@@ -7,7 +7,6 @@ that somebody names. The table's own defaults are weaker than all of them (see `
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
@@ -45,11 +44,11 @@ class Statements:
         doubts: Statements that are left out here, because the tensors contradict them.
     """
 
-    user: Mapping[str, Any] = field(default_factory=dict)
-    own: Mapping[str, Any] = field(default_factory=dict)
+    user: Mapping[str, object] = field(default_factory=dict)
+    own: Mapping[str, object] = field(default_factory=dict)
     own_origins: Mapping[str, str] = field(default_factory=dict)
     own_first: bool = True
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
     config_file: str = "config.json"
     architecture: str | None = None
     name: str | None = None
@@ -75,7 +74,7 @@ class Statements:
         return weigh_statements(table, stronger, self._named_facts(table))
 
     @property
-    def arguments(self) -> Mapping[str, Any]:
+    def arguments(self) -> Mapping[str, object]:
         """Arguments of the training script, if they were saved with the weights."""
         return _arguments(self.trained)
 
@@ -160,7 +159,7 @@ class Statements:
             yield from (name for _, name in _trained_as(self.trained))
 
 
-def _arguments(trained: Mapping[str, object]) -> Mapping[str, Any]:
+def _arguments(trained: Mapping[str, object]) -> Mapping[str, object]:
     args = trained.get("args")
     return args if isinstance(args, Mapping) else {}
 
@@ -175,7 +174,7 @@ def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield f"{where} beside the weights is", name
 
 
-def parse_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def parse_fields(fields: Mapping[str, object]) -> dict[str, object]:
     """Field values of the right types; None states nothing.
 
     Raises:
@@ -203,7 +202,7 @@ def weigh_statements(table: Table, stronger: Facts, named_facts: Facts) -> Facts
     return stated
 
 
-def _said(stated: Facts, named_facts: Facts, word: str) -> Any:
+def _said(stated: Facts, named_facts: Facts, word: str) -> object:
     """A fact of the model, or with `architecture.` before the word, of its architecture."""
     field = word.removeprefix(ARCHITECTURE)
     facts = stated if field == word else named_facts
@@ -228,6 +227,6 @@ def _not_as_named(asked: Conditional, stated: Facts, named_facts: Facts) -> Miss
     )
 
 
-def _row(ecosystem: str, name: str) -> dict[str, Any]:
+def _row(ecosystem: str, name: str) -> dict[str, object]:
     """An architecture, with what its row leaves out of the last norms."""
     return {**LAST_NORMS, **find_architecture(ecosystem, name)}

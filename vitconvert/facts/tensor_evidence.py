@@ -102,7 +102,7 @@ class Findings:
         self.missing: dict[str, str] = {}  # field -> how it could be told
         self.notes: list[str] = []
 
-    def learn(self, field: str, value: Any) -> None:
+    def learn(self, field: str, value: object) -> None:
         """A fact that the tensors show."""
         self.facts[field] = (value, TENSORS)
         said, origin = self.stated.get(field, (value, TENSORS))
@@ -121,7 +121,7 @@ class Findings:
 
 
 def read_tensors(found: Findings) -> None:
-    """Everything that the tensors show, but for the size of the images."""
+    """Learn all that the tensors show, but for the size of the images."""
     _read_presence(found)
     _read_counts(found)
     _read_sizes(found)
@@ -218,6 +218,7 @@ def _read_sizes(found: Findings) -> None:
         inner = (sizes["joined_in"] - sizes["joined_out"]) // 2
         sizes["hidden"] = sizes["joined_out"] - inner
         sizes["head"] = inner // max(sizes["dim"], 1)  # ViTConfig refuses heads without width
+    # RADIO keeps them so: `cls_token.token` of its patch generator.
     if "prefix" in sizes:  # one table of the class token and the registers
         sizes["register"] = sizes["prefix"] - 1
     for axis, field in _FIELD_OF_AXIS.items():
@@ -312,7 +313,7 @@ def _split_patch(found: Findings, area: int) -> None:
     found.facts["in_channels"] = (channels, channels_origin)
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value in a message: 32x24, not (32, 24)."""
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 

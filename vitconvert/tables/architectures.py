@@ -30,7 +30,7 @@ class Architectures(Mapping[str, Fields]):
         return len(self.texts)
 
     def stating(self, field: str) -> "Architectures":
-        """Those that state a field."""
+        """The architectures that state a field."""
         stated = f" {field} = "
         return Architectures({name: text for name, text in self.texts.items() if stated in text})
 
@@ -39,16 +39,13 @@ class Architectures(Mapping[str, Fields]):
 def architectures() -> Mapping[str, Architectures]:
     """Named architectures by the dialect of their tensors."""
     text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
-    sections = (section.partition("]") for section in text.split("\n[")[1:])
-    return {dialect: Architectures(dict(_rows(lines))) for dialect, _, lines in sections}
-
-
-def _rows(lines: str) -> Iterator[tuple[str, str]]:
-    """Name and fields, which stand on a line of their own: the file is written by a script."""
-    for line in lines.splitlines():
-        name, _, fields = line.partition(" = ")
-        if fields:
-            yield name.strip('"'), fields
+    found: dict[str, Architectures] = {}
+    for section in text.split("\n[")[1:]:
+        # Fields stand on the line of their name: the file is written by a script.
+        dialect, _, lines = section.partition("]")
+        rows = (line.partition(" = ") for line in lines.splitlines() if " = " in line)
+        found[dialect] = Architectures({name.strip('"'): fields for name, _, fields in rows})
+    return found
 
 
 @functools.cache
@@ -85,8 +82,8 @@ def architecture_in(ecosystem: str, stem: str) -> str | None:
     return max(fitting, key=len, default=None)
 
 
-def preparation_of(ecosystem: str, name: str) -> Mapping[str, Any] | None:
-    """What a project does with photographs for an architecture, or for one of its tags.
+def preparation_of(ecosystem: str, name: str) -> Mapping[str, object] | None:
+    """Returns how a project prepares images for an architecture, or for one of its tags.
 
     Returns:
         Fields of timm's `pretrained_cfg`, or None: nothing is known of the name.
@@ -97,7 +94,7 @@ def preparation_of(ecosystem: str, name: str) -> Mapping[str, Any] | None:
 
 
 @functools.cache
-def _preparations() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+def _preparations() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
     """Names to what is said of them, by ecosystem: `weights_map/preprocessing.toml`."""
     return {
         ecosystem: {

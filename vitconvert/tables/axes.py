@@ -14,10 +14,11 @@ import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+# Braces hold an index in the name of an axis: `mid{s}`.
 _TOKEN = re.compile(r"\s*([()]|(?:[0-9]+\+)?[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
 
 
@@ -109,45 +110,37 @@ def parse_axes(text: str) -> Axes:
     Raises:
         ValueError: The text is not a layout, or names an axis twice.
     """
-    dims = tuple(_dims(iter(_tokens(text))))
-    names = [axis for dim in dims for axis in dim.axes]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"axis {name!r} appears twice in {text.strip()!r}")
-    return Axes(dims)
-
-
-def _tokens(text: str) -> list[str]:
-    tokens, position = [], 0
+    dims: list[Dim] = []
+    group: list[str] | None = None  # the names since a "("
+    position = 0
     while text[position:].strip():
         match = _TOKEN.match(text, position)
         if not match:
             raise ValueError(f"{text[position:].strip()!r} is not an axis")
-        tokens.append(match[1])
-        position = match.end()
-    return tokens
-
-
-def _dims(tokens: Iterator[str]) -> Iterator[Dim]:
-    for token in tokens:
-        if token == "(":
-            yield Dim(tuple(_group(tokens)))
+        token, position = match[1], match.end()
+        if group is not None and token == ")":
+            dims.append(Dim(tuple(group)))
+            group = None
+        elif group is not None:
+            if token == "(" or token[0].isdigit():
+                raise ValueError(f"{token!r} inside parentheses: only names can be there")
+            group.append(token)
+        elif token == "(":
+            group = []
         elif token == ")":
             raise ValueError("a ')' without its '('")
+        elif token.isdigit():
+            dims.append(Dim(number=int(token)))
         else:
             before, _, name = token.rpartition("+")
-            rows = int(before or 0)
-            yield Dim(number=int(token)) if token.isdigit() else Dim((name,), before=rows)
-
-
-def _group(tokens: Iterator[str]) -> Iterator[str]:
-    for token in tokens:
-        if token == ")":
-            return
-        if token == "(" or token[0].isdigit():
-            raise ValueError(f"{token!r} inside parentheses: only names can be there")
-        yield token
-    raise ValueError("a '(' without its ')'")
+            dims.append(Dim((name,), before=int(before or 0)))
+    if group is not None:
+        raise ValueError("a '(' without its ')'")
+    axes = Axes(tuple(dims))
+    for name, count in Counter(axes.names).items():
+        if count > 1:
+            raise ValueError(f"axis {name!r} appears twice in {text.strip()!r}")
+    return axes
 
 
 Shape = tuple[int, ...]
@@ -162,7 +155,7 @@ class Equation(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a file's shapes say about its axes."""
+    """The sizes of axes that the shapes of a file show."""
 
     known: Mapping[str, int]
     products: Mapping[frozenset[str], int]  # axes of which only the product is known
@@ -173,14 +166,12 @@ class Sizes:
         return tuple(map(self._size, axes.dims))
 
     def _size(self, dim: Dim) -> int:
+        # Blocks are alike: the same few products are asked for hundreds of times.
         if dim.axes not in self._found:
-            self._found[dim.axes] = self._product(dim.axes)
+            unknown = frozenset(dim.axes).difference(self.known)
+            known = math.prod(self.known[axis] for axis in dim.axes if axis in self.known)
+            self._found[dim.axes] = known * (self.products.get(unknown, 0) if unknown else 1)
         return dim.before + dim.number * self._found[dim.axes]
-
-    def _product(self, axes: tuple[str, ...]) -> int:
-        unknown = frozenset(axes).difference(self.known)
-        known = math.prod(self.known[axis] for axis in axes if axis in self.known)
-        return known * (self.products.get(unknown, 0) if unknown else 1)
 
 
 def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
@@ -197,21 +188,16 @@ def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
     )
     known = dict(given)
     while True:
-        winners = _vote(dims, known)
-        found = {axis: size for axes, size in winners.items() if len(axes) == 1 for axis in axes}
+        # The sizes of each group of axes that share a dimension and are not known.
+        ballots: dict[frozenset[str], Counter[int]] = defaultdict(Counter)
+        for (axes, size), count in dims.items():
+            unknown = frozenset(axes).difference(known)
+            factor = math.prod(known[axis] for axis in axes if axis in known)
+            if unknown and factor and size % factor == 0:
+                ballots[unknown][size // factor] += count
+        # A tie goes to the size that stands first in the file.
+        winners = {group: ballot.most_common(1)[0][0] for group, ballot in ballots.items()}
+        found = {axis: size for group, size in winners.items() if len(group) == 1 for axis in group}
         if not found:
             return Sizes(known, winners)
         known |= found
-
-
-def _vote(
-    dims: Mapping[tuple[tuple[str, ...], int], int], known: Mapping[str, int]
-) -> dict[frozenset[str], int]:
-    """The most frequent size of each group of axes that share a dimension and are not known."""
-    ballots: dict[frozenset[str], Counter[int]] = defaultdict(Counter)
-    for (axes, size), count in dims.items():
-        unknown = frozenset(axes).difference(known)
-        factor = math.prod(known[axis] for axis in axes if axis in known)
-        if unknown and factor and size % factor == 0:
-            ballots[unknown][size // factor] += count
-    return {axes: ballot.most_common(1)[0][0] for axes, ballot in ballots.items()}

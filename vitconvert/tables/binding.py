@@ -2,7 +2,7 @@
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +44,12 @@ def links_of(
     default = ours.step if alternative.joined else ours
     for number, item in enumerate(alternative.items):
         part = item if isinstance(item, Part) else None
+        selected = None
+        if part and part.selection:
+            step = part.selection.step
+            if isinstance(step, Index):
+                step = step.write(one.indices[step.name])
+            selected = part.selection.axis, step
         link = Link(
             ours=one.name,
             tensor=one.tensor,
@@ -52,21 +58,14 @@ def links_of(
             our_step=number if alternative.joined else None,
             theirs=keys.get(number) if part else None,
             their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
-            their_step=_selected(part, one.indices),
+            their_step=selected,
         )
-        if not (rest := alternative.rest) or not link.their_step:
+        if not selected or not alternative.rest:
             yield link
             continue
-        for number, theirs in enumerate(range(link.their_step[1], steps)):
-            yield link._replace(our_step=number, their_step=(rest.axis, theirs))
-
-
-def _selected(part: Part | None, indices: Mapping[str, int]) -> tuple[str, int] | None:
-    if not part or not part.selection:
-        return None
-    step = part.selection.step
-    number = step.write(indices[step.name]) if isinstance(step, Index) else step
-    return part.selection.axis, number
+        axis, begin = selected
+        for number, theirs in enumerate(range(begin, steps)):
+            yield link._replace(our_step=number, their_step=(axis, theirs))
 
 
 NO_ELEMENTS = "has no elements"
@@ -75,7 +74,7 @@ NO_ELEMENTS = "has no elements"
 
 @dataclass(frozen=True)
 class Binding:
-    """Everything the headers alone can say about a checkpoint under one table."""
+    """A table laid over the header of a checkpoint."""
 
     table: Table
     links: Mapping[str, tuple[Link, ...]]  # by canonical name
@@ -89,7 +88,7 @@ class Binding:
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
-        """Of all their keys."""
+        """The shapes of all their keys."""
         return self.names.shapes
 
     @property
@@ -144,7 +143,7 @@ def _has_rank(axes: Axes, shape: Shape) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a part stands in a table."""
+    """A part, with its place in the table."""
 
     row: Row
     alternative: int
@@ -178,7 +177,7 @@ def bind(table: Table, shapes: Mapping[str, Shape] | Names) -> Binding:
 
 
 def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Link, ...]]:
-    """What each key alone is a part of, whether or not the other parts are there.
+    """Links each key by itself, whether or not the other parts of a row are there.
 
     A key that no row of the table spells has no entry.
     """
@@ -198,18 +197,6 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
     return {key: tuple(links.values()) for key, links in found.items()}
 
 
-def _places(table: Table, names: Names) -> Mapping[str, Sequence[_Place]]:
-    """Where keys stand in a table, by skeleton: those that differ in numbers alone stand alike."""
-    found: dict[str, list[_Place]] = defaultdict(list)
-    for row in (row for row in table.rows if row.may_use(names)):
-        for number, alternative in enumerate(row.alternatives):
-            for n, item in enumerate(alternative.items):
-                if isinstance(item, Part):
-                    for skeleton in item.key.skeletons.keys() & names.alike.keys():
-                        found[skeleton].append(_Place(row, number, n, item))
-    return found
-
-
 class _Binder:
     """Collects the places of every key, then decides for each of our tensors."""
 
@@ -222,7 +209,11 @@ class _Binder:
         for template, reason in table.ignore:
             for key in names.spelled_by(template):
                 self.reasons.setdefault(key, reason)
-        self.empty = self.empty_layouts()
+        self.empty: dict[str, Axes] = {}  # arrays that the project keeps without elements
+        for template, axes in table.empty:
+            for key in names.spelled_by(template):
+                if _has_rank(axes, self.shapes[key]):
+                    self.empty.setdefault(key, axes)
         self.spellings: _Spellings = defaultdict(dict)
         self.ignored: dict[str, str] = {}
         self.unexplained: list[str] = []
@@ -232,6 +223,7 @@ class _Binder:
 
     def binding(self) -> Binding:
         known = {*self.matched, *self.reasons, *self.empty, *self.names.empty}
+        # Most tables know no key of a file, and go through none.
         if known:
             for key in self.shapes:
                 if key in known:
@@ -259,7 +251,11 @@ class _Binder:
         matched = self.matched.get(key, ())
         fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
         for place, indices in fitting:
-            self.spell(place, indices, key)
+            for complete in self.with_selected(place, indices, key):
+                spelling = self.spellings[place.row.name, tuple(sorted(complete.items()))]
+                other = spelling.setdefault(place.alternative, {}).setdefault(place.item, key)
+                if other != key:
+                    self.doubled[place.row.tensor.name.write(complete)] = (other, key)
         if fitting:
             return
         if reason := self.reasons.get(key):
@@ -272,29 +268,19 @@ class _Binder:
             self.unexplained.append(key)
 
     def matches(self) -> Iterator[tuple[str, list[tuple[_Place, dict[str, int]]]]]:
-        """Where each key stands in the table; of those that no row spells, nothing."""
-        for skeleton, places in _places(self.table, self.names).items():
+        """Yields each key that a row spells, with its places in the table."""
+        found: dict[str, list[_Place]] = defaultdict(list)  # by skeleton
+        for row in (row for row in self.table.rows if row.may_use(self.names)):
+            for number, alternative in enumerate(row.alternatives):
+                for n, item in enumerate(alternative.items):
+                    if isinstance(item, Part):
+                        for skeleton in item.key.skeletons.keys() & self.names.alike.keys():
+                            found[skeleton].append(_Place(row, number, n, item))
+        for skeleton, places in found.items():
             for key, numbers in self.names.alike[skeleton].items():
                 read = ((place, place.part.key.read(skeleton, numbers)) for place in places)
-                if found := [(place, indices) for place, indices in read if indices is not None]:
-                    yield key, found
-
-    def empty_layouts(self) -> Mapping[str, Axes]:
-        """The layouts of arrays that the project keeps without elements."""
-        found: dict[str, Axes] = {}
-        for template, axes in self.table.empty:
-            for key in self.names.spelled_by(template):
-                if _has_rank(axes, self.shapes[key]):
-                    found.setdefault(key, axes)
-        return found
-
-    def spell(self, place: _Place, indices: dict[str, int], key: str) -> None:
-        for complete in self.with_selected(place, indices, key):
-            name = place.row.name
-            spelling = self.spellings[name, tuple(sorted(complete.items()))]
-            other = spelling.setdefault(place.alternative, {}).setdefault(place.item, key)
-            if other != key:
-                self.doubled[place.row.tensor.name.write(complete)] = (other, key)
+                if fitting := [(place, indices) for place, indices in read if indices is not None]:
+                    yield key, fitting
 
     def with_selected(
         self, place: _Place, indices: dict[str, int], key: str
@@ -307,6 +293,7 @@ class _Binder:
             return
         dims = instantiate(place.axes, indices).dims
         along = next(n for n, dim in enumerate(dims) if selection.axis in dim.axes)
+        # The length is the file's own word: 10^12 steps must cost nothing.
         for number in range(min(self.shapes[key][along], MOST_STEPS)):
             value = step.read(number)
             if value is not None:
@@ -316,14 +303,22 @@ class _Binder:
         for (row_name, pairs), spelling in self.spellings.items():
             row = self.table.row_of[row_name]
             one = instance(row.tensor, dict(pairs))
-            number = next((a for a in sorted(spelling) if self.complete(row, a, spelling)), None)
+            # Of historic spellings the first that is whole counts.
+            whole = (
+                a for a in sorted(spelling) if len(row.alternatives[a].parts) == len(spelling[a])
+            )
+            number = next(whole, None)
             if number is None:
-                self.partial[one.name] = self.missing_keys(row, one.indices, spelling)
+                first = min(spelling)
+                self.partial[one.name] = tuple(
+                    item.key.write(one.indices)
+                    for n, item in enumerate(row.alternatives[first].items)
+                    if isinstance(item, Part) and n not in spelling[first]
+                )
                 continue
             keys = spelling.pop(number)
-            if others := {k for o in spelling.values() for k in o.values()}.difference(
-                keys.values()
-            ):
+            others = {key for other in spelling.values() for key in other.values()}
+            if others := others.difference(keys.values()):
                 self.doubled[one.name] = (*keys.values(), *sorted(others))
             alternative = row.alternatives[number]
             steps = self.steps_of(alternative, next(iter(keys.values())))
@@ -337,22 +332,6 @@ class _Binder:
             return 0
         dims = zip(axes.dims, self.shapes[key], strict=True)
         return next(size for dim, size in dims if rest.axis in dim.axes)
-
-    @staticmethod
-    def complete(row: Row, number: int, spelling: dict[int, dict[int, str]]) -> bool:
-        return len(row.alternatives[number].parts) == len(spelling[number])
-
-    @staticmethod
-    def missing_keys(
-        row: Row, indices: Mapping[str, int], spelling: dict[int, dict[int, str]]
-    ) -> tuple[str, ...]:
-        number = min(spelling)
-        items = enumerate(row.alternatives[number].items)
-        return tuple(
-            item.key.write(indices)
-            for n, item in items
-            if isinstance(item, Part) and n not in spelling[number]
-        )
 
     def equations(self, links: Mapping[str, tuple[Link, ...]]) -> Iterator[Equation]:
         for parts in links.values():

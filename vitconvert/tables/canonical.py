@@ -70,24 +70,20 @@ def canonical_tensors(of: Kind = ViTConfig) -> Mapping[str, CanonicalTensor]:
 
 @functools.cache  # of its own: to it, a default that is written out is another call
 def _tensors(of: Kind) -> Mapping[str, CanonicalTensor]:
-    rows = read_tables("canonical")[_SECTIONS[of]]
-    return {
-        name: _tensor(name, value)
-        for template, value in rows.items()
-        for kind in (("weight", "bias") if "{p}" in template else ("",))
-        for name in (template.replace("{p}", kind),)
-    }
+    found: dict[str, CanonicalTensor] = {}
+    for template, value in read_tables("canonical")[_SECTIONS[of]].items():
+        layout, _, condition = value.partition(" if ")
+        words = tuple(condition.split(" and ")) if condition else ()
+        for kind in ("weight", "bias") if "{p}" in template else ("",):
+            name = template.replace("{p}", kind)
+            found[name] = CanonicalTensor(name, layout, words)
+    return found
 
 
 @functools.cache
 def shown_words(of: Kind = ViTConfig) -> frozenset[str]:
     """Words of a configuration that tensors show, by being there or not."""
     return frozenset(w for tensor in canonical_tensors(of).values() for w in tensor.conditions[-1:])
-
-
-def _tensor(name: str, value: str) -> CanonicalTensor:
-    axes, _, condition = value.partition(" if ")
-    return CanonicalTensor(name, axes, tuple(condition.split(" and ")) if condition else ())
 
 
 class Instance(NamedTuple):
@@ -111,13 +107,9 @@ def instances(config: Config) -> Mapping[str, Sequence[Instance]]:
     """Every tensor that a tower of this configuration has, by the text of its canonical name."""
     return {
         name: [instance(tensor, indices) for indices in _indices(tensor, config)]
-        for name, tensor in canonical_tensors(_kind_of(config)).items()
+        for name, tensor in canonical_tensors(type(config)).items()
         if all(getattr(config, word) for word in tensor.conditions)
     }
-
-
-def _kind_of(config: Config) -> Kind:
-    return type(config)
 
 
 def expected_tensors(config: Config) -> dict[str, Axes]:
@@ -139,25 +131,19 @@ def first_kernel(config: ViTConfig) -> str:
 
 def _indices(tensor: CanonicalTensor, config: Config) -> Iterator[dict[str, int]]:
     """The indices at which a tower of this configuration has the tensor."""
+    blocks = range(config.depth)
+    stages = config.stem_depths if isinstance(config, ViTConfig) else ()
+    branches = config.branches if isinstance(config, ViTConfig) else 1
     match tensor.name.indices:
         case ():
             yield {}
         case ("i",):
-            yield from ({"i": i} for i in range(config.depth))
-        case several:
-            assert isinstance(config, ViTConfig)
-            yield from _vit_indices(several, config)
-
-
-def _vit_indices(indices: tuple[str, ...], config: ViTConfig) -> Iterator[dict[str, int]]:
-    match indices:
+            yield from ({"i": i} for i in blocks)
         case ("i", "j"):
-            pairs = ((i, j) for i in range(config.depth) for j in range(config.branches))
-            yield from ({"i": i, "j": j} for i, j in pairs)
+            yield from ({"i": i, "j": j} for i in blocks for j in range(branches))
         case ("s",):
-            yield from ({"s": s} for s in range(len(config.stem_depths)))
+            yield from ({"s": s} for s in range(len(stages)))
         case ("s", "u"):
-            stages = enumerate(config.stem_depths)
-            yield from ({"s": s, "u": u} for s, units in stages for u in range(units))
-        case _:
+            yield from ({"s": s, "u": u} for s, units in enumerate(stages) for u in range(units))
+        case indices:
             raise AssertionError(f"canonical.toml uses the indices {indices}")

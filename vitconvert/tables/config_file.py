@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import Config, Kind
+from vitconvert.tables.inheritance import place_of
 from vitconvert.tables.predicates import Conditional, config_words, parse_conditional
 from vitconvert.tables.tensor_sections import SectionReader
 from vitconvert.toml_files import read_tables
@@ -71,7 +72,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """How the project's own `config.json` says what our configuration says."""
+    """The fields of our configuration in a project's own `config.json`."""
 
     file: str  # what the project calls it
     identify: Mapping[str, Texts]  # their key -> values that mark this dialect
@@ -126,6 +127,7 @@ def read_config_file(reader: SectionReader) -> ConfigFile:
     values = reader.section(here, "values")
     for field in {**fields, **values}:
         reader.check_field(f"{here}.fields.{field}", field)
+    # `[config_json.defaults.NAME]` stands inside `[config_json.defaults]`.
     by_mark = (k for k, v in reader.section(here, "defaults").items() if isinstance(v, dict))
     return ConfigFile(
         file=reader.text(here, "file", default="config.json"),
@@ -162,7 +164,7 @@ def _translation(reader: SectionReader, field: str, said: object) -> Mapping[str
         raise reader.error(place, "expected a [section] or the name of a list")
     for theirs, ours in said.items():
         if not isinstance(ours, str | int | float | list):
-            raise reader.error(f'{place}."{theirs}"', "expected a value of ours")
+            raise reader.error(place_of(place, theirs), "expected a value of ours")
     return said
 
 
@@ -170,7 +172,7 @@ def _conditionals(reader: SectionReader, name: str) -> Iterator[Conditional]:
     words = config_words(reader.describes)
     for key, value in reader.section("config_json", name).items():
         if value != []:  # an empty list takes a line away: false is a constant here
-            with reader.at(f'config_json.{name}."{key}"'):
+            with reader.at(place_of(f"config_json.{name}", key)):
                 yield parse_conditional(key, _parse_written(value, reader.describes), words)
 
 

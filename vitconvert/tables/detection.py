@@ -17,7 +17,8 @@ from vitconvert.wrappers import prefixes, why_beside
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
 _MEANT = 0.5
 
-_Attempt = tuple[str, Binding]  # the prefix that was taken off, and what came of it
+# The prefix of a wrapper that was taken off, the names without it, and the wrapper's own keys.
+_Attempt = tuple[str, Names, Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,17 @@ def recognise(
         AmbiguousDialect: Several tables do. Name one.
         TensorMismatch: Most tensors have no elements.
     """
-    _check_not_empty(shapes)
-    candidates = None if tables is None else list(tables)
-    own, attempts = _attempts(shapes)
-    attempt = _fitting(attempts, candidates, their_config or {})
-    if attempt is None:
-        every = _recognisable_tables() if candidates is None else candidates
-        attempt = _nearest(attempts, every, their_config or {})
-    prefix, binding = attempt
-    return Recognised(binding, prefix, own if prefix else {})
+    empty = [key for key, shape in shapes.items() if 0 in shape]
+    if len(empty) > _MEANT * len(shapes):
+        raise TensorMismatch(
+            f"{len(empty)} of {len(shapes)} tensors have no elements.",
+            evidence={"empty": some(empty, 4)},
+            meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
+            hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
+        )
+    candidates, config = None if tables is None else list(tables), their_config or {}
+    attempts = _attempts(shapes)
+    return _fitting(attempts, candidates, config) or _nearest(attempts, candidates, config)
 
 
 def fitting(
@@ -81,114 +84,74 @@ def fitting(
         UnknownDialect: The config names another model.
         AmbiguousDialect: Several tables do.
     """
-    own, attempts = _attempts(shapes)
-    attempt = _fitting(attempts, None if tables is None else list(tables), their_config or {})
-    if attempt is None:
-        return None
-    prefix, binding = attempt
-    return Recognised(binding, prefix, own if prefix else {})
+    candidates = None if tables is None else list(tables)
+    return _fitting(_attempts(shapes), candidates, their_config or {})
+
+
+def _attempts(shapes: Mapping[str, Shape]) -> list[_Attempt]:
+    """The names as they are, and without a wrapper's prefix and what it keeps beside."""
+    own = {key: reason for key in shapes if (reason := why_beside(key))}
+    wrapped = {key: shape for key, shape in shapes.items() if key not in own}
+    attempts: list[_Attempt] = [("", Names(shapes), {})]
+    if prefix := common_prefix(wrapped):
+        inside = Names({key[len(prefix) :]: shape for key, shape in wrapped.items()})
+        attempts.append((prefix, inside, own))
+    return attempts
 
 
 def _fitting(
-    attempts: Sequence[tuple[str, Names]],
+    attempts: Sequence[_Attempt],
     tables: Sequence[Table] | None,
     their_config: Mapping[str, object],
-) -> _Attempt | None:
-    found = [
-        (prefix, binding)
-        for prefix, names in attempts
-        for table in (likely_tables(_with_elements(names)) if tables is None else tables)
-        if (binding := bind(table, names)).fits
-    ]
-    return _the_one(found, their_config) if found else None
-
-
-def _attempts(shapes: Mapping[str, Shape]) -> tuple[Mapping[str, str], list[tuple[str, Names]]]:
-    """A wrapper's own keys, and the others: as they are, and without a wrapper's prefix."""
-    own = {key: reason for key in shapes if (reason := why_beside(key))}
-    wrapped = {key: shape for key, shape in shapes.items() if key not in own}
-    prefix = common_prefix(wrapped)
-    attempts = [("", Names(shapes))]
-    if prefix:
-        attempts.append((prefix, Names({key[len(prefix) :]: s for key, s in wrapped.items()})))
-    return own, attempts
-
-
-def _with_elements(names: Names) -> Names:
-    """The names that tell one dialect from another."""
-    if not names.empty:
-        return names
-    return Names({name: shape for name, shape in names.shapes.items() if 0 not in shape})
-
-
-def _recognisable_tables() -> list[Table]:
-    return [table for table in builtin_tables().values() if not table.named_only]
-
-
-def _check_not_empty(shapes: Mapping[str, Shape]) -> None:
-    empty = [key for key, shape in shapes.items() if 0 in shape]
-    if len(empty) > _MEANT * len(shapes):
-        raise TensorMismatch(
-            f"{len(empty)} of {len(shapes)} tensors have no elements.",
-            evidence={"empty": some(empty, 4)},
-            meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
-            hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
+) -> Recognised | None:
+    found = []
+    for prefix, names, own in attempts:
+        candidates = tables
+        if candidates is None:
+            full = {name: shape for name, shape in names.shapes.items() if 0 not in shape}
+            # Tensors without elements tell no dialect from another.
+            candidates = likely_tables(names if len(full) == len(names.shapes) else Names(full))
+        bindings = (bind(table, names) for table in candidates)
+        found += [Recognised(binding, prefix, own) for binding in bindings if binding.fits]
+    if not found:
+        return None
+    # An audio spectrogram transformer, for one, has the tensors of a DeiT and overlapping patches.
+    left = [one for one in found if not denied_by(one.table, their_config)]
+    if not left:
+        table = found[0].table
+        raise UnknownDialect(
+            "config.json says that these tensors are another model's.",
+            evidence={
+                "config.json": denied_by(table, their_config),
+                "tensors": f"those of {table.name} ({table.title})",
+            },
+            meaning="Tensors of the same names can mean another function.",
+            hint="a table of your own (--table) that extends this one can identify the model.",
         )
+    # The tables that the checkpoint's own config names come first, then those that are recognised
+    # by themselves, then those that ignore least.
+    best = [one for one in left if identifies(one.table, their_config)] or left
+    best = [one for one in best if not one.table.named_only] or best
+    least = min((len(one.binding.ignored), len(one.prefix)) for one in best)
+    best = [one for one in best if (len(one.binding.ignored), len(one.prefix)) == least]
+    if len(best) > 1:
+        raise ambiguous([one.binding for one in best])
+    return best[0]
 
 
 def common_prefix(keys: Iterable[str]) -> str:
-    """What wrappers such as DataParallel put before every key, taken off repeatedly."""
+    """The prefix that wrappers such as DataParallel put before every key, one or several times."""
     common, end = os.path.commonprefix(list(keys)), 0  # noqa: RUF071 (of letters)
     while found := next((p for p in prefixes() if common.startswith(p, end)), None):
         end += len(found)
     return common[:end]
 
 
-def _not_denied(
-    fitting: Sequence[_Attempt], their_config: Mapping[str, object]
-) -> Sequence[_Attempt]:
-    """Those that the checkpoint's own config does not call another model.
-
-    An audio spectrogram transformer, for one, has the tensors of a DeiT and overlapping patches.
-    """
-    left = [(p, b) for p, b in fitting if not denied_by(b.table, their_config)]
-    if left:
-        return left
-    table = fitting[0][1].table
-    raise UnknownDialect(
-        "config.json says that these tensors are another model's.",
-        evidence={
-            "config.json": denied_by(table, their_config),
-            "tensors": f"those of {table.name} ({table.title})",
-        },
-        meaning="Tensors of the same names can mean another function.",
-        hint="a table of your own (--table) that extends this one can identify the model.",
-    )
-
-
 def denied_by(table: Table, their_config: Mapping[str, object]) -> str:
-    """What a project's `config.json` says that is of no model of this dialect; "" if nothing."""
+    """Entries of a `config.json` that no model of this dialect has; "" if there are none."""
     marks = table.config_file.identify if table.config_file else {}
     said = [f"{key} = {their_config[key]!r}" for key in marks if key in their_config]
     return "" if identifies(table, their_config) else ", ".join(said)
-
-
-def _the_one(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> _Attempt:
-    best = _decide(_not_denied(fitting, their_config), their_config)
-    if len(best) > 1:
-        raise ambiguous([binding for _, binding in best])
-    return best[0]
-
-
-def _decide(fitting: Sequence[_Attempt], their_config: Mapping[str, object]) -> list[_Attempt]:
-    """Prefer the tables that the checkpoint's own config names, then those that ignore least.
-
-    Those that are `named_only` come after the others, which read the same files.
-    """
-    best = [(p, b) for p, b in fitting if identifies(b.table, their_config)] or list(fitting)
-    best = [(p, b) for p, b in best if not b.table.named_only] or best
-    least = min((len(b.ignored), len(p)) for p, b in best)
-    return [(p, b) for p, b in best if (len(b.ignored), len(p)) == least]
 
 
 def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
@@ -202,23 +165,26 @@ def identifies(table: Table, their_config: Mapping[str, object]) -> bool:
 
 
 def _nearest(
-    attempts: Sequence[tuple[str, Names]],
-    tables: Sequence[Table],
+    attempts: Sequence[_Attempt],
+    tables: Sequence[Table] | None,
     their_config: Mapping[str, object],
-) -> _Attempt:
+) -> Recognised:
     shapes = attempts[0][1].shapes
     count = len(shapes)
     refuse_quantised(shapes)
-    few = ((prefix, names, names.some()) for prefix, names in attempts)
-    bound = [(p, names, bind(table, some)) for p, names, some in few for table in tables]
-    prefix, names, nearest = max(
-        bound,
-        key=lambda attempt: (
-            attempt[2].explained + len(attempt[2].ignored),
-            -len(attempt[2].lacking),
-            -len(attempt[2].misshapen),
-            -len(attempt[2].unexplained) - len(attempt[2].misfits),
-            not attempt[0],
+    if tables is None:
+        tables = [table for table in builtin_tables().values() if not table.named_only]
+    few = [(attempt[1].some(), attempt) for attempt in attempts]
+    nearest, (prefix, names, own) = max(
+        ((bind(table, some), attempt) for some, attempt in few for table in tables),
+        # Of two that explain as much, the nearer lacks less, then misfits less; a name as it is in
+        # the file comes before one without its prefix.
+        key=lambda one: (
+            one[0].explained + len(one[0].ignored),
+            -len(one[0].lacking),
+            -len(one[0].misshapen),
+            -len(one[0].unexplained) - len(one[0].misfits),
+            not one[1][0],
         ),
     )
     if nearest.names is not names:
@@ -227,25 +193,19 @@ def _nearest(
     left = sorted([*nearest.unexplained, *nearest.misfits])
     seems = seems_to_be(shapes, alike=meant) if left and nearest.table.builtin else None
     if meant and seems is None:
-        return prefix, nearest
+        return Recognised(nearest, prefix, own)
     evidence: dict[str, object] = {"keys": count}
     if kind := their_config.get("model_type"):
         evidence["config.json"] = f"model_type = {kind!r}"
     if nearest.explained:
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
+    fact = "No table of weights_map/ explains these tensors."
+    hint = "`vitconvert list` shows the dialects; --table FILE.toml adds one."
     if seems:
-        what, step = seems
-        raise UnknownDialect(
-            f"This seems to be {what}, which is no Vision Transformer that vitconvert knows.",
-            evidence={**evidence, "unexplained": some(left, 4)},
-            hint=step,
-        )
-    raise UnknownDialect(
-        "No table of weights_map/ explains these tensors.",
-        evidence={**evidence, "unexplained": some(left, 4)},
-        hint="`vitconvert list` shows the dialects; --table FILE.toml adds one.",
-    )
+        what, hint = seems
+        fact = f"This seems to be {what}, which is no Vision Transformer that vitconvert knows."
+    raise UnknownDialect(fact, evidence={**evidence, "unexplained": some(left, 4)}, hint=hint)
 
 
 def ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:

@@ -7,8 +7,7 @@ Searching their unparsed text is fast, and most tables lack a word of the file's
 import functools
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from vitconvert.tables.inheritance import (
     stem_of,
 )
 from vitconvert.tables.names import Names
-from vitconvert.tables.rows import Row, letters_of
+from vitconvert.tables.rows import letters_of
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import tables_dir
 
@@ -40,44 +39,33 @@ _WORD = re.compile(r"[A-Za-z]+")
 _KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
 
 
-@dataclass(frozen=True)
-class _Spelling:
-    """Everything that a table's keys are made of."""
-
-    text: str
-    any_rest: tuple[str, ...]  # keys that hold one of these may hold any word
-
-
 def likely_dialects(keys: Collection[str]) -> list[str]:
     """Names of the dialects that have the words of every key, and perhaps of some that do not.
 
     No dialect that explains all keys is left out.
     """
-    words = set(_WORD.findall("\n".join(keys))) - _KINDS
-    longest_first = sorted(words, key=len, reverse=True)
-    return [name for name, s in _spellings().items() if _may_spell(s, keys, longest_first)]
+    words = sorted(set(_WORD.findall("\n".join(keys))) - _KINDS, key=len, reverse=True)
 
+    def may_spell(text: str, any_rest: Sequence[str]) -> bool:
+        if not any_rest:  # the longest words are the rarest
+            return all(word in text for word in words)
+        foreign = (
+            key for key in keys if any(w not in text for w in _WORD.findall(key) if w not in _KINDS)
+        )
+        # What begins so, or after a prefix, may have any words.
+        return all(
+            any(key.startswith(s) or any(f"{mark}{s}" in key for mark in "./_") for s in any_rest)
+            for key in foreign
+        )
 
-def _may_spell(spelling: _Spelling, keys: Collection[str], words: list[str]) -> bool:
-    if not spelling.any_rest:
-        return all(word in spelling.text for word in words)
-    foreign = (key for key in keys if not _has_words_of(key, spelling.text))
-    return all(any(_begins(key, start) for start in spelling.any_rest) for key in foreign)
-
-
-def _has_words_of(key: str, text: str) -> bool:
-    return all(word in text for word in _WORD.findall(key) if word not in _KINDS)
-
-
-def _begins(key: str, start: str) -> bool:
-    """Whether a key, or what follows a prefix of it, begins so."""
-    return key.startswith(start) or any(f"{mark}{start}" in key for mark in "./_")
+    return [name for name, spelled in _spellings().items() if may_spell(*spelled)]
 
 
 @functools.cache
-def _spellings() -> Mapping[str, _Spelling]:
+def _spellings() -> Mapping[str, tuple[str, Sequence[str]]]:
+    """By dialect, the text with every word of its keys, and beginnings of keys with any rest."""
     texts = {name: "\n".join(map(_their_side, _with_ancestors(name))) for name in builtin_texts()}
-    return {name: _Spelling(text, tuple(_ANY_REST.findall(text))) for name, text in texts.items()}
+    return {name: (text, _ANY_REST.findall(text)) for name, text in texts.items()}
 
 
 def may_find_required(name: str, names: Names) -> bool:
@@ -92,22 +80,18 @@ def may_find_required(name: str, names: Names) -> bool:
 
 
 def _right_side(row: str, name: str) -> str:
-    """How a dialect spells one of our tensors; an ignored key is itself."""
+    """The key by which a dialect spells one of our tensors; an ignored key is itself."""
     if row not in canonical_tensors():
         return row
     kind = row.rpartition(".")[2]
     for text in _with_ancestors(name):
-        lines = [_line(text, key) for key in (row, row.removesuffix(kind) + "{p}")]
-        told = [line for line in lines if line is not None]
-        if told:  # nothing, if all are set to false
-            return "".join(_QUOTED.findall(" ".join(told))[:1])
+        lines = []
+        for key in (row, row.removesuffix(kind) + "{p}"):
+            if (at := text.find(f'\n"{key}"')) >= 0:
+                lines.append(text[at + len(key) + 3 :].partition("\n")[0])
+        if lines:  # without a quoted text, if all are set to false
+            return "".join(_QUOTED.findall(" ".join(lines))[:1])
     return row
-
-
-def _line(text: str, key: str) -> str | None:
-    """What a table says of a key, or None."""
-    at = text.find(f'\n"{key}"')
-    return text[at + len(key) + 3 :].partition("\n")[0] if at >= 0 else None
 
 
 def ecosystem_of(name: str) -> str:
@@ -153,8 +137,6 @@ class _BuiltinTables(Mapping[str, Table]):
     """Every dialect of `weights_map/`, by name, sorted, each parsed when it is first asked for."""
 
     def __getitem__(self, name: str) -> Table:
-        if name not in builtin_texts():
-            raise KeyError(name)
         return _builtin_table(name)
 
     def __iter__(self) -> Iterator[str]:
@@ -162,6 +144,9 @@ class _BuiltinTables(Mapping[str, Table]):
 
     def __len__(self) -> int:
         return len(builtin_texts())
+
+    def __contains__(self, name: object) -> bool:
+        return name in builtin_texts()
 
 
 @functools.cache
@@ -202,8 +187,8 @@ def likely_tables(names: Names) -> list[Table]:
 
     The others do not, and were not parsed to know it. Those that are `named_only` are left out.
     """
-    likely = likely_dialects(names.alike.keys())
-    tables = (_builtin_table(dialect) for dialect in likely if may_find_required(dialect, names))
+    likely = (n for n in likely_dialects(names.alike.keys()) if may_find_required(n, names))
+    tables = [_builtin_table(dialect) for dialect in likely]
     return [table for table in tables if not table.named_only and _finds_required(table, names)]
 
 
@@ -212,16 +197,12 @@ def _finds_required(table: Table, names: Names) -> bool:
     found = {
         name
         for name in set(itertools.chain(*table.requires)) & table.row_of.keys()
-        if _finds(table.row_of[name], names)
+        if any(
+            all(any(names.spelled_by(part.key)) for part in alternative.parts)
+            for alternative in table.row_of[name].alternatives
+        )
     }
     return all(found.union(table.section("ignore")) & set(group) for group in table.requires)
-
-
-def _finds(row: Row, names: Names) -> bool:
-    return any(
-        all(any(names.spelled_by(part.key)) for part in alternative.parts)
-        for alternative in row.alternatives
-    )
 
 
 def tables_of(ecosystem: str) -> list[Table]:

@@ -191,6 +191,7 @@ class _Expression(Parser):
 
     def number(self) -> int | Index:
         token = self.take()
+        # No axis has so many steps, and a number of thousands of digits takes long to read.
         if token.isdecimal() and len(token) < 10:
             return int(token)
         index = parse_index(token[1:-1]) if token.startswith("{") and token.endswith("}") else None

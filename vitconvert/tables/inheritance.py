@@ -75,7 +75,7 @@ def stem_of(file: Path) -> str:
 
 
 def builtin_label(name: str) -> str:
-    """How messages call a file of `weights_map/`."""
+    """The name of a file of `weights_map/` in messages."""
     return f"weights_map/{name}.toml"
 
 
@@ -89,7 +89,7 @@ def mistake(label: str, place: str, problem: object, hint: str | None = None) ->
 
 
 def place_of(section: str, key: str) -> str:
-    """How messages call an entry: as TOML would, were the section's name before the key."""
+    """The name of an entry in messages: the section before the key, as in TOML."""
     return f"{section}.{key}" if key.isidentifier() else f'{section}."{key}"'
 
 
@@ -169,6 +169,7 @@ class _OnTop(Mapping[str, Any]):
         if name == "dialect":
             base = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
         elif name == "rows" and isinstance(base, dict) and isinstance(own, dict):
+            # Else a parent's row for one of the two would count more than the child's for both.
             gathered = {key.removesuffix("{p}") for key in own if key.endswith(".{p}")}
             alone = {start + kind for start in gathered for kind in ("weight", "bias")}
             base = {key: value for key, value in base.items() if key not in alone}

@@ -63,6 +63,7 @@ class Names:
         return list(dict.fromkeys(skeleton for some in found for skeleton in some))
 
     def _beginning_with(self, start: str) -> Iterator[str]:
+        # Names that begin alike lie beside each other.
         at = bisect.bisect_left(self._sorted, start)
         while at < len(self._sorted) and self._sorted[at].startswith(start):
             yield self._sorted[at]

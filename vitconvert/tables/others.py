@@ -1,4 +1,4 @@
-"""What a checkpoint is that vitconvert has no table for: `weights_map/others.toml`."""
+"""Recognises checkpoints that no table is for, by `weights_map/others.toml`."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 
@@ -72,22 +72,21 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
     if alike:
         return None
     images = any(len(shape) >= _KERNEL_AXES for shape in shapes.values())
+    # Only convolutions have four axes: something beside the text reads images.
     if images and (model := _first_fitting("text_models", ends)):
         return f"{model} beside something that reads images", _NAME_TOWER
     model = _first_fitting("models", ends) or _first_fitting("text_models", ends)
-    model = model or _by_counts(shapes)
+    if not model:
+        kernels = sum(len(shape) == _KERNEL_AXES for shape in shapes.values())
+        matrices = sum(len(shape) in (2, 3) for shape in shapes.values())
+        batch_norms = any(key.endswith("running_mean") for key in shapes)
+        if batch_norms and kernels > max(_MANY, matrices):
+            model = "a convolutional network"
     return (model, _NAME_VIT) if model else None
 
 
-def _by_counts(shapes: Mapping[str, Shape]) -> str | None:
-    kernels = sum(len(shape) == _KERNEL_AXES for shape in shapes.values())
-    matrices = sum(len(shape) in (2, 3) for shape in shapes.values())
-    batch_norms = any(key.endswith("running_mean") for key in shapes)
-    return "a convolutional network" if batch_norms and kernels > max(_MANY, matrices) else None
-
-
 def _ends_of(names: Collection[str]) -> Set[str]:
-    """What marks are looked for in."""
+    """Ends of all names: a mark is one of them."""
     skeletons = {skeleton_of(name) for name in names}
     return {end for key in skeletons for end in _every_end(key)}
 
@@ -104,7 +103,7 @@ _MOST_WORDS = 12  # of a mark; a name of thousands has as many ends, and the fil
 
 
 def _every_end(key: str) -> list[str]:
-    """What a name ends with, in whole words: everything that a mark can be."""
+    """The ends of a name, in whole words."""
     words = key.split(".")[-_MOST_WORDS:]
     return [".".join(words[at:]) for at in range(len(words))]
 

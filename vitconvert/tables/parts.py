@@ -17,7 +17,7 @@ from vitconvert.toml_files import read_tables
 
 @dataclass(frozen=True, kw_only=True)
 class Tower:
-    """Where a ViT may be in a larger model.
+    """A place where a larger model may have a ViT.
 
     Attributes:
         prefix: What stands before the names of its tensors; "" is the whole file.
@@ -65,12 +65,12 @@ class Part:
 
     @property
     def beside(self) -> Mapping[str, str]:
-        """What of the file its dialect knows nothing of, and why it plays no part."""
+        """Tensors of the file that its dialect does not know, and why they play no part."""
         return {**self.recognised.wrappers_own, **self.outside, **self.left_out}
 
     @property
     def ignored(self) -> Mapping[str, str]:
-        """What of the file plays no part, and why."""
+        """Tensors of the file that play no part, and why."""
         return {**self.recognised.binding.ignored, **self.beside}
 
     @property
@@ -99,7 +99,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a ViT is looked for in.
+    """The header in which a ViT is looked for.
 
     Attributes:
         shapes: Names and shapes from the checkpoint's header.
@@ -109,13 +109,14 @@ class Header:
     """
 
     shapes: Mapping[str, Shape]
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object] = field(default_factory=dict)
     tables: tuple[Table, ...] | None = None
     ignored: Mapping[str, str] = field(default_factory=dict)
 
     def inside(self, tower: Tower) -> dict[str, Shape]:
         """The tensors of a tower, under its own names."""
         start = tower.prefix
+        # Most files have none of the 48 known prefixes: each is a search in the sorted names.
         at = bisect.bisect_left(self._sorted, start)
         if not "".join(self._sorted[at : at + 1]).startswith(start):
             return {}
@@ -126,8 +127,8 @@ class Header:
         """The names, in which most of the known towers are looked for in vain."""
         return sorted(self.shapes)
 
-    def config_of(self, tower: Tower) -> Mapping[str, Any]:
-        """What config.json says of a tower."""
+    def config_of(self, tower: Tower) -> Mapping[str, object]:
+        """The part of config.json that is about a tower."""
         return config_section(self.config, tower.section)
 
     def fitting(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised | None:
@@ -181,12 +182,6 @@ class Header:
                 meaning="Its tensors have the names of a plain ViT's, and mean another function.",
             )
 
-    def _model(self, tower: Tower) -> str:
-        """Whose tower it is, by the file's own name where there is one."""
-        architectures = self.config.get("architectures")
-        named = architectures[0] if isinstance(architectures, list) and architectures else None
-        return named if tower.prefix and isinstance(named, str) else tower.model
-
     def part(
         self,
         tower: Tower,
@@ -196,11 +191,15 @@ class Header:
     ) -> Part:
         """A ViT that was found: by default, all that stands under the tower's prefix."""
         names = names or {name: tower.prefix + name for name in self.inside(tower)}
+        architectures = self.config.get("architectures")
+        model = architectures[0] if isinstance(architectures, list) and architectures else None
+        if not tower.prefix or not isinstance(model, str):
+            model = tower.model  # else the file's own name for it
         used = set(names.values())
         why = f"outside the image tower {tower.prefix.rstrip('./')}"
         outside = {name: why for name in self.shapes if name not in used}
         return Part(
-            tower=replace(tower, model=self._model(tower)),
+            tower=replace(tower, model=model),
             names=names,
             outside=outside,
             left_out=self.ignored,
@@ -214,7 +213,7 @@ def sections() -> Mapping[str, Any]:
     return read_tables("towers")
 
 
-def config_section(config: Mapping[str, Any], path: str | None) -> Mapping[str, Any]:
+def config_section(config: Mapping[str, object], path: str | None) -> Mapping[str, object]:
     """The object at a dotted path of a config.json; empty if there is none."""
     section: Any = config if path is not None else None
     for step in path.split(".") if path else ():

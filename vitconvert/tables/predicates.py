@@ -26,7 +26,7 @@ from vitconvert.errors import nearest
 from vitconvert.tables.canonical import shown_words
 from vitconvert.tables.expressions import Parser
 
-LookUp = Callable[[str], Any]  # the value of a word, None where it is not known
+LookUp = Callable[[str], object]  # the value of a word, None where it is not known
 
 # Compiled when it is first needed: most conditions are one word.
 _TOKEN = r"\s*('[^']*'|[=!<>]=|[()*<>]|[A-Za-z_][A-Za-z0-9_.]*|[^\s()*=!<>']+|\S)"
@@ -58,7 +58,7 @@ class _Constant(NamedTuple):
 
 
 class _Operation(NamedTuple):
-    """What a sign of the grammar makes of its parts; "implies" is written as "not" and "or"."""
+    """A sign of the grammar with its parts; "implies" is written as "not" and "or"."""
 
     sign: str
     parts: "tuple[_Node, ...]"
@@ -75,8 +75,8 @@ class Predicate:
     words: tuple[str, ...]  # in order, each once
     _root: _Node
 
-    def value(self, look_up: LookUp) -> Any:
-        """Of a word alone its value, of anything else whether it holds."""
+    def value(self, look_up: LookUp) -> object:
+        """The value of a word alone; of any other condition, whether it holds."""
         return _value(self._root, look_up)
 
     def holds(self, look_up: LookUp) -> bool:
@@ -84,7 +84,7 @@ class Predicate:
         return bool(self.value(look_up))
 
     def values(self, look_up: LookUp) -> str:
-        """What its words are, for messages."""
+        """Its words with their values, for messages."""
         return ", ".join(f"{word} = {look_up(word)}" for word in self.words)
 
     def __str__(self) -> str:
@@ -134,23 +134,22 @@ class _Predicate(Parser):
         return _Operation("or", (_Operation("not", (condition,)), self.alternative()))
 
     def alternative(self) -> _Node:
-        parts = [self.conjunction()]
-        while self.peek() == "or":
-            self.take("or")
-            parts.append(self.conjunction())
-        return parts[0] if len(parts) == 1 else _Operation("or", tuple(parts))
+        return self.joined("or", self.conjunction)
 
     def conjunction(self) -> _Node:
-        parts = [self.negation()]
-        while self.peek() == "and":
-            self.take("and")
-            parts.append(self.negation())
-        return parts[0] if len(parts) == 1 else _Operation("and", tuple(parts))
+        return self.joined("and", self.negation)
+
+    def joined(self, sign: str, part: Callable[[], _Node]) -> _Node:
+        parts = [part()]
+        while self.peek() == sign:
+            self.take()
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else _Operation(sign, tuple(parts))
 
     def negation(self) -> _Node:
         if self.peek() != "not":
             return self.comparison()
-        self.take("not")
+        self.take()
         return _Operation("not", (self.negation(),))
 
     def comparison(self) -> _Node:
@@ -163,7 +162,16 @@ class _Predicate(Parser):
         if sign not in ("==", "!="):
             self.require_number(left, f"{sign!r} orders numbers", start)
             self.require_number(right, f"{sign!r} orders numbers", middle)
-        self.require_alike(left, right, middle)
+        kinds = _kind(left), _kind(right)
+        if kinds[0] != kinds[1]:
+            raise self.error(f"{kinds[0]} is never equal to {kinds[1]}", middle)
+        match left, right:
+            case (_Word(name), _Constant(text)) | (_Constant(text), _Word(name)):
+                word = name.removeprefix(ARCHITECTURE)
+                # A text tower's words are called otherwise than an image tower's.
+                vocabulary = {**TextConfig.vocabularies, **ViTConfig.vocabularies}.get(word)
+                if vocabulary and text not in vocabulary:
+                    raise self.error(f"{name} is one of {', '.join(vocabulary)}", middle)
         return _Operation(sign, (left, right))
 
     def product(self) -> _Node:
@@ -184,7 +192,12 @@ class _Predicate(Parser):
             self.take(")")
             return inner
         if token[:1].isdecimal():
-            return self.number()
+            try:
+                value = int(token) if token.isdecimal() else float(token)
+            except ValueError:
+                raise self.error(f"{token!r} is no number") from None
+            self.take()
+            return _Constant(value)
         if len(token) > 1 and token[0] == token[-1] == "'":
             return _Constant(self.take()[1:-1])
         if token and (token in _KEYWORDS or not token.replace(".", "_").isidentifier()):
@@ -192,15 +205,6 @@ class _Predicate(Parser):
         if token and token not in self.words:
             raise self.error(self.why_not(token))
         return _Word(self.take())
-
-    def number(self) -> _Node:
-        token = self.peek()
-        try:
-            value = int(token) if token.isdecimal() else float(token)
-        except ValueError:
-            raise self.error(f"{token!r} is no number") from None
-        self.take()
-        return _Constant(value)
 
     def why_not(self, word: str) -> str:
         if word in config_words():
@@ -213,31 +217,10 @@ class _Predicate(Parser):
         if _kind(node) != "a number":
             raise self.error(f"{rule}, and this is {_kind(node)}", at)
 
-    def require_alike(self, left: _Node, right: _Node, at: int) -> None:
-        if _kind(left) != _kind(right):
-            raise self.error(f"{_kind(left)} is never equal to {_kind(right)}", at)
-        match left, right:
-            case (_Word(name), _Constant(text)) | (_Constant(text), _Word(name)):
-                vocabulary = _vocabularies().get(name.removeprefix(ARCHITECTURE))
-                if vocabulary and text not in vocabulary:
-                    raise self.error(f"{name} is one of {', '.join(vocabulary)}", at)
-
-
-@functools.cache
-def _vocabularies() -> Mapping[str, tuple[str, ...]]:
-    """Of every word that has one; a text tower's are called otherwise than an image tower's."""
-    return {**TextConfig.vocabularies, **ViTConfig.vocabularies}
-
-
-@functools.cache
-def _kinds() -> Mapping[str, str]:
-    """What every word is; those that both kinds of configuration have are alike."""
-    return {**_kinds_of(TextConfig), **_kinds_of(ViTConfig)}
-
 
 @functools.cache
 def _kinds_of(of: Kind) -> Mapping[str, str]:
-    """What every field and property is."""
+    """The kind of every field and property."""
     types = {f.name: f.type for f in dataclasses.fields(of) if f.name != "origins"}
     for name, found in (item for kind in of.__mro__ for item in vars(kind).items()):
         if isinstance(found, property) and found.fget:
@@ -248,7 +231,8 @@ def _kinds_of(of: Kind) -> Mapping[str, str]:
 def _kind(node: _Node) -> str:
     match node:
         case _Word(name):
-            return _kinds()[name.removeprefix(ARCHITECTURE)]
+            word = name.removeprefix(ARCHITECTURE)  # both kinds have it of one kind, or one does
+            return _kinds_of(ViTConfig).get(word) or _kinds_of(TextConfig)[word]
         case _Constant(str()):
             return "a text"
         case _Constant() | _Operation("*"):
@@ -282,6 +266,7 @@ def _value(node: _Node, look_up: LookUp) -> Any:
             factors = tuple(values)
             return None if None in factors else math.prod(factors)
     left, right = values
+    # None is not known, and neither equal nor unequal to anything.
     return None not in (left, right) and _COMPARISONS[node.sign](left, right)
 
 
@@ -303,7 +288,7 @@ class Conditional:
         return self.holds(functools.partial(getattr, config))
 
 
-def parse_conditional(key: str, value: Any, words: Set[str] | None = None) -> Conditional:
+def parse_conditional(key: str, value: object, words: Set[str] | None = None) -> Conditional:
     """Parse `name`, `name if predicate` or `name unless predicate`.
 
     Args:
@@ -324,7 +309,7 @@ def parse_conditional(key: str, value: Any, words: Set[str] | None = None) -> Co
 
 
 class Always(NamedTuple):
-    """What is so of every model that a project's class makes."""
+    """A fact of every model that a project's class makes."""
 
     predicate: Predicate
     value: Any
@@ -341,7 +326,7 @@ class Always(NamedTuple):
 
 
 class Must(NamedTuple):
-    """What must be so, because the project's code mistakes the tensors otherwise."""
+    """A condition without which the project's code mistakes the tensors."""
 
     predicate: Predicate
     reason: str

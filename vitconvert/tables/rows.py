@@ -4,6 +4,7 @@ Both sides of a sound row name the same axes and indices, and nothing is left ov
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.tables.axes import Axes, Dim
 from vitconvert.tables.canonical import CanonicalTensor
-from vitconvert.tables.expressions import Alternative, Part, Selection, Zeros, parse_expression
+from vitconvert.tables.expressions import Alternative, Selection, Zeros, parse_expression
 from vitconvert.tables.inheritance import mistake, place_of
 from vitconvert.tables.names import Names
 from vitconvert.tables.templates import Index, Words, skeleton_of
@@ -76,13 +77,13 @@ def _alternatives(
 ) -> tuple[Alternative, ...]:
     """A row's right side. Tables that extend another share most of their rows with it."""
     alternatives = parse_expression(text, dict(words))
-    for alternative in alternatives:
-        check_alternative(tensor, alternative)
+    for problem in itertools.chain(*(_problems(tensor, one) for one in alternatives)):
+        raise ValueError(problem)
     return alternatives
 
 
 def letters_of(text: str, words: Words) -> Iterator[tuple[str, ...]]:
-    """What must stand in the skeleton of a key: of each key in a text, told without parsing it.
+    """Yields the letters that the skeleton of a key must have, for each key in a text.
 
     Args:
         text: Of a key, or of the right side of a row.
@@ -102,59 +103,40 @@ def _expanded(text: str, words: Words) -> str:
     return "".join(pieces)
 
 
-def check_alternative(tensor: CanonicalTensor, alternative: Alternative) -> None:
-    """Make sure that one spelling of a tensor can be read and written.
-
-    Raises:
-        ValueError: Says what does not fit.
-    """
-    problem = next(_problems(tensor, alternative), None)
-    if problem:
-        raise ValueError(problem)
-
-
 def _problems(tensor: CanonicalTensor, alternative: Alternative) -> Iterator[str]:
     ours = tensor.axes
     if alternative.joined:
-        yield from _of_cat(ours, alternative)
-        ours = ours.without(ours.names[0])
+        axis, count = ours.names[0], len(alternative.items)
+        if axis not in FIXED_AXES:
+            yield f"cat has no place here: ours begins with {axis!r}, whose length varies"
+        elif count != FIXED_AXES[axis]:
+            yield f"cat joins {count} items, and ours has {FIXED_AXES[axis]} steps along {axis!r}"
+        elif not alternative.parts:
+            yield "cat needs a tensor of theirs"
+        ours = ours.step
     for part in alternative.parts:
-        yield from _of_indices(tensor, part)
-        rest = part.selection is not None and part.selection.rest
+        selection = part.selection
+        indices = set(part.key.indices)
+        if selection and isinstance(selection.step, Index):
+            indices.add(selection.step.name)
+        if indices != set(tensor.name.indices):
+            wanted = _some(tensor.name.indices)
+            yield f"the indices of {part.key} are {_some(indices)}; ours are {wanted}"
+        rest = selection is not None and selection.rest
         if rest and alternative.joined:
             yield "cat joins single steps of theirs, and this takes several"
-        yield from _of_axes(set(ours.step.names if rest else ours.names), part)
-        if part.selection and part.axes:
-            yield from _of_selection(part.selection, part.axes)
-
-
-def _of_cat(ours: Axes, alternative: Alternative) -> Iterator[str]:
-    axis, count = ours.names[0], len(alternative.items)
-    if axis not in FIXED_AXES:
-        yield f"cat has no place here: ours begins with {axis!r}, whose length varies"
-    elif count != FIXED_AXES[axis]:
-        yield f"cat joins {count} items, and ours has {FIXED_AXES[axis]} steps along {axis!r}"
-    elif not alternative.parts:
-        yield "cat needs a tensor of theirs"
-
-
-def _of_indices(tensor: CanonicalTensor, part: Part) -> Iterator[str]:
-    theirs = set(part.key.indices)
-    if part.selection and isinstance(part.selection.step, Index):
-        theirs.add(part.selection.step.name)
-    if theirs != set(tensor.name.indices):
-        ours = _some(tensor.name.indices)
-        yield f"the indices of {part.key} are {_some(theirs)}; ours are {ours}"
-
-
-def _of_axes(ours: set[str], part: Part) -> Iterator[str]:
-    if part.axes is None:
-        return
-    theirs = set(part.axes.names) - ({part.selection.axis} if part.selection else set())
-    if theirs != ours:
-        yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(ours)}"
-    if any(dim.number.bit_count() != 1 for dim in part.axes.dims):
-        yield f"the axes of {part.key} hold a number that is no power of two, which rounds parts"
+        if part.axes is None:
+            continue
+        names = set((ours.step if rest else ours).names)
+        theirs = set(part.axes.names) - ({selection.axis} if selection else set())
+        if theirs != names:
+            yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(names)}"
+        # A half or a quarter of a float is exact; a third is rounded.
+        if any(dim.number.bit_count() != 1 for dim in part.axes.dims):
+            problem = "hold a number that is no power of two, which rounds parts"
+            yield f"the axes of {part.key} {problem}"
+        if selection:
+            yield from _of_selection(selection, part.axes)
 
 
 def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:

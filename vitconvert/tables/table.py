@@ -29,7 +29,7 @@ _RATIO = "mlp_ratio"
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """How a project's own code loads what is written for it: Python with `$words` in it.
+    """Code by which a project loads its file: Python with `$words` in it.
 
     A word is a field or property of ViTConfig, or `mlp_ratio`: what makes the MLPs' width of the
     model's. A height and a width that are equal are one number.
@@ -38,35 +38,26 @@ class Usage:
     title: str
     code: Template
 
+    def __post_init__(self) -> None:
+        if not self.code.is_valid():
+            raise ValueError("a $ that is no word is written twice: $$")
+        for word in self.code.get_identifiers():
+            if word not in config_words() and word != _RATIO:
+                raise ValueError(f"${word} is no property of ViTConfig, and not ${_RATIO}")
+
     def code_for(self, config: ViTConfig) -> str:
         """The code for one model."""
-        return self.code.substitute(
-            {word: _written(config, word) for word in self.code.get_identifiers()}
-        )
-
-
-def parse_usage(title: str, code: str) -> Usage:
-    """Parse the code.
-
-    Raises:
-        ValueError: A `$` stands before what is no word.
-    """
-    template = Template(code.strip())
-    if not template.is_valid():
-        raise ValueError("a $ that is no word is written twice: $$")
-    for word in template.get_identifiers():
-        if word not in config_words() and word != _RATIO:
-            raise ValueError(f"${word} is no property of ViTConfig, and not ${_RATIO}")
-    return Usage(title=title, code=template)
-
-
-def _written(config: ViTConfig, word: str) -> str:
-    if word == _RATIO:
-        ratio = Ratio(makes="mlp_dim").of(config)
-        return f"{config.mlp_dim} / {config.embed_dim}" if ratio is None else repr(ratio)
-    value = getattr(config, word)
-    one_number = isinstance(value, tuple) and len(value) == 2 and len(set(value)) == 1
-    return repr(value[0] if one_number else value)
+        written: dict[str, str] = {}
+        for word in self.code.get_identifiers():
+            if word == _RATIO:
+                ratio = Ratio(makes="mlp_dim").of(config)
+                exact = f"{config.mlp_dim} / {config.embed_dim}"
+                written[word] = exact if ratio is None else repr(ratio)
+                continue
+            value = getattr(config, word)
+            one_number = isinstance(value, tuple) and len(value) == 2 and len(set(value)) == 1
+            written[word] = repr(value[0] if one_number else value)
+        return self.code.substitute(written)
 
 
 _SECTIONS = (
@@ -161,7 +152,7 @@ class Table(TensorSections):
 
     @property
     def origin(self) -> str:
-        """Where what it states comes from, as outputs say it.
+        """The source of its statements, as outputs name it.
 
         They are published, and the place of a user's own table is one of this machine.
         """
@@ -224,16 +215,16 @@ class Table(TensorSections):
 
     @functools.cached_property
     def usage(self) -> Usage | None:
-        """How the project's code loads what is written."""
+        """Code by which the project loads its file."""
         if "usage" not in self.data:
             return None
         title, code = self.text("usage", "title"), self.text("usage", "code")
         with self.at("usage.code"):
-            return parse_usage(title, code)
+            return Usage(title=title, code=Template(code.strip()))
 
     @functools.cached_property
     def preprocessing(self) -> Mapping[str, Any]:
-        """How the project turns an image into numbers."""
+        """The project's way from an image to numbers."""
         section = self.section("preprocessing")
         for key, value in section.items():
             if not isinstance(value, _PREPROCESSING.get(key, str)) or (
@@ -288,7 +279,7 @@ class Table(TensorSections):
 
     @parsed
     def only(self) -> Iterator[Always]:
-        """What is so of every model: `word = value`, or a predicate and the reason for it."""
+        """Facts of every model: `word = value`, or a predicate and the reason for it."""
         for key, said in self.section("only").items():
             place = place_of("only", key)
             if key.isidentifier():
@@ -304,7 +295,7 @@ class Table(TensorSections):
 
     @functools.cached_property
     def config_file(self) -> ConfigFile | None:
-        """How the project's own `config.json` says what ours says."""
+        """The fields of ours in the project's own `config.json`."""
         return read_config_file(self) if self.section("config_json") else None
 
 

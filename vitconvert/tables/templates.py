@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -29,6 +29,7 @@ _MOST_SEGMENTS = 200
 _DEEPEST_WORD = 50
 _LONGEST_KEY = 10_000
 _LATER = re.compile(r"_([a-z])\Z")
+# With leading zeros, two names would have one index.
 _INDEX_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,2})\Z")
 
 Words = Mapping[str, tuple[str, ...]]
@@ -108,21 +109,15 @@ class Template:
     @functools.cached_property
     def skeletons(self) -> Mapping[str, tuple[_Numbers, ...]]:
         """`skeleton_of` the template's keys up to the rest, and what their numbers can be."""
-        choices = math.prod(len(_texts(segment)) for segment in self.segments)
-        if choices > _MOST_SPELLINGS:
-            raise ValueError(f"the words make {choices} spellings; {_MOST_SPELLINGS} at most")
+        variants = [_variants(segment) for segment in self.segments]
+        if (count := math.prod(map(len, variants))) > _MOST_SPELLINGS:
+            raise ValueError(f"the words make {count} spellings; {_MOST_SPELLINGS} at most")
         found: dict[str, tuple[_Numbers, ...]] = {}
-        for texts in itertools.product(*map(_texts, self.segments)):
-            skeleton = skeleton_of("".join(texts))
-            numbers = itertools.chain.from_iterable(map(_numbers, self.segments, texts))
-            found[skeleton] = (*found.get(skeleton, ()), tuple(numbers))
+        for several in itertools.product(*variants):
+            skeleton = skeleton_of("".join(text for text, _ in several))
+            numbers = tuple(itertools.chain.from_iterable(numbers for _, numbers in several))
+            found[skeleton] = (*found.get(skeleton, ()), numbers)
         return found
-
-    def may_spell(self, skeletons: Set[str]) -> bool:
-        """Whether one of these skeletons is that of a key of the template."""
-        if not isinstance(self.segments[-1], Rest):
-            return not self.skeletons.keys().isdisjoint(skeletons)
-        return any(skeleton.startswith(tuple(self.skeletons)) for skeleton in skeletons)
 
     def match(self, key: str) -> dict[str, int] | None:
         """The indices that spell `key`, or None."""
@@ -135,9 +130,11 @@ class Template:
             several = (r for start, r in self.skeletons.items() if skeleton.startswith(start))
             readings = tuple(itertools.chain.from_iterable(several))
         for slots in readings:
-            indices = _read(slots, numbers)
-            if indices is not None:
-                return indices
+            found = {slot.name: 0 for slot in slots if isinstance(slot, First)}
+            spelled = (slot for slot in slots if not isinstance(slot, First))
+            # More numbers may be in the rest.
+            if all(_fits(slot, text, found) for slot, text in zip(spelled, numbers, strict=False)):
+                return found
         return None
 
     def write(self, indices: Mapping[str, int], first: Mapping[str, str] | None = None) -> str:
@@ -160,40 +157,25 @@ def numbers_of(key: str) -> list[str]:
     return _NUMBER.findall(key)
 
 
-def _texts(segment: Segment) -> tuple[str, ...]:
-    """What may stand for a segment in a skeleton."""
+def _variants(segment: Segment) -> tuple[tuple[str, _Numbers], ...]:
+    """The texts that may stand for a segment in a skeleton, each with its numbers."""
     match segment:
-        case str():
-            return (segment,)
         case Index() | Blank():
-            return ("0",)
-        case Later():
-            return ("", "_0")
-        case Choice(texts):
-            return texts
+            return (("0", (segment,)),)
+        case Later(name):
+            return (("", (First(name),)), ("_0", (segment,)))
         case Rest():
-            return ("",)
+            return (("", ()),)
+    texts = (segment,) if isinstance(segment, str) else segment.texts
+    return tuple((text, tuple(_NUMBER.findall(text))) for text in texts)
 
 
-def _numbers(segment: Segment, text: str) -> _Numbers:
-    """The numbers in what stands for a segment."""
-    if isinstance(segment, Later):
-        return (segment if text else First(segment.name),)
-    return (segment,) if isinstance(segment, Index | Blank) else tuple(_NUMBER.findall(text))
-
-
-def _read(slots: _Numbers, numbers: Sequence[str]) -> dict[str, int] | None:
-    """The indices that these numbers spell, or None if they do not."""
-    found = {slot.name: 0 for slot in slots if isinstance(slot, First)}
-    spelled = (slot for slot in slots if not isinstance(slot, First))
-    for slot, number in zip(spelled, numbers, strict=False):  # more numbers may be in the rest
-        if isinstance(slot, Index | Later):
-            value = slot.read(int(number)) if _INDEX_NUMBER.match(number) else None
-            if value is None or found.setdefault(slot.name, value) != value:
-                return None
-        elif slot != number and not isinstance(slot, Blank):
-            return None
-    return found
+def _fits(slot: str | Index | Later | Blank, number: str, found: dict[str, int]) -> bool:
+    """Whether a slot can be this number, beside the indices that were found; adds its index."""
+    if isinstance(slot, Index | Later):
+        value = slot.read(int(number)) if _INDEX_NUMBER.match(number) else None
+        return value is not None and found.setdefault(slot.name, value) == value
+    return isinstance(slot, Blank) or slot == number
 
 
 def _spell(
@@ -221,9 +203,15 @@ def parse_template(text: str, words: Words) -> Template:
         ValueError: A brace holds neither an index nor a known word, or stands alone; words refer
             in a circle; numbers touch; a `*` is not at the end.
     """
-    template = Template(_merge(_segments(text, words, ())), text)
+    merged: list[Segment] = []  # neighbouring letters joined
+    for segment in _segments(text, words, ()):
+        if isinstance(segment, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += segment
+        elif segment != "":
+            merged.append(segment)
+    template = Template(tuple(merged), text)
     for skeleton, readings in template.skeletons.items():
-        count = len(_NUMBER.findall(skeleton))
+        count = len(numbers_of(skeleton))
         if any(sum(not isinstance(s, First) for s in r) != count for r in readings):
             raise ValueError("two numbers side by side cannot be told apart")
     return template
@@ -273,23 +261,13 @@ def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segme
     texts = words[inside]
     if len(texts) == 1:
         return _segments(texts[0], words, (*open_words, inside))
+    # Each of several texts would need indices of its own.
     if any("{" in text for text in texts):
         raise ValueError(f"the word {inside!r} has several texts, so none can hold braces")
     return [Choice(tuple(map(_letters, texts)), inside)]
 
 
 def parse_index(text: str) -> Index | None:
-    """What stands in the braces of an index, or None if it is something else."""
+    """Parse the text in the braces of an index; None if it is something else."""
     match = _INDEX.match(text)
     return Index(match[2], int(match[1] or 1), int(match[3] or 0)) if match else None
-
-
-def _merge(segments: list[Segment]) -> tuple[Segment, ...]:
-    """Join neighbouring letters and drop empty ones."""
-    merged: list[Segment] = []
-    for segment in segments:
-        if isinstance(segment, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += segment
-        elif segment != "":
-            merged.append(segment)
-    return tuple(merged)

@@ -209,7 +209,7 @@ class TensorSections(SectionReader):
 
     @functools.cached_property
     def words(self) -> Words:
-        """What the words stand for."""
+        """The texts that words stand for."""
         words = {}
         for word in self.section("words"):
             if " " in word:
@@ -231,6 +231,7 @@ class TensorSections(SectionReader):
     @parsed
     def first(self) -> Iterator[Conditional]:
         """Words, with the text that some models are written with."""
+        # `"base unless num_classes" = ""` is no word, but says which text of one is written.
         for place, key, text in self.entries("words"):
             if " " not in key:
                 continue
@@ -293,7 +294,7 @@ class TensorSections(SectionReader):
 
     @parsed
     def holds(self) -> Iterator[tuple[Template, Constant]]:
-        """What ignored tensors must be."""
+        """Numbers that ignored tensors must hold."""
         for place, key, text in self.entries("holds"):
             if not self.section("ignore").get(key):
                 raise self.error(place, "only an ignored tensor must hold something")
@@ -357,7 +358,7 @@ class TensorSections(SectionReader):
 
 @functools.cache
 def _names(key: str) -> tuple[tuple[str, str], ...]:
-    """What a key with {p} stands for, each with the kind; a key without it means itself."""
+    """The names that a key with {p} stands for, each with the kind."""
     if "{p}" not in key:
         return ((key, "{p}"),)
     names = ((key.replace("{p}", kind), kind) for kind in ("weight", "bias", *_GATHERED))

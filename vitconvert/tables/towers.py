@@ -5,10 +5,9 @@ all, and only where a table explains every tensor under it.
 """
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from vitconvert.errors import (
     AmbiguousDialect,
@@ -31,20 +30,14 @@ def with_own_head(header: Header, tower: Tower) -> Part | None:
     Everything in the file must be the ViT or this head: several heads are not chosen from.
     """
     beside = {name for name in header.shapes if not name.startswith(tower.prefix)}
-    for head in _linear_layers(header, tower):
-        layer = {f"{head}.weight", f"{head}.bias"} & header.shapes.keys()
-        if beside <= layer and (part := _with_head(header, tower, head, layer)):
-            return part
-    return None
-
-
-def _linear_layers(header: Header, tower: Tower) -> Iterator[str]:
-    """Layers that users call their heads, inside a tower and beside it."""
     own: list[str] = sections()["heads"]["own"]
     starts = dict.fromkeys((tower.prefix, common_prefix(header.shapes), ""))
-    for name in (start + name for start in starts for name in own):
-        if len(header.shapes.get(f"{name}.weight", ())) == 2:
-            yield name
+    for head in (start + name for start in starts for name in own):
+        layer = {f"{head}.weight", f"{head}.bias"} & header.shapes.keys()
+        linear = len(header.shapes.get(f"{head}.weight", ())) == 2
+        if linear and beside <= layer and (part := _with_head(header, tower, head, layer)):
+            return part
+    return None
 
 
 def _with_head(header: Header, tower: Tower, head: str, layer: Collection[str]) -> Part | None:
@@ -100,6 +93,7 @@ def check_heads(header: Header) -> None:
     start = common_prefix(header.shapes)
     heads = [name for name in header.shapes if _is_of_head(name, start)]
     body = {name: shape for name, shape in header.shapes.items() if name not in heads}
+    # Two tensors are the weight and bias of one linear layer, of another name or shape.
     if len(heads) > 2 and body and _one_that_fits(header, WHOLE, body):
         options = " ".join(f"--ignore '{group}.*'" for group in _groups(heads, start))
         raise _no_linear_head(heads, start, options)
@@ -118,7 +112,15 @@ def check_heads_beside(header: Header, part: Part) -> None:
         return
     step = f"--tower {part.tower.prefix.rstrip('.')}"
     if len(beside) <= 2 and {name.rpartition(".")[2] for name in beside} <= {"weight", "bias"}:
-        raise _no_place(list(beside), part, step)
+        # One linear layer, of a ViT that has none or another.
+        table = part.recognised.table
+        raise TensorMismatch(
+            "Nothing tells what the head beside this ViT reads.",
+            evidence={"head": ", ".join(beside), "dialect": f"{table.name} ({table.file})"},
+            meaning="Models of this dialect have no head of this kind, or the ViT has its own "
+            "already.",
+            hint=f"{step} takes the ViT without it.",
+        )
     raise _no_linear_head(list(beside), start, step)
 
 
@@ -132,21 +134,16 @@ def _groups(names: list[str], start: str) -> list[str]:
     return list(dict.fromkeys(start + name.removeprefix(start).split(".")[0] for name in names))
 
 
-def _no_place(names: list[str], part: Part, step: str) -> TensorMismatch:
-    """One linear layer, of a ViT that has none or another."""
-    table = part.recognised.table
-    return TensorMismatch(
-        "Nothing tells what the head beside this ViT reads.",
-        evidence={"head": ", ".join(names), "dialect": f"{table.name} ({table.file})"},
-        meaning="Models of this dialect have no head of this kind, or the ViT has its own already.",
-        hint=f"{step} takes the ViT without it.",
-    )
-
-
 def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
     groups = _groups(names, start)
     several = len(groups) > 1
-    left = next((group for group in groups if _is_linear(group, start, names)), None)
+    own: list[str] = sections()["heads"]["own"]
+    left = None  # what would be taken for the head if it were alone
+    for group in groups:
+        layer = {name for name in names if name.startswith(f"{group}.")}
+        linear = layer <= {f"{group}.weight", f"{group}.bias"}
+        if left is None and linear and group.removeprefix(start) in own:
+            left = group
     others = " ".join(f"--ignore '{group}.*'" for group in groups if group != left)
     return TensorMismatch(
         f"This ViT has {len(groups)} heads." if several else "This ViT's head is no linear layer.",
@@ -155,13 +152,6 @@ def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
         hint=f"{step} takes the ViT without {'them' if several else 'it'}"
         + (f"; {others} leaves {left} alone." if several and left else "."),
     )
-
-
-def _is_linear(group: str, start: str, names: list[str]) -> bool:
-    """Whether a head is what would be taken for one if it were alone."""
-    layer = {name for name in names if name.startswith(f"{group}.")}
-    known = group.removeprefix(start) in sections()["heads"]["own"]
-    return known and layer <= {f"{group}.weight", f"{group}.bias"}
 
 
 def find_part(header: Header, tower: str | None = None) -> Part:
@@ -179,14 +169,18 @@ def find_part(header: Header, tower: str | None = None) -> Part:
     """
     header.check_model(WHOLE)
     if tower:
-        return _stated(header, tower)
+        return _stated(header, tower if tower.endswith((".", "/")) else f"{tower}.")
     denied: UnknownDialect | None = None
+    own: Part | None = None
     try:
         if recognised := header.fitting(header.shapes, WHOLE):
             return header.part(WHOLE, recognised)
-        own = _with_own_head(header)
+        # The file with a head of the user's, or what a wrapper's prefix stands before.
+        start = common_prefix(header.shapes)
+        wrapped = Tower(prefix=start, section="", model="a wrapper of training")
+        own = with_own_head(header, WHOLE) or (with_own_head(header, wrapped) if start else None)
     except UnknownDialect as error:  # config.json calls the file as a whole another model's
-        denied, own = error, None
+        denied = error
     if own is not None:
         return own
     found = [] if tower == "" else _towers(header)
@@ -200,17 +194,9 @@ def find_part(header: Header, tower: str | None = None) -> Part:
     try:
         return header.part(WHOLE, header.nearest(header.shapes, WHOLE))
     except UnknownDialect:
-        # The accounts of a tower say what it lacks.
-        if found:
+        if found:  # the accounts of a tower say what it lacks
             return _the_one(header, found)
         raise
-
-
-def _with_own_head(header: Header) -> Part | None:
-    """The whole file with a head of the user's, or what a wrapper's prefix stands before."""
-    start = common_prefix(header.shapes)
-    wrapped = Tower(prefix=start, section="", model="a wrapper of training")
-    return with_own_head(header, WHOLE) or (with_own_head(header, wrapped) if start else None)
 
 
 @functools.cache
@@ -219,7 +205,7 @@ def _known() -> Mapping[str, Tower]:
 
 
 def tower_prefixes() -> tuple[str, ...]:
-    """What may stand before the names of a larger model's image tower."""
+    """Prefixes that the names of a larger model's image tower may have."""
     return tuple(_known())
 
 
@@ -231,32 +217,24 @@ def _stated(header: Header, prefix: str) -> Part:
         NotRepresentable: config.json names a model that computes something else.
         UnknownDialect, AmbiguousDialect: Not one table explains the tensors under it.
     """
-    prefix = prefix if prefix.endswith((".", "/")) else f"{prefix}."
-    section = _section_called(prefix, header.config)
+    # The section of config.json that is called like a prefix.
+    word = prefix.rstrip("./").rpartition(".")[2]
+    called = (f"{word}_config", word, "vision_config", "backbone_config")
+    config = header.config
+    section = next((name for name in called if isinstance(config.get(name), Mapping)), None)
     tower = _known().get(prefix, Tower(prefix=prefix, section=section))
     inside = header.inside(tower)
     if not inside:
+        towers = [t.prefix.rstrip(".") for t in _known().values() if header.inside(t)]
+        words = dict.fromkeys(name.split(".")[0] for name in header.shapes)
+        meant = list(dict.fromkeys(towers or nearest(prefix, words, 4) or words))[:6]
         raise UsageError(
             f"No tensor begins with {prefix!r}.",
-            evidence={"beginnings": ", ".join(_beginnings(header, prefix))},
+            evidence={"beginnings": ", ".join(meant)},
             hint="--tower takes one of these, or any other that names begin with.",
         )
     header.check_model(tower)
     return header.part(tower, header.nearest(inside, tower))
-
-
-def _section_called(prefix: str, config: Mapping[str, Any]) -> str | None:
-    """The section of config.json that is called like a prefix, if there is one."""
-    word = prefix.rstrip("./").rpartition(".")[2]
-    called = (f"{word}_config", word, "vision_config", "backbone_config")
-    return next((name for name in called if isinstance(config.get(name), Mapping)), None)
-
-
-def _beginnings(header: Header, tower: str) -> list[str]:
-    """What the user may have meant: known towers of the file, or what its names begin with."""
-    towers = [t.prefix.rstrip(".") for t in _known().values() if header.inside(t)]
-    words = dict.fromkeys(name.split(".")[0] for name in header.shapes)
-    return list(dict.fromkeys(towers or nearest(tower, words, 4) or words))[:6]
 
 
 def _towers(header: Header) -> list[Part]:
@@ -267,20 +245,18 @@ def _towers(header: Header) -> list[Part]:
         AmbiguousDialect: Several dialects explain one.
     """
     found: dict[Tower, Part] = {}
-    candidates = list(_candidates(header))
+    # Known towers, in the file or in what a wrapper's prefix stands before.
+    candidates = [
+        replace(tower, prefix=start + tower.prefix)
+        for start in dict.fromkeys(("", common_prefix(header.shapes)))
+        for tower in _known().values()
+    ]
+    # `vision_model.vision_tower.` before `vision_model.`: the inner one is the ViT.
     for tower in sorted(candidates, key=lambda tower: -len(tower.prefix)):
-        if any(inner.prefix.startswith(tower.prefix) for inner in found):
-            continue  # a tower was found deeper inside
-        if part := _under(header, tower):
+        deeper = any(inner.prefix.startswith(tower.prefix) for inner in found)
+        if not deeper and (part := _under(header, tower)):
             found[tower] = part
     return [found[tower] for tower in candidates if tower in found]
-
-
-def _candidates(header: Header) -> Iterator[Tower]:
-    """Places of known towers, in the file or in what a wrapper's prefix stands before."""
-    for start in dict.fromkeys(("", common_prefix(header.shapes))):
-        for tower in _known().values():
-            yield replace(tower, prefix=start + tower.prefix)
 
 
 def _under(header: Header, tower: Tower) -> Part | None:

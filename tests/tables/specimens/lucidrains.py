@@ -142,32 +142,28 @@ IN_LIST = {
     "attention": "transformer.layers.{}.0".format,
     "feedforward": "transformer.layers.{}.1".format,
 }
-FN_FN = {
-    **IN_LIST,
-    "norm1": "fn.norm",
-    "to_qkv": "fn.fn.to_qkv",
-    "to_out": "fn.fn.to_out.0",
-    "norm2": "fn.norm",
-    "fc1": "fn.fn.net.0",
-    "fc2": "fn.fn.net.3",
-}
-FN = {
-    **IN_LIST,
-    "norm1": "norm",
-    "to_qkv": "fn.to_qkv",
-    "to_out": "fn.to_out.0",
-    "norm2": "norm",
-    "fc1": "fn.net.0",
-    "fc2": "fn.net.3",
+PARTS = ("norm1", "to_qkv", "to_out", "norm2", "fc1", "fc2")
+
+
+def named(*parts: str) -> dict[str, Any]:
+    """What the layers of a block are called."""
+    return IN_LIST | dict(zip(PARTS, parts, strict=True))
+
+
+FN_FN = named(
+    *("fn.norm", "fn.fn.to_qkv", "fn.fn.to_out.0", "fn.norm", "fn.fn.net.0", "fn.fn.net.3")
+)
+FN_FN_2 = FN_FN | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"}
+FN = named("norm", "fn.to_qkv", "fn.to_out.0", "norm", "fn.net.0", "fn.net.3")
+FLAT = {
+    "attention": lambda i: f"transformer.net.{2 * i}",
+    "feedforward": lambda i: f"transformer.net.{2 * i + 1}",
 }
 
 
 def old_simple(embedding: str, *, normed_patches: bool) -> Shapes:
-    names = {"norm1": "norm", "to_qkv": "to_qkv", "to_out": "to_out"}
-    names |= {"norm2": "net.0", "fc1": "net.1", "fc2": "net.3"}
-    shapes = old_lucidrains(
-        **IN_LIST, **names, embedding=embedding, head={}, normed_patches=normed_patches
-    )
+    names = named("norm", "to_qkv", "to_out", "net.0", "net.1", "net.3")
+    shapes = old_lucidrains(**names, embedding=embedding, head={}, normed_patches=normed_patches)
     head = linear("linear_head.0", 20) | linear("linear_head.1", 7, 20)
     absent = ("cls_token", "pos_embedding")
     return {
@@ -177,134 +173,70 @@ def old_simple(embedding: str, *, normed_patches: bool) -> Shapes:
     }
 
 
+TOKEN = USER | {"pooling": "token"}
+NORMED = heads(_0=(20,), _1=(7, 20))
+PLAIN_HEAD = {"representation_size": 50, "fc_norm": False, "final_norm": False}
+NEW_LAYERS = named("norm", "to_qkv", "to_out.0", "net.0", "net.1", "net.4")
+NEW_HEAD = linear("transformer.norm", 20) | linear("mlp_head", 7, 20)
+# By the width of the model, not of a head.
+HIDDEN = {"representation_size": 50, "representation_activation": "gelu"}
+HIDDEN |= {"attention_scale": 20**-0.5, "fc_norm": True}
+# Release -> the names of layers, of the patches' projection, the head, whether patches are normed
+# in front of it and behind, what a user states, and what is found.
+RELEASES: dict[str, tuple[dict[str, Any], str, Shapes, bool, dict[str, Any], dict[str, Any]]] = {
+    "1_4": (
+        *(NEW_LAYERS, "to_patch_embedding.2", NEW_HEAD, True, USER | {"pooling": "avg"}),
+        {"final_norm": True, "pool_include_prefix": True},
+    ),
+    "1_0": (
+        *(FN, "to_patch_embedding.2", NORMED, True, TOKEN),
+        {"fc_norm": True, "final_norm": False, "patch_norm": True},
+    ),
+    "0_10": (
+        *(FN, "to_patch_embedding.1", NORMED, False, TOKEN),
+        {"fc_norm": True, "patch_norm": False, "patch_pre_norm": False},
+    ),
+    "0_7": (FN_FN, "to_patch_embedding.1", NORMED, False, TOKEN, {"fc_norm": True}),
+    "0_3": (
+        *(FN_FN, "patch_to_embedding", NORMED, False, USER | {"attention_scale": 20**-0.5}),
+        {"fc_norm": True},
+    ),
+    "0_2_2": (
+        *(FN_FN, "patch_to_embedding", heads(_0=(20,), _1=(50, 20), _4=(7, 50)), False, USER),
+        HIDDEN,
+    ),
+    "0_2_0": (
+        *(FN_FN_2, "patch_to_embedding", heads(_0=(20,), _1=(50, 20), _3=(7, 50)), False, USER),
+        HIDDEN,
+    ),
+    "0_0_4": (
+        *(FN_FN_2, "patch_to_embedding", heads(_0=(50, 20), _2=(7, 50)), False, USER),
+        PLAIN_HEAD,
+    ),
+    "0_0_1": (
+        *(FN_FN_2 | FLAT, "patch_to_embedding", heads(_0=(50, 20), _2=(7, 50)), False, USER),
+        PLAIN_HEAD,
+    ),
+}
+SIMPLE = {"1_0": ("to_patch_embedding.2", True), "0_35": ("to_patch_embedding.1", False)}
 OLD_LUCIDRAINS = {
-    "lucidrains_1_4": Specimen(
-        dialect="lucidrains_1_4",
+    f"lucidrains_{release}": Specimen(
+        dialect=f"lucidrains_{release}",
         make=partial(
-            old_lucidrains,
-            **IN_LIST,
-            norm1="norm",
-            to_qkv="to_qkv",
-            to_out="to_out.0",
-            norm2="net.0",
-            fc1="net.1",
-            fc2="net.4",
-            embedding="to_patch_embedding.2",
-            head=linear("transformer.norm", 20) | linear("mlp_head", 7, 20),
-            normed_patches=True,
+            old_lucidrains, **names, embedding=embedding, head=head, normed_patches=normed
         ),
-        stated=USER | {"pooling": "avg"},
-        expected=LUCIDRAINS | {"final_norm": True, "pool_include_prefix": True},
-    ),
-    "lucidrains_1_0": Specimen(
-        dialect="lucidrains_1_0",
-        make=partial(
-            old_lucidrains,
-            **FN,
-            embedding="to_patch_embedding.2",
-            head=heads(_0=(20,), _1=(7, 20)),
-            normed_patches=True,
-        ),
-        stated=USER | {"pooling": "token"},
-        expected=LUCIDRAINS | {"fc_norm": True, "final_norm": False, "patch_norm": True},
-    ),
-    "lucidrains_0_10": Specimen(
-        dialect="lucidrains_0_10",
-        make=partial(
-            old_lucidrains,
-            **FN,
-            embedding="to_patch_embedding.1",
-            head=heads(_0=(20,), _1=(7, 20)),
-        ),
-        stated=USER | {"pooling": "token"},
-        expected=LUCIDRAINS | {"fc_norm": True, "patch_norm": False, "patch_pre_norm": False},
-    ),
-    "lucidrains_0_7": Specimen(
-        dialect="lucidrains_0_7",
-        make=partial(
-            old_lucidrains,
-            **FN_FN,
-            embedding="to_patch_embedding.1",
-            head=heads(_0=(20,), _1=(7, 20)),
-        ),
-        stated=USER | {"pooling": "token"},
-        expected=LUCIDRAINS | {"fc_norm": True},
-    ),
-    "lucidrains_0_3": Specimen(
-        dialect="lucidrains_0_3",
-        make=partial(
-            old_lucidrains,
-            **FN_FN,
-            embedding="patch_to_embedding",
-            head=heads(_0=(20,), _1=(7, 20)),
-        ),
-        stated=USER | {"attention_scale": 20**-0.5},
-        expected=LUCIDRAINS | {"fc_norm": True},
-    ),
-    "lucidrains_0_2_2": Specimen(
-        dialect="lucidrains_0_2_2",
-        make=partial(
-            old_lucidrains,
-            **FN_FN,
-            embedding="patch_to_embedding",
-            head=heads(_0=(20,), _1=(50, 20), _4=(7, 50)),
-        ),
-        stated=USER,
+        stated=stated,
+        expected=LUCIDRAINS | found,
+    )
+    for release, (names, embedding, head, normed, stated, found) in RELEASES.items()
+} | {
+    f"lucidrains_simple_{release}": Specimen(
+        dialect=f"lucidrains_simple_{release}",
+        make=partial(old_simple, embedding, normed_patches=normed),
+        stated=USER | GRID,
         expected=LUCIDRAINS
-        | {
-            "representation_size": 50,
-            "representation_activation": "gelu",
-            "attention_scale": 20**-0.5,  # by the width of the model, not of a head
-        },
-    ),
-    "lucidrains_0_2_0": Specimen(
-        dialect="lucidrains_0_2_0",
-        make=partial(
-            old_lucidrains,
-            **FN_FN | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"},
-            embedding="patch_to_embedding",
-            head=heads(_0=(20,), _1=(50, 20), _3=(7, 50)),
-        ),
-        stated=USER,
-        expected=LUCIDRAINS | {"representation_size": 50, "fc_norm": True},
-    ),
-    "lucidrains_0_0_4": Specimen(
-        dialect="lucidrains_0_0_4",
-        make=partial(
-            old_lucidrains,
-            **FN_FN | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"},
-            embedding="patch_to_embedding",
-            head=heads(_0=(50, 20), _2=(7, 50)),
-        ),
-        stated=USER,
-        expected=LUCIDRAINS | {"representation_size": 50, "fc_norm": False, "final_norm": False},
-    ),
-    "lucidrains_0_0_1": Specimen(
-        dialect="lucidrains_0_0_1",
-        make=partial(
-            old_lucidrains,
-            **FN_FN
-            | {"to_out": "fn.fn.to_out", "fc2": "fn.fn.net.2"}
-            | {
-                "attention": lambda i: f"transformer.net.{2 * i}",
-                "feedforward": lambda i: f"transformer.net.{2 * i + 1}",
-            },
-            embedding="patch_to_embedding",
-            head=heads(_0=(50, 20), _2=(7, 50)),
-        ),
-        stated=USER,
-        expected=LUCIDRAINS | {"representation_size": 50},
-    ),
-    "lucidrains_simple_1_0": Specimen(
-        dialect="lucidrains_simple_1_0",
-        make=partial(old_simple, "to_patch_embedding.2", normed_patches=True),
-        stated=USER | GRID,
-        expected=LUCIDRAINS | GRID | {"fc_norm": True, "position_embedding": "sincos2d"},
-    ),
-    "lucidrains_simple_0_35": Specimen(
-        dialect="lucidrains_simple_0_35",
-        make=partial(old_simple, "to_patch_embedding.1", normed_patches=False),
-        stated=USER | GRID,
-        expected=LUCIDRAINS | GRID | {"fc_norm": True, "patch_norm": False},
-    ),
+        | GRID
+        | {"fc_norm": True, "patch_norm": normed, "position_embedding": "sincos2d"},
+    )
+    for release, (embedding, normed) in SIMPLE.items()
 }
