@@ -150,7 +150,7 @@ def whole_file(
             _put(temporary, path, check)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_names(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -174,14 +174,14 @@ def whole_files(path: Path, check: Check) -> Iterator[Path]:
         yield folder / path.name
         made = sorted(folder.iterdir(), key=lambda file: file.name == path.name)
         for file in made:
-            _sync_file(file)
+            sync(file)
         check(path)
         if len(made) > 1:
             for file in reversed(made):
                 (path.parent / file.name).unlink(missing_ok=True)
         for file in made:
             _put(file, path.parent / file.name, lambda _: check(path))
-        sync_names(path.parent)
+        sync(path.parent)
     finally:
         os.close(descriptor)
         shutil.rmtree(folder, ignore_errors=True)
@@ -219,8 +219,8 @@ def whole_directory(path: Path, check: Check, discard: Callable[[Path], None]) -
         new.mkdir()
         yield new
         for place in new.rglob("*"):
-            sync_names(place) if place.is_dir() else _sync_file(place)
-        sync_names(new)
+            sync(place)
+        sync(new)
         try:
             new.rename(path)  # onto nothing, or onto an empty directory
         except OSError:
@@ -228,7 +228,7 @@ def whole_directory(path: Path, check: Check, discard: Callable[[Path], None]) -
                 raise
             check(path)
             _replace(new, path, check)
-        sync_names(path.parent)
+        sync(path.parent)
     except OSError as error:
         error.filename = error.filename or str(path)  # a full disk names no file
         raise
@@ -380,18 +380,12 @@ def _put(finished: Path, path: Path, check: Check | None) -> None:
     finished.replace(path)
 
 
-def sync_names(directory: Path) -> None:
-    """Make the names in a directory survive a power cut, where the system can."""
-    if os.name != "nt":
-        _sync(directory, os.O_RDONLY)
-
-
-def _sync_file(file: Path) -> None:
-    _sync(file, os.O_RDWR | _BINARY)
-
-
-def _sync(place: Path, flags: int) -> None:
-    descriptor = os.open(place, flags)
+def sync(place: Path) -> None:
+    """Make a file, or the names in a directory, survive a power cut, where the system can."""
+    is_directory = place.is_dir()
+    if is_directory and os.name == "nt":
+        return
+    descriptor = os.open(place, os.O_RDONLY if is_directory else os.O_RDWR | _BINARY)
     try:
         os.fsync(descriptor)
     finally:

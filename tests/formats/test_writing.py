@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 
 from vitconvert.errors import UsageError
 from vitconvert.formats import (
+    gguf,
+    hdf5,
+    msgpack,
     open_container,
     write_safetensors,
 )
@@ -26,7 +29,9 @@ from vitconvert.formats.npz import write_file as write_npz
 from vitconvert.formats.torch.writing import write_file as write_torch
 
 Write = Callable[[Path, Mapping[str, torch.Tensor]], str]
-every_writer = pytest.mark.parametrize("write", [write_safetensors, write_npz, write_torch])
+SORTED = [write_safetensors, write_npz, gguf.write_file, hdf5.write_hdf5, msgpack.write_file]
+every_writer = pytest.mark.parametrize("write", [*SORTED, write_torch])
+of_any_name = pytest.mark.parametrize("write", [write_safetensors, write_npz, write_torch])
 
 
 def _random(dtype: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -55,7 +60,7 @@ tensors_of = {
 }
 
 
-@every_writer
+@of_any_name
 @settings(max_examples=60)
 @given(data=st.data())
 def test_round_trip(write, data):
@@ -90,7 +95,8 @@ def test_tensors_are_views_that_outlive_their_container_and_spare_the_file(tmp_p
         first, read = container.read("b"), container.read("b")
     assert torch.equal(read, wanted) and read.data_ptr() % read.element_size() == 0
     first.zero_()
-    assert not read.any() and path.read_bytes() == before
+    assert not read.any() or write is msgpack.write_file  # which aligns nothing: read is a copy
+    assert path.read_bytes() == before
     with pytest.raises(ValueError, match="closed container"):
         container.read("b")
 
@@ -150,7 +156,7 @@ def test_one_element_of_a_column_is_written(tmp_path, write):
     assert (container.read("a").tolist(), container.read("b").tolist()) == ([5], [1])
 
 
-@pytest.mark.parametrize("write", [write_safetensors, write_npz])
+@pytest.mark.parametrize("write", SORTED)
 def test_the_same_tensors_give_the_same_bytes_in_any_order(tmp_path, write):
     tensors = {"b": torch.randn(3), "a": torch.randn(2, 5), "c": torch.tensor(1)}
     write(tmp_path / "x", tensors)

@@ -20,7 +20,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
-from vitconvert.whole import require_possible, sync_names, whole_file
+from vitconvert.whole import require_possible, sync, whole_file
 
 SCRATCH = "tmp"
 _PATIENCE = 10  # seconds for a store to answer for the first time
@@ -132,7 +132,7 @@ class LocalFolder:
         for directory in (target.parent, scratch):
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True)
-                sync_names(directory.parent)
+                sync(directory.parent)
         with whole_file(target, scratch=scratch) as file:
             yield file  # type: ignore[misc]  # a RawIOBase is enough for whoever writes
 

@@ -14,7 +14,6 @@ from vitconvert.formats.hashing import hash_file
 from vitconvert.formats.opening import open_container, weights_among, weights_in
 from vitconvert.formats.safetensors import write_safetensors
 from vitconvert.formats.shards import split, write_shards
-from vitconvert.whole import sync_names
 
 __all__ = [
     "ITEM_SIZE",
@@ -32,7 +31,6 @@ __all__ = [
     "open_container",
     "row_major",
     "split",
-    "sync_names",
     "weights_among",
     "weights_in",
     "write_safetensors",
