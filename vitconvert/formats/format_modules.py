@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from vitconvert.errors import MissingPackage
 from vitconvert.file_formats import Format, written_formats
@@ -19,6 +19,9 @@ from vitconvert.formats.content import Content
 
 if TYPE_CHECKING:
     from vitconvert.formats.zip_archive import Member
+
+Untyped = Any
+"""An object of a package that has no types: h5py, gguf, msgpack or tensorstore."""
 
 Array = tuple[str, tuple[int, ...], bytes]
 """Name, shape, and the elements in row-major order."""

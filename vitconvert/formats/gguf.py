@@ -16,12 +16,12 @@ from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats.container import Container, TensorInfo, mapped_container
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.format_modules import ALONE, Array, Surroundings, imported
+from vitconvert.formats.format_modules import ALONE, Array, Surroundings, Untyped, imported
 from vitconvert.formats.headers import AGAIN, checked_shape, corrupt
 from vitconvert.whole import whole_file
 
@@ -120,31 +120,31 @@ def open_file(path: Path, *_: object) -> Container:
 
 
 @cache
-def _bounded_reader() -> Any:
+def _bounded_reader() -> Untyped:
     """The package's reader with bounds: it believes every count, also in a file that was cut."""
     import gguf
 
     class Reader(gguf.GGUFReader):  # type: ignore[misc]
-        data: Any
+        data: Untyped
         parts = 0
 
         def __init__(self, path: Path) -> None:
             self.path = path
             super().__init__(path)
 
-        def _get(self, offset: int, dtype: Any, count: int = 1, *order: Any, **more: Any) -> Any:
+        def _get(self, at: int, dtype: Untyped, count: int = 1, **more: object) -> Untyped:
             import numpy as np
 
             if not self.parts:
                 self.data = np.asarray(self.data)  # views of a memmap take twice as long
             self.parts += 1
             if self.parts > _MOST_PARTS:
-                raise self.corrupt("The header has more values than any image model's.", offset)
-            if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
-                raise self.corrupt("The file is truncated.", offset)
-            return super()._get(offset, dtype, count, *order, **more)
+                raise self.corrupt("The header has more values than any image model's.", at)
+            if at + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise self.corrupt("The file is truncated.", at)
+            return super()._get(at, dtype, count, **more)
 
-        def _get_tensor_info_field(self, offset: int) -> Any:
+        def _get_tensor_info_field(self, offset: int) -> Untyped:
             field = super()._get_tensor_info_field(offset)
             name = field.name[:80]
             if len(field.name) > _LONGEST_TEXT:
@@ -164,7 +164,7 @@ def _bounded_reader() -> Any:
     return Reader
 
 
-def _value(field: Any, kinds: Any) -> object:
+def _value(field: Untyped, kinds: Untyped) -> object:
     """A field of the metadata; long arrays and texts are only named."""
     first, *inner = field.types
     if first != kinds.ARRAY:
@@ -176,7 +176,7 @@ def _value(field: Any, kinds: Any) -> object:
     return [_single(field.parts[index], inner[0], kinds) for index in field.data]
 
 
-def _single(part: Any, kind: object, kinds: Any) -> object:
+def _single(part: Untyped, kind: object, kinds: Untyped) -> object:
     if kind == kinds.STRING:
         if len(part) > _LONGEST_TEXT:
             return f"text of {len(part):,} bytes"

@@ -21,7 +21,7 @@ from operator import add
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, printable
 from vitconvert.file_formats import JOINED
@@ -35,7 +35,7 @@ from vitconvert.formats.container import (
     tensor_from_buffer,
 )
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.format_modules import Array, Surroundings, imported
+from vitconvert.formats.format_modules import Array, Surroundings, Untyped, imported
 from vitconvert.formats.headers import AGAIN, check_size, checked_shape, corrupt
 from vitconvert.formats.zip_archive import refuse_bomb
 from vitconvert.whole import whole_file
@@ -165,7 +165,7 @@ class _Window(io.RawIOBase):
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: Untyped) -> int:
         self._file.seek(self._base + self._at)
         count = self._file.readinto(memoryview(buffer)[: max(0, self._size - self._at)])
         self._at += count
@@ -195,7 +195,7 @@ class _Walk:
     def __init__(self, h5py: ModuleType, path: Path, size: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
 
-    def all_of(self, file: Any) -> tuple[dict[str, _Stored], dict[str, str]]:
+    def all_of(self, file: Untyped) -> tuple[dict[str, _Stored], dict[str, str]]:
         """The arrays by their paths, and what else there is.
 
         Raises:
@@ -237,7 +237,7 @@ class _Walk:
         refuse_bomb(self._path, self._size, asked, "Its arrays")
         return found, others
 
-    def _names(self, group: Any) -> list[bytes]:
+    def _names(self, group: Untyped) -> list[bytes]:
         """The names in a group, the last one first."""
         links: list[tuple[bytes, int]] = []
         group.links.iterate(lambda name, info: links.append((name, info.type)), info=True)
@@ -255,7 +255,7 @@ class _Walk:
                 raise self._corrupt("a name is empty, or a path")
         return [name for name, _ in reversed(links)]
 
-    def _array(self, name: str, dataset: Any) -> _Stored | str:
+    def _array(self, name: str, dataset: Untyped) -> _Stored | str:
         """An array of numbers, or which other kind it is of."""
         import numpy as np
 
@@ -294,7 +294,7 @@ class _Walk:
         dataset.read(self._h5py.h5s.ALL, self._h5py.h5s.ALL, numbers, dataset.get_type())
         return _Stored(info=info, numbers=numbers.tobytes())
 
-    def _dtype(self, name: str, kind: Any) -> str:
+    def _dtype(self, name: str, kind: Untyped) -> str:
         """torch's name of a type of numbers, or words for text."""
         h5t = self._h5py.h5t
         for dtype, known in _TYPES.items():
@@ -321,7 +321,7 @@ class _Walk:
             type=_OTHER_TYPES.get(kind.get_class()) or numbers,
         )
 
-    def _chunks(self, name: str, info: TensorInfo, dataset: Any, settings: Any) -> _Stored:
+    def _chunks(self, name: str, info: TensorInfo, dataset: Untyped, settings: Untyped) -> _Stored:
         filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
         for kind in filters:
             if kind not in (_DEFLATE, _SHUFFLE, _FLETCHER32):
@@ -335,7 +335,7 @@ class _Walk:
             raise self._unread(name, "nowhere: most of it was never written")
         found: dict[tuple[int, ...], _Chunk] = {}
 
-        def note(chunk: Any) -> None:
+        def note(chunk: Untyped) -> None:
             found[chunk.chunk_offset] = _Chunk(
                 offset=chunk.byte_offset, size=chunk.size, skipped=chunk.filter_mask
             )
@@ -551,7 +551,7 @@ def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
     """Read a file with h5py."""
     h5py = imported("h5py", "HDF5", path)
     with h5py.File(path) as file:
-        arrays: list[tuple[str, Any]] = []
+        arrays: list[tuple[str, Untyped]] = []
         file.visititems(lambda name, item: arrays.append((name, item)))
         for name, item in arrays:
             if isinstance(item, h5py.Dataset):

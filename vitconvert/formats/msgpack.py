@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats.container import (
@@ -29,7 +29,7 @@ from vitconvert.formats.container import (
     mapped_container,
 )
 from vitconvert.formats.content import Content, checked_contents
-from vitconvert.formats.format_modules import ALONE, Array, Surroundings, imported
+from vitconvert.formats.format_modules import ALONE, Array, Surroundings, Untyped, imported
 from vitconvert.formats.headers import AGAIN, check_size, checked_dtype, checked_shape, corrupt
 from vitconvert.whole import SequentialWriter, whole_file
 
@@ -324,7 +324,7 @@ def write_file(
     return file.sha256
 
 
-def _write_branch(file: SequentialWriter, packer: Any, tree: _Branch) -> None:
+def _write_branch(file: SequentialWriter, packer: Untyped, tree: _Branch) -> None:
     file.write(packer.pack_map_header(len(tree)))
     for key, value in tree.items():
         file.write(packer.pack(key))
@@ -338,7 +338,7 @@ def _write_branch(file: SequentialWriter, packer: Any, tree: _Branch) -> None:
             _write_chunked(file, packer, value)
 
 
-def _write_chunked(file: SequentialWriter, packer: Any, content: Content) -> None:
+def _write_chunked(file: SequentialWriter, packer: Untyped, content: Content) -> None:
     """A map of the shape, and of one-dimensional arrays that follow one another."""
     info = content.info
     shape = {str(axis): length for axis, length in enumerate(info.shape)}
@@ -363,7 +363,7 @@ def _write_chunked(file: SequentialWriter, packer: Any, content: Content) -> Non
             left, rest = left - len(rest[:left]), rest[left:]
 
 
-def _array_header(packer: Any, info: TensorInfo) -> bytes:
+def _array_header(packer: Untyped, info: TensorInfo) -> bytes:
     """All of an array but its elements, with which alone the package writes it."""
     inside: bytes = packer.pack_array_header(3) + packer.pack(info.shape) + packer.pack(info.dtype)
     inside += _sized(0xC4, info.nbytes)
@@ -382,7 +382,7 @@ def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
     """Read a file with the msgpack package, which Flax itself uses."""
     package = imported("msgpack", "msgpack", path)
 
-    def unpacked(data: bytes) -> Any:
+    def unpacked(data: bytes) -> Untyped:
         return package.unpackb(
             data,
             ext_hook=lambda code, inner: unpacked(inner) if code == _ARRAY else inner,
@@ -393,7 +393,7 @@ def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
     yield from _arrays(unpacked(path.read_bytes()), ())
 
 
-def _arrays(tree: Any, keys: tuple[str, ...]) -> Iterator[Array]:
+def _arrays(tree: Untyped, keys: tuple[str, ...]) -> Iterator[Array]:
     if isinstance(tree, list):
         shape, _, data = tree
         yield "/".join(keys), tuple(shape), data

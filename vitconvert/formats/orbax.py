@@ -21,11 +21,11 @@ from itertools import islice
 from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UnsafeFile
 from vitconvert.formats.container import ITEM_SIZE, Container, TensorInfo, tensor_from_buffer
-from vitconvert.formats.format_modules import imported
+from vitconvert.formats.format_modules import Untyped, imported
 from vitconvert.formats.headers import checked_dtype, checked_shape, corrupt, parse_object, shown
 from vitconvert.formats.zip_archive import FREE_INFLATION, refuse_bomb
 
@@ -162,7 +162,7 @@ def _open(
 ) -> dict[str, _Array]:
     """Open arrays by the names of their folders, all at once."""
     directory = path.parent
-    place: dict[str, Any] = {"driver": "file", "path": f"{directory.resolve()}/"}
+    place: dict[str, object] = {"driver": "file", "path": f"{directory.resolve()}/"}
     # Older releases wrote no such key; the files of their stores show it.
     if content.get("use_ocdbt", (directory / "manifest.ocdbt").exists()):
         place = {"driver": "ocdbt", "base": place, "path": ""}
@@ -211,7 +211,7 @@ class _Array:
 
     directory: Path
     name: str
-    opened: Any
+    opened: Untyped
     info: TensorInfo
     chunks: int
     chunk_size: int
@@ -262,14 +262,14 @@ class _Array:
                     )
 
 
-def _array(directory: Path, name: str, opened: Any, has_zeros: bool) -> _Array:
+def _array(directory: Path, name: str, opened: Untyped, has_zeros: bool) -> _Array:
     """An array by its header, as tensorstore reads it."""
     shape = checked_shape(directory, name[:80], tuple(opened.shape))
     dtype = checked_dtype(directory, name, opened.dtype.name, ITEM_SIZE)
     info = TensorInfo(dtype=dtype, shape=shape)
     layout, metadata = opened.chunk_layout, opened.spec().to_json()["metadata"]
     chunk, piece = layout.write_chunk.shape or (), layout.read_chunk.shape or ()
-    cut: dict[str, Any] = {}
+    cut: dict[str, Untyped] = {}
     match metadata:
         case {"compressor": compressor}:
             kinds = ["bytes"] if compressor is None else ["bytes", compressor["id"]]
