@@ -16,12 +16,17 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from vitconvert.errors import UsageError
 
+if TYPE_CHECKING:
+    import torch
+    from _typeshed import DataclassInstance
+
 P = ParamSpec("P")
 R = TypeVar("R")
+Given = Any  # what a caller passed, before anything is known of it
 
 _LONGEST_SHOWN = 80  # characters of a value
 
@@ -38,7 +43,7 @@ class Values:
 
     wanted: str
     example: str
-    parse: Callable[[Any], Any]
+    parse: Callable[[Given], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,38 +69,36 @@ class Option:
     choices: tuple[str, ...] = ()
 
 
-def option(values: Values, about: str, *, default: object = None, **more: Any) -> Any:
+def option(values: Values, about: str, *, default: object = None, **more: Given) -> Any:
     """A field that is an option; `more` is what else `Option` has."""
     return field(default=default, metadata={"option": Option(values=values, about=about, **more)})
 
 
-def options_of(kind: type) -> dict[str, Option]:
+def options_of(kind: "type[DataclassInstance]") -> dict[str, Option]:
     """The fields of a dataclass that are options, in order."""
     return {f.name: f.metadata["option"] for f in fields(kind) if "option" in f.metadata}
 
 
-def read_value(name: str, value: object, values: Values | None = None) -> Any:
+def read_value(name: str, value: object, values: Values) -> object:
     """The value of an option, in its usual type.
 
-    Args:
-        name: Of the option.
-        value: As it was given.
-        values: What it takes; by default, what `VALUES` says of its name.
-
     Raises:
-        UsageError: It does not take this value.
+        UsageError: The option does not take this value.
     """
-    values = values or VALUES[name]
     try:
         return values.parse(_plain(value))
     except (ValueError, TypeError, OverflowError, AttributeError, RuntimeError):
+        shown = repr(value)
+        if len(shown) > _LONGEST_SHOWN:
+            shown = f"{shown[: _LONGEST_SHOWN - 3]}..."
         raise UsageError(
-            f"{name} = {_shown(value)} must be {values.wanted}.",
-            hint=f"for instance {values.example}.",
+            f"{name} = {shown} must be {values.wanted}.", hint=f"for instance {values.example}."
         ) from None
 
 
-def checked(*shared: type, **own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked(
+    *shared: "type[DataclassInstance]", **own: Values
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A function whose options are read before it is called.
 
     None is taken where it is the default. An option of which nothing says what it takes is an error
@@ -107,6 +110,7 @@ def checked(*shared: type, **own: Values) -> Callable[[Callable[P, R]], Callable
         own: What options of this function take that mean something else elsewhere.
     """
     several = {name: one.values for kind in shared for name, one in options_of(kind).items()}
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -127,25 +131,19 @@ def checked(*shared: type, **own: Values) -> Callable[[Callable[P, R]], Callable
 
         if shared and len(named) < len(parameters):
             expanded = [parameters[name] for name in named]
-            expanded += [one for kind in shared for one in _parameters(kind)]
+            expanded += [
+                inspect.Parameter(f.name, keyword_only, default=f.default, annotation=f.type)
+                for kind in shared
+                for f in fields(kind)
+                if "option" in f.metadata
+            ]
             call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
         return call
 
     return decorate
 
 
-def _parameters(kind: type) -> list[inspect.Parameter]:
-    names = options_of(kind)
-    return [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type
-        )
-        for f in fields(kind)
-        if f.name in names
-    ]
-
-
-def read_fields(options: Any, *, but: Collection[str] = ()) -> None:
+def read_fields(options: "DataclassInstance", *, but: Collection[str] = ()) -> None:
     """Read the fields of a frozen dataclass: those that are options, or are in `VALUES`.
 
     Args:
@@ -175,23 +173,19 @@ def refuse(given: Iterable[str], why: str, *, hint: str | None = None) -> None:
         raise UsageError(f"{', '.join(names)}: {why}", hint=hint or f"leave out {names[0]}.")
 
 
-def given(options: Mapping[str, Any]) -> list[str]:
-    """Names of those of several options that say anything: not None, False or empty."""
-    return [name for name, value in options.items() if value is not None and _says(value)]
+def given(options: Mapping[str, object]) -> list[str]:
+    """Names of those of several options that are not None, False or empty."""
+    empty = (bool, str, Mapping, list, tuple)
+    return [
+        name
+        for name, value in options.items()
+        if value is not None and (value or not isinstance(value, empty))
+    ]
 
 
-def _says(value: object) -> bool:
-    return bool(value) if isinstance(value, bool | str | Mapping | list | tuple) else True
-
-
-def _plain(value: Any) -> Any:
+def _plain(value: Given) -> Given:
     """A number of NumPy's, or a tensor of one number, as Python's own."""
     return value.item() if getattr(value, "shape", None) == () else value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
 def _require(found: bool) -> None:
@@ -202,43 +196,50 @@ def _require(found: bool) -> None:
 def whole(least: int, most: int = 2**31 - 1) -> Values:
     """Whole numbers of a range."""
 
-    def parse(value: Any) -> int:
-        _require(not isinstance(value, bool) and least <= operator.index(value) <= most)
+    def parse(value: Given) -> int:
+        _require(least <= _index(value) <= most)
         return operator.index(value)
 
     up_to = "" if most == 2**31 - 1 else f" and at most {most:,}"
     return Values(f"a whole number of at least {least}{up_to}", str(max(least, 1)), parse)
 
 
-def number(least: float, most: float = math.inf, *, above: bool = False) -> Values:
-    """Finite numbers of a range, whose least one is not in it if they are `above` it."""
+def number(least: float, most: float = math.inf) -> Values:
+    """Finite numbers of a range."""
 
-    def parse(value: Any) -> float:
+    def parse(value: Given) -> float:
         _require(not isinstance(value, bool | str | bytes))
         found = float(value)
         _require(math.isfinite(found) and least <= found <= most)
-        _require(not (above and found == least))
         return found
 
-    bounds = [] if least == -math.inf else [f"{'above' if above else 'of at least'} {least:g}"]
+    bounds = [] if least == -math.inf else [f"of at least {least:g}"]
     bounds += [] if most == math.inf else [f"at most {most:g}"]
     return Values(" ".join(["a finite number", " and ".join(bounds)]).strip(), "0.5", parse)
 
 
 def one_of(*names: str) -> Values:
     """One of several words."""
-
-    def parse(value: Any) -> str:
-        _require(isinstance(value, str) and value in names)
-        return str(value)
-
-    return Values(f"one of {', '.join(names)}", repr(names[0]), parse)
+    wanted = f"one of {', '.join(names)}"
+    return such(lambda value: isinstance(value, str) and value in names, wanted, repr(names[0]))
 
 
-def list_of(each: Callable[[Any], Any], wanted: str, example: str, *, least: int = 0) -> Values:
+def such(test: Callable[[Given], bool], wanted: str, example: str) -> Values:
+    """Values that pass a test, as they are."""
+
+    def parse(value: Given) -> object:
+        _require(test(value))
+        return value
+
+    return Values(wanted, example, parse)
+
+
+def list_of(
+    each: Callable[[Given], object], wanted: str, example: str, *, least: int = 0
+) -> Values:
     """Several values in an order; one word alone is not several."""
 
-    def parse(value: Any) -> tuple[Any, ...]:
+    def parse(value: Given) -> tuple[object, ...]:
         _require(not isinstance(value, str | bytes | Mapping | Set) and not hasattr(value, "read"))
         found = tuple(each(_plain(one)) for one in value)
         _require(len(found) >= least)
@@ -247,52 +248,41 @@ def list_of(each: Callable[[Any], Any], wanted: str, example: str, *, least: int
     return Values(wanted, example, parse)
 
 
-def _text(value: Any) -> str:
+def texts(example: str, *, least: int = 0) -> Values:
+    """A list of words."""
+    return list_of(_text, "a list of words", example, least=least)
+
+
+def _text(value: Given) -> str:
     _require(isinstance(value, str) and value != "" and "\0" not in value)
     return str(value)
 
 
-def _flag(value: Any) -> bool:
+def _is_path(value: Given) -> bool:
+    return bool(_text(fspath(value)))  # which raise errors for anything else
+
+
+def _is_called(value: object, *names: str) -> bool:
+    """Whether a value is of a class of one of these names, which needs no import here."""
+    return any(kind.__name__ in names for kind in type(value).__mro__)
+
+
+def _place_or(*kinds: str) -> Callable[[Given], bool]:
+    """Whether a value is of one of these classes, or else a path or a reference."""
+    return lambda value: _is_called(value, *kinds) or _is_path(value)
+
+
+def _flag(value: Given) -> bool:
     _require(isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)))
     return bool(value)
 
 
-def _path(value: Any) -> Any:
-    _text(fspath(value))
-    return value
+def _index(value: Given) -> int:
+    _require(not isinstance(value, bool))
+    return operator.index(value)
 
 
-def _is_called(value: object, name: str) -> bool:
-    """Whether a value is of a class of this name, which needs no import here."""
-    return any(kind.__name__ == name for kind in type(value).__mro__)
-
-
-def _place_or(*kinds: str) -> Callable[[Any], Any]:
-    """A path or a reference, or something of a class of one of these names."""
-    return lambda value: value if any(_is_called(value, kind) for kind in kinds) else _path(value)
-
-
-_located = _place_or("Located")
-_source = _place_or("Checkpoint", "Located")
-_model = _place_or("ViT", "Checkpoint", "Located")
-_vit_config = _place_or("ViTConfig", "Checkpoint", "Located")
-
-
-def _compared(value: Any) -> Any:
-    return value if callable(value) else _source(value)
-
-
-def _preprocessing(value: Any) -> Any:
-    _require(_is_called(value, "Preprocessing"))
-    return value
-
-
-def _function(value: Any) -> Any:
-    _require(callable(value))
-    return value
-
-
-def _size(value: Any) -> tuple[int, int]:
+def _size(value: Given) -> tuple[int, int]:
     from vitconvert.config.field_values import parse_size
 
     _require(not isinstance(value, Set))
@@ -300,99 +290,81 @@ def _size(value: Any) -> tuple[int, int]:
     return parse_size(value)
 
 
-def _bytes(value: Any) -> Any:
-    return _text(value) if isinstance(value, str) else whole(1, 2**63).parse(value)
-
-
-def _class(value: Any) -> int | str:
-    return _text(value) if isinstance(value, str) else _index(value)
-
-
-def _index(value: Any) -> int:
-    _require(not isinstance(value, bool))
-    return operator.index(value)
-
-
-def _blocks(value: Any) -> Any:
-    return tuple(map(_index, map(_plain, value))) if isinstance(value, Iterable) else _index(value)
-
-
-def _dtype(value: Any) -> Any:
+def _is_dtype(value: Given) -> bool:
     import torch
 
-    _require(value in (torch.float32, torch.float64, torch.float16, torch.bfloat16))
-    return value
+    return value in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def _dtype_name(value: Any) -> str:
-    return _text(value if isinstance(value, str) else str(_dtype(value)).removeprefix("torch."))
+def _dtype_name(value: Given) -> str:
+    _require(isinstance(value, str) or _is_dtype(value))
+    return _text(str(value).removeprefix("torch."))
 
 
-def _device(value: Any) -> Any:
+def _is_device(value: Given) -> bool:
     import torch
 
-    _require(isinstance(value, str | torch.device))
-    _require(not str(value).startswith("meta"))  # which computes nothing
-    return value
+    # On "meta", nothing is computed.
+    return isinstance(value, str | torch.device) and not str(value).startswith("meta")
 
 
-def _images(value: Any) -> Any:
-    one = isinstance(value, str | PathLike)
-    if not one and not _is_called(value, "Image"):
-        _require(isinstance(value, Iterable) and not isinstance(value, bytes | Mapping))
-        _require(not hasattr(value, "shape"))
-    return _path(value) if one else value
+def _are_images(value: Given) -> bool:
+    if isinstance(value, str | PathLike):
+        return _is_path(value)
+    several = isinstance(value, Iterable) and not isinstance(value, bytes | Mapping)
+    return _is_called(value, "Image") or (several and not hasattr(value, "shape"))
 
 
-def _places(value: Any) -> Any:
-    return (_path(value),) if isinstance(value, str | PathLike) else tuple(map(_path, value))
+def _places(value: Given) -> tuple[Given, ...]:
+    found = (value,) if isinstance(value, str | PathLike) else tuple(value)
+    _require(all(map(_is_path, found)))
+    return found
 
 
-def _words(value: Any) -> dict[str, Any]:
+def _words(value: Given) -> dict[str, object]:
     _require(isinstance(value, Mapping) and all(isinstance(name, str) for name in value))
     return {name: _plain(one) for name, one in value.items()}
 
 
-def _names(value: Any) -> dict[str, str]:
+def _names(value: Given) -> dict[str, str]:
     _require(len(found := _words(value)) > 0)
     return {_text(mine): _text(theirs) for mine, theirs in found.items()}
 
 
-def _tensors(value: Any) -> dict[str, Any]:
+def _tensors(value: Given) -> "dict[str, torch.Tensor]":
     found = dict(value)
     _require(all(isinstance(k, str) and _is_called(t, "Tensor") for k, t in found.items()))
     return found
 
 
 _REFERENCE = "a path or a reference"
-SOURCE = Values(
-    f"{_REFERENCE}, or a checkpoint", "'model.safetensors'", _place_or("Checkpoint", "Located")
+LOCATED = such(_place_or("Located"), _REFERENCE, "'model.safetensors'")
+SOURCE = such(
+    _place_or("Checkpoint", "Located"), f"{_REFERENCE}, or a checkpoint", "'model.safetensors'"
 )
-LOCATED = Values(_REFERENCE, "'model.safetensors'", _located)
-MODEL = Values(
+MODEL = such(
+    _place_or("ViT", "Checkpoint", "Located"),
     f"{_REFERENCE}, a checkpoint, or a ViT of vitconvert",
     "'model.pth'",
-    _place_or("ViT", "Checkpoint", "Located"),
 )
-COMPARED = Values(f"{_REFERENCE}, a checkpoint, a module or a function", "'model.pth'", _compared)
-BUILT = Values(
+COMPARED = such(
+    lambda value: callable(value) or _place_or("Checkpoint", "Located")(value),
+    f"{_REFERENCE}, a checkpoint, a module or a function",
+    "'model.pth'",
+)
+BUILT = such(
+    _place_or("ViTConfig", "Checkpoint", "Located"),
     f"{_REFERENCE}, a checkpoint or a ViTConfig",
     "'model.pth'",
-    _place_or("ViTConfig", "Checkpoint", "Located"),
 )
 PLACES = Values("a path, or several in a list", "['photos']", _places)
 NAMED_LAYERS = Values("a mapping of names of modules", "{'encoder.0': 'blocks.0'}", _names)
 TEXT = Values("a word", "'timm'", _text)
-PATH = Values("a path", "'out'", _path)
+PATH = such(_is_path, "a path", "'out'")
 FLAG = Values("True or False", "True", _flag)
 SIZE = Values("a size: pixels, or height and width", "(224, 320)", _size)
 SAID = Values("a mapping of options of reading", "{'dialect': 'timm'}", _words)
 FACTS = Values("a mapping of fields of ViTConfig", "{'num_heads': 3}", _words)
-
-
-def texts(example: str, *, least: int = 0) -> Values:
-    """A list of words."""
-    return list_of(_text, "a list of words", example, least=least)
 
 
 VALUES: Mapping[str, Values] = {
@@ -400,7 +372,7 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("a", "b"), LOCATED),
     "model": MODEL,
     "state_dict": Values("tensors by name", "model.state_dict()", _tensors),
-    "images": Values("an image, a path or several of them", "['photos']", _images),
+    "images": such(_are_images, "an image, a path or several of them", "['photos']"),
     "output": PATH,
     **dict.fromkeys(("to", "kind", "runtime", "computed", "engine", "store", "command"), TEXT),
     **dict.fromkeys(("address", "image_column"), TEXT),
@@ -409,20 +381,39 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("image_size", "patch_size"), SIZE),
     "in_channels": whole(1, 2**16),
     "num_classes": whole(0, 2**24),
-    "classes": list_of(_class, "a list of classes, by index or name", "[3, 'tabby']", least=1),
-    "dtype": Values("a dtype of torch that models compute in", "torch.bfloat16", _dtype),
-    "device": Values("a device of torch", "'cuda'", _device),
+    "classes": list_of(
+        lambda value: _text(value) if isinstance(value, str) else _index(value),
+        "a list of classes, by index or name",
+        "[3, 'tabby']",
+        least=1,
+    ),
+    "dtype": such(_is_dtype, "a dtype of torch that models compute in", "torch.bfloat16"),
+    "device": such(_is_device, "a device of torch", "'cuda'"),
     "allow": texts("['norm-eps']"),
-    "max_shard_size": Values("a number of bytes", "'5GB'", _bytes),
+    "max_shard_size": Values(
+        "a number of bytes",
+        "'5GB'",
+        lambda value: _text(value) if isinstance(value, str) else whole(1, 2**63).parse(value),
+    ),
     "batch_size": whole(1, 2**20),
     "threads": whole(1, 2**12),
     "opset": whole(1, 1000),
-    "preprocessing": Values(
-        "a Preprocessing", "load_checkpoint(...).preprocessing", _preprocessing
+    "preprocessing": such(
+        lambda value: _is_called(value, "Preprocessing"),
+        "a Preprocessing",
+        "load_checkpoint(...).preprocessing",
     ),
     "labels": texts("['cat', 'dog']", least=1),
     "topk": whole(1),
-    "layers": Values("how many of the last blocks, or which", "[0, -1]", _blocks),
+    "layers": Values(
+        "how many of the last blocks, or which",
+        "[0, -1]",
+        lambda value: (
+            tuple(_index(_plain(one)) for one in value)
+            if isinstance(value, Iterable)
+            else _index(value)
+        ),
+    ),
     "foreground": number(0, 1),
     # How two are compared.
     "against": COMPARED,
@@ -437,7 +428,7 @@ VALUES: Mapping[str, Values] = {
     "workers": whole(1, 2**16),
     **dict.fromkeys(("cpus_per_worker", "gpus_per_worker"), number(0)),
     "only": list_of(_index, "two numbers: part K of N", "(2, 8)", least=2),
-    **dict.fromkeys(("tell", "notify", "preprocess"), Values("a function", "print", _function)),
+    **dict.fromkeys(("tell", "notify", "preprocess"), such(callable, "a function", "print")),
     **dict.fromkeys(
         (
             *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
