@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import threading
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import vitconvert
 from tests.hub_server import HubServer, raw_answer, use_hub
 from tests.packages import timm
+from tests.sampling import sampled
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -48,6 +50,8 @@ def output(converted, tmp_path):
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A Hub that knows our token, and a model of somebody else."""
+    # The client's handler of logs may hold the stderr of an earlier test, which is closed.
+    monkeypatch.setattr(logging, "raiseExceptions", False)
     with HubServer({"they/vit": {"config.json": b"{}"}}) as server:
         use_hub(monkeypatch, server, tmp_path)
         monkeypatch.setenv("HF_TOKEN", server.token)
@@ -255,22 +259,23 @@ def test_error_no_network(hub, run, output):
     assert err.endswith("  hint: run again: what has arrived is not sent twice.\n")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"<html>Log in</html>",
-        b"[]",
-        b"null",
-        b"3",
-        b"{}",
-        b"\xff{}",
-        b"[" * 100_000,
-        b'{"transfer": "basic", "objects": [{"oid": "00", "size": 1, "actions": {"upload": {}}}]}',
-        b'{"commitUrl": 1, "commitOid": 2, "url": 3, "files": 4, "objects": 5}',
-        b'{"commitUrl": "https://x/me/vit/commit/1", "commitOid": "../x"}',
-    ],
+BODIES = (
+    b"<html>Log in</html>",
+    b"[]",
+    b"null",
+    b"3",
+    b"{}",
+    b"\xff{}",
+    b"[" * 100_000,
+    b'{"transfer": "basic", "objects": [{"oid": "00", "size": 1, "actions": {"upload": {}}}]}',
+    b'{"commitUrl": 1, "commitOid": 2, "url": 3, "files": 4, "objects": 5}',
+    b'{"commitUrl": "https://x/me/vit/commit/1", "commitOid": "../x"}',
 )
-@pytest.mark.parametrize("where", ["/repos/create", "/preupload/", "/objects/batch", "/commit/"])
+ASKED = ("/repos/create", "/preupload/", "/objects/batch", "/commit/")
+
+
+# Of such pairs, a sample has every member of both lists.
+@pytest.mark.parametrize(("where", "body"), sampled(product(ASKED, BODIES), 3))
 def test_error_an_answer_that_is_none(where, body, hub, run, output):
     length = {"Content-Type": "application/json", "Content-Length": str(len(body))}
     hub.faults.raw = {where: [raw_answer("200 OK", length, body)] * 9}
@@ -294,20 +299,18 @@ def slept(monkeypatch):
 STEPS = ["/repos/create", "/preupload/", "/objects/batch", "/lfs/", "/commit/", "/tree/"]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Retry-After": "61"},
-        {"Retry-After": "86400"},
-        {"Retry-After": "9" * 5000},
-        {"Retry-After": "\u00b2"},
-        {"RateLimit": '"api";r=0;t=86400'},
-        {"RateLimit": f'"api";r=0;t={"9" * 5000}'},
-        {},
-    ],
-    ids=lambda headers: str(headers)[:40],
+BUSY = (
+    {"Retry-After": "61"},
+    {"Retry-After": "86400"},
+    {"Retry-After": "9" * 5000},
+    {"Retry-After": "\u00b2"},
+    {"RateLimit": '"api";r=0;t=86400'},
+    {"RateLimit": f'"api";r=0;t={"9" * 5000}'},
+    {},
 )
-@pytest.mark.parametrize("where", STEPS)
+
+
+@pytest.mark.parametrize(("where", "headers"), sampled(product(STEPS, BUSY), 5))
 def test_error_busy_without_end(where, headers, hub, run, output, slept):
     busy = raw_answer("429 Too Many Requests", {"Content-Length": "0", **headers})
     hub.faults.raw = {where: [busy] * 999}
@@ -366,8 +369,10 @@ def test_error_silence(where, hub, run, output, monkeypatch, slept):
     assert err.startswith("error: upload-failed\n  The upload to me/vit broke off.\n"), err
 
 
-@pytest.mark.parametrize("where", STEPS)
-@pytest.mark.parametrize("place", ["http://example.org/x", "ftp://example.org/x", "http://[::1"])
+AWAY = ("http://example.org/x", "ftp://example.org/x", "http://[::1")
+
+
+@pytest.mark.parametrize(("where", "place"), sampled(product(STEPS, AWAY), 4))
 def test_error_sent_away_from_https(where, place, hub, run, output, slept):
     away = raw_answer("307 Temporary Redirect", {"Location": place, "Content-Length": "0"})
     hub.faults.raw = {where: [away] * 9}
@@ -470,8 +475,11 @@ def test_error_directories_that_are_no_whole_output(harm, message, hub, run, out
     assert (code, err) == (1, "error: upload-failed\n" + message.format(output=output))
 
 
-@pytest.mark.parametrize("target", ["{outside}/secret", "{outside}", "config.json", "gone"])
-@pytest.mark.parametrize("name", ["notes.txt", "config.json", "runs/notes.txt"])
+TARGETS = ("{outside}/secret", "{outside}", "config.json", "gone")
+NAMES = ("notes.txt", "config.json", "runs/notes.txt")
+
+
+@pytest.mark.parametrize(("target", "name"), sampled(product(TARGETS, NAMES), 5))
 def test_error_links_are_not_published(target, name, hub, run, output, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("of this machine")
