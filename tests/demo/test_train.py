@@ -40,27 +40,14 @@ def test_a_directory_is_written_that_loads_and_reads(trained: Path) -> None:
 def test_all_but_weights_and_figures_is_as_shipped(trained: Path) -> None:
     names = {path.relative_to(trained) for path in trained.rglob("*")}
     assert names == {path.relative_to(DIGITS) for path in DIGITS.rglob("*")}
+    own = {"README.md", "model.safetensors", "training.json", "vitconvert.json"}
     for name in names:
-        if (DIGITS / name).is_file() and name.name not in (
-            "README.md",
-            "model.safetensors",
-            "training.json",
-            "vitconvert.json",
-        ):
+        if (DIGITS / name).is_file() and name.name not in own:
             assert (trained / name).read_bytes() == (DIGITS / name).read_bytes(), name
-
-
-def test_the_record_says_how_it_was_trained(trained: Path) -> None:
     record = json.loads((trained / "training.json").read_text())
-    assert 0 <= record.pop("held_out_accuracy") <= 1
-    assert record == {
-        "data": "sklearn.datasets.load_digits",
-        "trained_on": 1437,
-        "held_out": 360,
-        "epochs": 1,
-        "seed": 0,
-        "torch": torch.__version__.split("+")[0],
-    }
+    shipped = json.loads((DIGITS / "training.json").read_text())
+    assert 0 <= record.pop("held_out_accuracy") <= 1 < shipped.pop("held_out_accuracy") + 0.03
+    assert record == shipped | {"epochs": 1, "torch": torch.__version__.split("+")[0]}
 
 
 def test_the_same_bytes_come_out_again(trained: Path, tmp_path: Path) -> None:
@@ -83,16 +70,12 @@ def test_no_digit_is_both_learned_and_held_out() -> None:
     learned_from, held_out = train.split()
     assert learned_from.pixels.shape == (1437, 3, 32, 32)
     assert held_out.pixels.shape == (360, 3, 32, 32)
-    _, classes = train.read_digits()
+    grey, classes = train.read_digits()
+    assert grey.dtype == np.uint8
+    assert set(np.unique(grey)) == {round(value * 255 / 16) for value in range(17)}
     assert torch.equal(held_out.classes, torch.from_numpy(classes)[::5])
     rows = {digit.numpy().tobytes() for digit in learned_from.pixels}
     assert not any(digit.numpy().tobytes() in rows for digit in held_out.pixels)
-
-
-def test_digits_fill_the_range_of_a_png() -> None:
-    grey, _ = train.read_digits()
-    assert grey.dtype == np.uint8
-    assert set(np.unique(grey)) == {round(value * 255 / 16) for value in range(17)}
 
 
 def test_jittered_images_differ_a_little_from_the_originals() -> None:

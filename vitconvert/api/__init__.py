@@ -1,22 +1,26 @@
 """The front door: every public name, each in the module of what it is about.
 
-A checkpoint is located and read (`loading`), described (`examining`), and becomes another one
-(`converting`) that provably computes the same function (`proving`). What only some people want is a
-guest of that core: `inference`, `embedding`, `pictures` and `runtimes`. Each function imports what
-does the work when it is called, torch among it.
+A checkpoint is located, read and described (`loading`), and becomes another one (`converting`) that
+provably computes the same function (`proving`). What only some people want is a guest of that core:
+`inference`, `embedding` and `pictures`. Each function imports what does the work when it is called,
+torch among it.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from vitconvert.api.converting import convert, convert_state_dict, plan_conversion
+from vitconvert.api.converting import (
+    build_lucidrains,
+    convert,
+    convert_state_dict,
+    export_model,
+    plan_conversion,
+)
 from vitconvert.api.embedding import embed_dataset
-from vitconvert.api.examining import diff, draft_table, inspect
 from vitconvert.api.inference import embed, predict
-from vitconvert.api.loading import load_checkpoint, load_model
+from vitconvert.api.loading import diff, draft_table, inspect, load_checkpoint, load_model
 from vitconvert.api.pictures import attention_maps, feature_maps
 from vitconvert.api.proving import record_golden, verify
-from vitconvert.api.runtimes import build_lucidrains, export_model
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError

@@ -10,23 +10,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_checkpoint
 from vitconvert.comparison import TOLERANCE
-from vitconvert.config import ViTConfig
 from vitconvert.conversion.convert import convert_checkpoint
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.target import OWN, holders
 from vitconvert.errors import MissingFact, MissingPackage
 from vitconvert.inference.batches import BatchOptions
-from vitconvert.inference.predict import Prediction, predict
+from vitconvert.inference.predict import predict
 from vitconvert.model import ViT
 from vitconvert.parity.verification import verify_checkpoint
 from vitconvert.programs import DescribedModel
-from vitconvert.sources import Located, locate
+from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 
 DIGITS = Path(__file__).parent / "digits"
@@ -141,7 +139,7 @@ class Demonstration:
         read = all(sample.predicted == sample.true for sample in self.samples)
         return read and all(trip.ok for trip in self.round_trips)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """All of it as JSON types."""
         trips = [{"ok": trip.ok, **asdict(trip)} for trip in self.round_trips]
         return {"ok": self.ok, **asdict(self), "model": str(self.model), "round_trips": trips}
@@ -200,8 +198,12 @@ def _round_trip(
     # It would tell the reader everything, and the project's own readers do not have it either.
     (output / "vitconvert.json").unlink()
     located, table = locate(output), builtin_tables()[dialect]
-    told = _needed(located, dialect, origin.config)
-    back = read_checkpoint(located, ReadOptions(dialect=dialect, overrides=told))
+    try:
+        back = read_checkpoint(located, ReadOptions(dialect=dialect))
+        told = {}
+    except MissingFact:  # neither an array nor config.json shows the number of heads
+        told = {"num_heads": origin.config.num_heads}
+        back = read_checkpoint(located, ReadOptions(dialect=dialect, overrides=told))
     model = build_model(origin)
     found, wanted = _logits(build_model(back)), _logits(model)
     return RoundTrip(
@@ -211,33 +213,23 @@ def _round_trip(
         size=back.weights.container.path.stat().st_size,
         declared=declared,
         told=told,
-        bytes_equal=_same_bytes(back, origin),
+        bytes_equal=_bytes(back) == _bytes(origin),
         logits_equal=torch.equal(found, wanted),
         logits_relative=float((found - wanted).abs().max() / wanted.abs().max()),
         agreement=_agreement(back, model),
     )
 
 
-def _needed(located: Located, dialect: str, config: ViTConfig) -> dict[str, int]:
-    """The number of heads, if neither an array nor config.json shows it."""
-    try:
-        with read_checkpoint(located, ReadOptions(dialect=dialect)).weights.container:
-            return {}
-    except MissingFact:
-        return {"num_heads": config.num_heads}
-
-
-def _same_bytes(one: Checkpoint, other: Checkpoint) -> bool:
-    return one.tensors.keys() == other.tensors.keys() and all(
-        tensor.dtype == other.tensors[name].dtype
-        and tensor.shape == other.tensors[name].shape
-        and torch.equal(_bytes(tensor), _bytes(other.tensors[name]))
-        for name, tensor in one.tensors.items()
-    )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
+def _bytes(checkpoint: Checkpoint) -> dict[str, tuple[torch.dtype, torch.Size, bytes]]:
+    """Of each tensor."""
+    return {
+        name: (
+            tensor.dtype,
+            tensor.shape,
+            tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes(),
+        )
+        for name, tensor in checkpoint.tensors.items()
+    }
 
 
 @torch.inference_mode()
@@ -267,24 +259,28 @@ def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
     """Predictions for the sample images, which are named after their true classes."""
     assert checkpoint.preprocessing is not None and checkpoint.labels is not None
     images = sorted((DIGITS / "samples").glob("*.png"))
-    predictions = predict(
-        model,
+    samples = []
+    for image, prediction in zip(
         images,
-        checkpoint.preprocessing,
-        topk=1,
-        labels=checkpoint.labels,
-        options=BatchOptions(),
-    )
-    return tuple(map(_sample, images, predictions))
-
-
-def _sample(image: Path, prediction: Prediction) -> Sample:
-    if prediction.error:
-        raise prediction.error
-    (best,) = prediction.top
-    return Sample(
-        file=image.name,
-        true=image.stem,
-        predicted=str(best.label),
-        probability=best.probability,
-    )
+        predict(
+            model,
+            images,
+            checkpoint.preprocessing,
+            topk=1,
+            labels=checkpoint.labels,
+            options=BatchOptions(),
+        ),
+        strict=True,
+    ):
+        if prediction.error:
+            raise prediction.error
+        (best,) = prediction.top
+        samples.append(
+            Sample(
+                file=image.name,
+                true=image.stem,
+                predicted=str(best.label),
+                probability=best.probability,
+            )
+        )
+    return tuple(samples)
