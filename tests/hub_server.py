@@ -189,19 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         body = self._sent()
         path = unquote(urlsplit(self.path).path)
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -228,6 +216,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(match["repo"], match["revision"], match["name"])
         else:
             self._send(404, b"", {})
+
+    do_HEAD = do_POST = do_PUT = do_GET  # noqa: N815 (the names of http.server)
 
     def _sent(self) -> bytes:
         """The body of the request, also one in chunks, whose length nobody knew before."""

@@ -12,7 +12,7 @@
       TensorMismatch            1  tensors missing, left over, doubled or misshapen
         Quantised               1  they are small numbers that stand for weights
         ShapeMismatch           1  a tensor contradicts the axes of its row
-      MissingFact               1  the tensors cannot tell and nobody said
+      MissingFact               1  neither the tensors nor a statement tells
       ConflictingFact           1  a stated fact contradicts the tensors
       InputMismatch             1  images of the wrong size, type or channel count
       NotRepresentable          5  the target cannot compute this function
@@ -20,7 +20,7 @@
         OtherKind               5  none of its models is of this kind
       ParityFailed              3  the numbers disagree
       UploadError               1  an output does not get to the Hub
-      OutputExists              1  nothing is overwritten without being told to
+      OutputExists              1  nothing is overwritten without `--force`
       MissingPackage            1  an optional reference package is not installed
       UsageError                2  the command line is wrong
 
@@ -29,7 +29,7 @@ fact, aligned evidence, what the evidence means when we can tell, and one hint, 
 its colon in lower case. Python callers get the same parts as attributes.
 
 Names that others chose stand in messages, and may hold what steers a terminal. Attributes keep the
-true text; `printable` is what is shown of it.
+true text; messages show it `printable`.
 """
 
 import re
@@ -46,17 +46,15 @@ _LONGEST_LINE = 4000
 
 def printable(text: str) -> str:
     """One line that any terminal, log or page can show: what steers them is escaped."""
-    shown = _UNPRINTABLE.sub(_escaped, text[:_LONGEST_LINE])
+    shown = _UNPRINTABLE.sub(
+        lambda match: match[0].encode("unicode_escape").decode("ascii"), text[:_LONGEST_LINE]
+    )
     return shown + "..." if len(text) > _LONGEST_LINE else shown
 
 
 def what_was_raised(error: BaseException) -> str:
-    """Of an exception of somebody else's code: its kind, and how its message begins."""
+    """The kind of somebody else's exception, and the beginning of its message."""
     return f"{type(error).__name__}: {str(error).strip()[:_LONGEST_MESSAGE]}"
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode("ascii")
 
 
 class VitConvertError(Exception):
@@ -89,21 +87,17 @@ class VitConvertError(Exception):
 
     def text(self, *, verbose: bool = False) -> str:
         """The message, with all details if it is verbose."""
-        lines = self._body(unfolded=verbose or not self.folded)
-        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
-
-    def _body(self, *, unfolded: bool) -> list[str]:
         width = max((len(key) for key in self.evidence), default=0) + 2
         lines = [printable(self.fact)]
         for key, value in self.evidence.items():
             first, *rest = value.split("\n")
-            # A line that somebody else's text begins stays indented: it is none of ours.
+            # A line in somebody else's text stays indented, so that it does not look like ours.
             lines += [f"{printable(key):<{width}}{printable(first)}"]
             lines += [f"  {printable(line.removeprefix('    '))}" for line in rest]
-        lines += map(printable, self.details if unfolded else ())
+        lines += map(printable, self.details if verbose or not self.folded else ())
         lines += [printable(self.meaning)] if self.meaning else []
         lines += [f"hint: {printable(self.hint)}"] if self.hint else []
-        return lines
+        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, object]:
         """The same facts for `--json`."""
@@ -305,11 +299,11 @@ def size_text(size: Iterable[int]) -> str:
 
 
 def nearest(word: str, known: Iterable[str], count: int = 1, *, alike: float = 0.6) -> list[str]:
-    """What somebody may have meant, the likeliest first; for hints.
+    """The names that may have been meant, the likeliest first; for hints.
 
     Args:
-        word: What was written.
-        known: What there is.
+        word: The word as it was written.
+        known: The names that exist.
         count: How many at most.
         alike: How much they have to resemble the word, from 0 to 1.
     """

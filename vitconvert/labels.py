@@ -65,27 +65,10 @@ def stated_labels(
     by_index = {str(index): str(name) for index, name in stated.items()}
     if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
         return None
-    names = _in_order(num_classes, by_index, origin)
-    described = (str((descriptions or {}).get(name, name)) for name in names)
-    return Labels(described, origin=origin)
-
-
-def assumed_labels(num_classes: int) -> Labels | None:
-    """ImageNet-1k's names for a head of 1000 classes, else None.
-
-    A head of ImageNet-21k gets no names: its classes are used in several orders, and the head does
-    not say in which.
-    """
-    if num_classes != _IMAGENET_CLASSES or not (names := _imagenet()):
-        return None
-    return Labels(names, origin="ImageNet-1k, as timm orders it", assumed=True)
-
-
-def _in_order(num_classes: int, by_index: Mapping[str, str], origin: str) -> list[str]:
     wanted = [str(index) for index in range(num_classes)]
-    if set(by_index) != set(wanted):
+    if by_index.keys() != set(wanted):
         missing = [index for index in wanted if index not in by_index]
-        foreign = sorted(set(by_index) - set(wanted))
+        foreign = sorted(by_index.keys() - set(wanted))
         raise ConflictingFact(
             f"The checkpoint names {len(by_index)} classes, and its head has {num_classes}.",
             evidence={
@@ -95,18 +78,30 @@ def _in_order(num_classes: int, by_index: Mapping[str, str], origin: str) -> lis
             },
             hint=_HINT,
         )
-    return [by_index[index] for index in wanted]
+    ordered = [by_index[index] for index in wanted]
+    return Labels((str((descriptions or {}).get(name, name)) for name in ordered), origin=origin)
 
 
-def _imagenet() -> list[str]:
-    """ImageNet-1k's words from timm's data files, without importing timm (and so torch)."""
+def assumed_labels(num_classes: int) -> Labels | None:
+    """ImageNet-1k's names for a head of 1000 classes, else None.
+
+    A head of ImageNet-21k gets no names: its classes are used in several orders, and the head does
+    not say in which.
+    """
+    if num_classes != _IMAGENET_CLASSES:
+        return None
+    # timm's data files hold the words; to import timm would import torch.
     spec = find_spec("timm")
     if spec is None or not spec.submodule_search_locations:
-        return []
+        return None
     folder = Path(spec.submodule_search_locations[0]) / "data" / "_info"
     synsets = (folder / "imagenet_synsets.txt").read_text(encoding="utf-8").splitlines()
     wanted = set(synsets)
     with (folder / "imagenet_synset_to_lemma.txt").open(encoding="utf-8") as lemmas:
         ours = (line for line in lemmas if line.partition("\t")[0] in wanted)
         words = {row[0]: row[1] for row in csv.reader(ours, delimiter="\t")}
-    return [words[synset] for synset in synsets]
+    return Labels(
+        (words[synset] for synset in synsets),
+        origin="ImageNet-1k, as timm orders it",
+        assumed=True,
+    )
