@@ -11,7 +11,7 @@ from typing import Any
 
 from vitconvert.errors import CorruptFile, SourceError
 
-# An object of JSON, whose values are what its reader finds; and one that is being made.
+# An object of JSON, whose reader checks its values; and one that may be added to.
 JsonObject = Mapping[str, Any]
 JsonDict = dict[str, Any]
 
@@ -111,7 +111,7 @@ def check_values(value: object) -> None:
 
 
 def _whole_number(digits: str) -> int | float:
-    """What is larger than anything can be counted is a float, as in other languages."""
+    """A number that is larger than any count is a float, as in other languages."""
     return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 

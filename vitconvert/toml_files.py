@@ -18,7 +18,7 @@ _KEY = re.compile(r"(\w+) = ")
 
 
 def tables_dir() -> Path:
-    """The mapping tables: inside the package once installed, beside it in a checkout."""
+    """The mapping tables: inside the package once installed, next to it in a checkout."""
     installed = _PACKAGE / "weights_map"
     return installed if installed.is_dir() else _PACKAGE.parent / "weights_map"
 

@@ -1,4 +1,4 @@
-"""What a server says, checked in this one place before anything is done with it.
+"""Answers of servers, checked in this one place before anything is done with them.
 
 A name, a commit and a hash become parts of paths, so they are what they should be or the answer is
 refused as a whole: a server does not choose where on this disk something is written.

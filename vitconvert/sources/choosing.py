@@ -1,9 +1,10 @@
-"""Which files of a repository to read, from their names alone."""
+"""Which files of a repository to read: by their names, and by an index of shards."""
 
 from collections.abc import Collection, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-from vitconvert.errors import SourceError, nearest
+from vitconvert.documents import read_object
+from vitconvert.errors import CorruptFile, SourceError, nearest
 from vitconvert.file_formats import (
     DISTRIBUTED,
     FOREIGN_SUFFIXES,
@@ -15,6 +16,35 @@ from vitconvert.file_formats import (
 )
 from vitconvert.formats import weights_among
 from vitconvert.sources.located import COMPANIONS, KERAS_TOKENIZERS, TOKENIZERS
+
+
+def wanted_files(repo: str, file: str | None, names: Collection[str]) -> list[str]:
+    """The file of weights, by what the reference names, and the configuration files next to it."""
+    folder = f"{file.rstrip('/')}/" if file else ""
+    if file and not any(name.startswith(folder) for name in names):
+        weights = require(repo, file, names)
+    else:
+        weights = choose_weights(repo, names, folder)
+    return [weights, *companions(weights, names)]
+
+
+def shards_of(repo: str, index: str, path: Path, names: Collection[str]) -> list[str]:
+    """The shards that an index at a path lists.
+
+    Raises:
+        SourceError: It is none, or the repository lacks one.
+    """
+    try:
+        listed = sorted(set(read_object(path)["weight_map"].values()))
+        folder = PurePosixPath(index).parent
+        # A name that leads out of the repository is none of its files.
+        return [require(repo, str(folder / shard), names) for shard in listed]
+    except (CorruptFile, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(
+            f"{index} of {repo} is no index of shards.",
+            evidence={"file": path},
+            hint="an index is JSON with weight_map: tensor name to file name.",
+        ) from error
 
 
 def choose_weights(repo: str, names: Collection[str], folder: str = "") -> str:
@@ -73,7 +103,7 @@ def _inside(folder: str, names: Collection[str]) -> set[str]:
 
 
 def parts(weights: str, names: Collection[str]) -> list[str]:
-    """What belongs to a checkpoint that is a whole directory, besides the file to open."""
+    """The other files of a checkpoint that is a whole directory, whose file to open this is."""
     folder = "".join(weights.rpartition("/")[:2])
     form = of_directory(_inside(folder, names))
     if form is None or weights != folder + form.standard[0]:
@@ -103,7 +133,7 @@ def require(repo: str, name: str, names: Collection[str]) -> str:
 
 
 def tokenizer(weights: str, names: Collection[str], config: Mapping[str, object]) -> list[str]:
-    """The files of a tokenizer beside the weights, of a model whose configuration has texts."""
+    """The files of a tokenizer next to the weights, of a model whose configuration has texts."""
     sections = [config, *(config[key] for key in ("model_cfg", "config") if key in config)]
     words = {word for section in sections if isinstance(section, Mapping) for word in section}
     folder = PurePosixPath(weights).parent
@@ -114,8 +144,8 @@ def tokenizer(weights: str, names: Collection[str], config: Mapping[str, object]
 
 
 def companions(weights: str, names: Collection[str]) -> list[str]:
-    """The configuration files beside the weights, and the file with the rest of the tensors."""
+    """The configuration files next to the weights, and the file with the rest of the tensors."""
     place = PurePosixPath(weights)
-    beside = (*COMPANIONS, JOINED.get(place.name, place.name))
-    paths = [str(place.parent / name) for name in beside]
+    known = (*COMPANIONS, JOINED.get(place.name, place.name))
+    paths = [str(place.parent / name) for name in known]
     return [path for path in paths if path in names and path != weights]

@@ -18,7 +18,7 @@ programs and `HF_HUB_OFFLINE` find what is here, and we what they have left.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from vitconvert.documents import MOST_BYTES, read_object
-from vitconvert.errors import CorruptFile, OfflineError, SourceError, UsageError
+from vitconvert.errors import OfflineError, SourceError, UsageError
 from vitconvert.file_formats import INDEX
 from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.answers import (
@@ -39,9 +39,9 @@ from vitconvert.sources.answers import (
     read_listing,
     shown,
 )
-from vitconvert.sources.choosing import choose_weights, companions, parts, require, tokenizer
+from vitconvert.sources.choosing import parts, shards_of, tokenizer, wanted_files
 from vitconvert.sources.hub_ranges import fetch_part, kept_part
-from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, beside
+from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, companions_in
 from vitconvert.sources.references import HubRepo
 from vitconvert.sources.transfer import Wanted, mismatch, receive
 from vitconvert.sources.transport import (
@@ -115,7 +115,7 @@ def locate_repo(reference: str, hub: HubRepo, name: str | None, fetching: Fetchi
     return Located(
         reference=reference,
         weights=weights,
-        **beside(folder),
+        **companions_in(folder),
         name=name,
         repo=hub.repo,
         revision=files.commit,
@@ -151,7 +151,7 @@ class _Repository:
         return self.cache / ".vitconvert-parts" / self._folder / commit
 
     def headers(self) -> dict[str, str]:
-        """Those of each request; a name that the Hub cannot have is refused."""
+        """The headers of each request; a name that the Hub cannot have is refused."""
         from huggingface_hub.utils import (  # type: ignore[attr-defined]
             build_hf_headers,
             validate_repo_id,
@@ -275,15 +275,15 @@ def _from_hub(repo: _Repository, file: str | None) -> _Files:
     try:
         listing = repo.listing()
     except OfflineError as error:
-        # A network that fails is no reason to fail where the cache can answer; it is said.
+        # A network that fails is no reason to fail where the cache can answer.
         cached = _from_cache(repo, file, error)
         logger.warning("no network answers; %s is taken from the cache", repo.name)
         return cached
     hashes = {name: published.hash for name, published in listing.files.items() if published}
-    weights, *others = _wanted(repo.name, file, listing.files)
+    weights, *others = wanted_files(repo.name, file, listing.files)
     if weights.endswith(INDEX):
         paths = repo.download(listing, [weights, *others])
-        shards = _shards(repo.name, weights, paths[weights], listing.files)
+        shards = shards_of(repo.name, weights, paths[weights], listing.files)
     else:
         paths = repo.download(listing, others)
         # Of a directory the file to open comes last: where it is here, all of it is.
@@ -313,30 +313,6 @@ def _config_among(paths: Mapping[str, Path]) -> Mapping[str, object]:
     return next(map(read_object, found), {})
 
 
-def _wanted(repo: str, file: str | None, names: Collection[str]) -> list[str]:
-    """The file of weights, and the configuration files beside it."""
-    folder = f"{file.rstrip('/')}/" if file else ""
-    if file and not any(name.startswith(folder) for name in names):
-        weights = require(repo, file, names)
-    else:
-        weights = choose_weights(repo, names, folder)
-    return [weights, *companions(weights, names)]
-
-
-def _shards(repo: str, index: str, path: Path, names: Collection[str]) -> list[str]:
-    try:
-        listed = sorted(set(read_object(path)["weight_map"].values()))
-        folder = PurePosixPath(index).parent
-        # A name that leads out of the repository is none of its files.
-        return [require(repo, str(folder / shard), names) for shard in listed]
-    except (CorruptFile, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(
-            f"{index} of {repo} is no index of shards.",
-            evidence={"file": path},
-            hint="an index is JSON with weight_map: tensor name to file name.",
-        ) from error
-
-
 def _from_cache(repo: _Repository, file: str | None, missing: OfflineError) -> _Files:
     """The files of the cached commit, or the part of them that was fetched.
 
@@ -363,9 +339,9 @@ def _from_cache(repo: _Repository, file: str | None, missing: OfflineError) -> _
     # In the cache a file is a link to a blob that is named by its published hash.
     hashes = {name: path.resolve().name for name, path in files.items()}
     try:
-        names = _wanted(repo.name, file, hashes)
+        names = wanted_files(repo.name, file, hashes)
         if names[0].endswith(INDEX):
-            names += _shards(repo.name, names[0], files[names[0]], hashes)
+            names += shards_of(repo.name, names[0], files[names[0]], hashes)
         names += parts(names[0], hashes)
         paths = {name: files[name] for name in names}
         return _Files(commit=commit, hashes=hashes, weights=names[0], paths=paths)
@@ -374,7 +350,7 @@ def _from_cache(repo: _Repository, file: str | None, missing: OfflineError) -> _
         store = repo.parts(commit)
         kept = [path.relative_to(store) for path in store.rglob("*") if path.is_file()]
         try:
-            weights, *others = _wanted(
+            weights, *others = wanted_files(
                 repo.name, file, {*files, *(str(PurePosixPath(*path.parts[1:])) for path in kept)}
             )
         except SourceError:

@@ -84,7 +84,7 @@ def fetch_part(
 def kept_part(
     weights: str, config: Mapping[str, object], fetching: Fetching, store: Path
 ) -> tuple[Path, Fetched] | None:
-    """What `fetch_part` would fetch, where it was fetched before: no server is asked.
+    """The part that `fetch_part` would fetch, if it is in the store: no server is asked.
 
     Raises:
         AmbiguousDialect: There are several towers.
@@ -136,7 +136,7 @@ def _worthwhile_tower(
     except AmbiguousDialect:
         raise
     except VitConvertError:
-        return None  # said when the files are read, by those who know the user's table
+        return None  # reading the files, which knows the user's table, raises it again
     wanted = sum(container.manifest[name].nbytes for name in part.names.values())
     total = sum(info.nbytes for info in container.manifest.values())
     return part if part.tower.prefix and wanted <= _MOST * total else None

@@ -1,4 +1,4 @@
-"""What a reference leads to, and how it is fetched."""
+"""The local files that a reference leads to, and how they are fetched."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -81,9 +81,9 @@ class Located:
     Attributes:
         reference: The reference as it was given.
         weights: The file, the index of shards or the directory to read.
-        config: `config.json` or `open_clip_config.json` beside the weights.
-        preprocessor: Of `PREPROCESSORS`, the first that is beside them.
-        own: `vitconvert.json` beside them.
+        config: `config.json` or `open_clip_config.json` next to the weights.
+        preprocessor: Of `PREPROCESSORS`, the first that is next to them.
+        own: `vitconvert.json` next to them.
         name: Architecture name with its tag, when the reference names one.
         repo: Hub repository.
         revision: The commit that was resolved, 40 hexadecimal digits.
@@ -92,8 +92,8 @@ class Located:
         verified: File names whose content hash equals one that is published.
         fetched: Which tensors of the weights are here, if not all are: those under the prefix of
             its tower.
-        adapter: `adapter_config.json` beside them.
-        random: Whether the weights are random, made here, and nothing was learned.
+        adapter: `adapter_config.json` next to them.
+        random: Whether the weights are random numbers of this program, and nothing was learned.
     """
 
     reference: str
@@ -113,13 +113,13 @@ class Located:
 
     @property
     def folder(self) -> Path | None:
-        """Where the weights are, and what is beside them."""
+        """The folder of the weights and of the files next to them."""
         place = self.config or self.weights
         return place if place is None or place.is_dir() else place.parent
 
     @property
     def tokenizer(self) -> Mapping[str, Path]:
-        """The files of a tokenizer beside the weights, by transformers' names for them.
+        """The files of a tokenizer next to the weights, by transformers' names for them.
 
         `tokenizer_config.json` of KerasHub is its own `tokenizer.json`.
         """
@@ -136,13 +136,13 @@ class Located:
 
     @property
     def companions(self) -> tuple[Path, ...]:
-        """The JSON files beside the weights."""
+        """The JSON files next to the weights."""
         files = (self.config, self.preprocessor, self.own, self.adapter)
         return tuple(path for path in files if path is not None)
 
 
 class Companions(TypedDict):
-    """The files beside weights, as `Located` has them."""
+    """The files next to weights, as `Located` has them."""
 
     config: Path | None
     preprocessor: Path | None
@@ -150,7 +150,7 @@ class Companions(TypedDict):
     adapter: Path | None
 
 
-def beside(directory: Path) -> Companions:
+def companions_in(directory: Path) -> Companions:
     """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
 
     def first(*names: str) -> Path | None:
@@ -170,6 +170,6 @@ def beside(directory: Path) -> Companions:
 
 
 def locate_path(reference: str, path: Path) -> Located:
-    """What lies at a path: a directory as it is, a file with what is beside it."""
+    """A directory as it is, or a file with the files next to it."""
     directory = path if path.is_dir() else path.parent
-    return Located(reference=reference, weights=path, **beside(directory))
+    return Located(reference=reference, weights=path, **companions_in(directory))

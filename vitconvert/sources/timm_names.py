@@ -63,7 +63,7 @@ def random_timm(name: str, directory: Path) -> Located:
 
 
 def shapes_of_timm(name: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of an architecture's tensors, by timm's names; no weights are made.
+    """The shapes of an architecture's tensors, by timm's names; the weights take no memory.
 
     Raises:
         SourceError: timm has no such architecture.

@@ -138,15 +138,12 @@ def receive(wanted: Wanted, part: Path, *, cache: Path, quiet: bool) -> Received
             raise mismatch(None, wanted.name, wanted.kind, published=wanted.hash, found=found)
         cause = _Incomplete("the server goes on with another file than the one that it began")
     size = part.stat().st_size if part.is_file() else 0
+    why = str(cause) or type(cause).__name__
     if not size and is_unreachable(cause):
-        raise offline_error(wanted.url, asked=False, cache=cache, cause=cause) from cause
+        raise offline_error(wanted.url, asked=False, cache=cache, cause=why) from cause
     raise SourceError(
         f"The download of {wanted.name} broke off.",
-        evidence={
-            "address": wanted.url,
-            "received": f"{size} bytes",
-            "cause": str(cause) or type(cause).__name__,
-        },
+        evidence={"address": wanted.url, "received": f"{size} bytes", "cause": why},
         hint="run again: it goes on where it stopped.",
     ) from cause
 

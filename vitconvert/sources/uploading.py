@@ -1,10 +1,10 @@
-"""What the Hub's client does by itself while an output is published, within bounds, in our words.
+"""Bounds on what the Hub's client does by itself while an output is published, and its errors.
 
 Publishing takes a dozen kinds of requests, which are left to the client (huggingface_hub 2.4). It
-trusts the server: it waits as long as it is told to, follows pages and conflicts without end, reads
-answers of any size, sets no timeout, and goes from https to http. Hooks of its HTTP client see
-every request and every answer, and put an end to that; they are gone only after a connection that
-could not be made, for which the client takes another HTTP client.
+trusts the server: it waits as long as it is asked to, follows pages and conflicts without end,
+reads answers of any size, sets no timeout, and goes from https to http. Hooks of its HTTP client
+see every request and every answer, and put an end to that; they are gone only after a connection
+that could not be made, for which the client takes another HTTP client.
 """
 
 import re
@@ -134,7 +134,7 @@ class _Requests:
         self.asked: Counter[tuple[str, str]] = Counter()
 
     def check(self, request: "Request") -> None:
-        """Of each request, also of those that the client makes of a redirect."""
+        """A hook for each request, also for those that follow a redirect."""
         url = str(request.url)
         if not url.startswith(f"{self.endpoint}/"):
             fact = None
@@ -160,7 +160,7 @@ class _Requests:
 
 
 def _check_answer(response: "Response") -> None:
-    """Of each answer, before its body is read."""
+    """A hook for each answer, before its body is read."""
     if response.status_code in BUSY:
         # The client waits as long as it is asked to, which may be longer than anybody watches.
         asked = [response.headers.get("Retry-After", "").strip()]

@@ -1,6 +1,6 @@
 """Files behind an https address: downloaded once, hashed, remembered.
 
-A file lies in a folder of its own, beside `download.json` with its address, size and sha256;
+A file has a folder of its own, with `download.json` that holds its address, size and sha256;
 `transfer` gets it.
 """
 
@@ -18,7 +18,7 @@ from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import is_relative_name
-from vitconvert.sources.located import Fetching, Located, beside
+from vitconvert.sources.located import Fetching, Located, companions_in
 from vitconvert.sources.references import publishes_sha256_in_name
 from vitconvert.sources.transfer import Wanted, mismatch, receive
 from vitconvert.sources.transport import describe, offline_error, require_https
@@ -64,7 +64,7 @@ def locate_address(reference: str, url: str, name: str | None, fetching: Fetchin
     return Located(
         reference=reference,
         weights=target,
-        **beside(folder),
+        **companions_in(folder),
         name=name,
         url=url,
         sha256={target.name: found},
