@@ -6,9 +6,11 @@ torch is imported when the first two are compared.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -158,7 +160,7 @@ class ValueDifference:
         """`largest` over `scale`; None where a is zero throughout."""
         return self.largest / self.scale if self.scale else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For `--json`."""
         return {
             "elements": self.elements,
@@ -178,10 +180,11 @@ def compare_values(a: "Tensor", b: "Tensor") -> ValueDifference | None:
     shape, a, b = a.shape, a.reshape(-1).contiguous(), b.reshape(-1).contiguous()
     if a.dtype == b.dtype and torch.equal(a.view(torch.uint8), b.view(torch.uint8)):
         return None
+    wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
     differing, not_finite, largest, scale = 0, 0, 0.0, 0.0
     first: int | None = None
-    for begin, mine, theirs in _slices(a, b):
-        mine, theirs = _wide(mine), _wide(theirs)
+    for begin in range(0, len(a), _SLICE):
+        mine, theirs = (x[begin : begin + _SLICE].to(wide) for x in (a, b))
         differs = (mine != theirs) & ~(mine.isnan() & theirs.isnan())
         finite = mine.isfinite() & theirs.isfinite()
         differing += int(differs.sum())
@@ -196,47 +199,25 @@ def compare_values(a: "Tensor", b: "Tensor") -> ValueDifference | None:
         largest=largest,
         scale=scale,
         not_finite=not_finite,
-        first=None if first is None else _index(first, shape),
+        first=None if first is None else tuple(int(i) for i in np.unravel_index(first, shape)),
         equal_in=_equal_in(a, b) if differing else None,
     )
 
 
-def _slices(a: "Tensor", b: "Tensor") -> "Iterator[tuple[int, Tensor, Tensor]]":
-    for begin in range(0, len(a), _SLICE):
-        yield begin, a[begin : begin + _SLICE], b[begin : begin + _SLICE]
-
-
-def _wide(x: "Tensor") -> "Tensor":
-    import torch
-
-    return x.to(torch.complex128 if x.is_complex() else torch.float64)
-
-
-def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    found: tuple[int, ...] = ()
-    for size in reversed(shape):
-        place, step = divmod(place, size)
-        found = (step, *found)
-    return found
-
-
 def _equal_in(a: "Tensor", b: "Tensor") -> str | None:
+    """The widest dtype to which both round alike, other than by overflowing."""
     import torch
+
+    def alike(dtype: torch.dtype) -> bool:
+        for begin in range(0, len(a), _SLICE):
+            mine, theirs = (x[begin : begin + _SLICE].to(dtype) for x in (a, b))
+            if not (torch.equal(mine, theirs) and bool(mine.isfinite().all())):
+                return False
+        return True
 
     if a.is_complex() or b.is_complex():
         return None
-    for name in _ROUNDINGS:
-        dtype = getattr(torch, name)
-        if all(_round_alike(mine.to(dtype), theirs.to(dtype)) for _, mine, theirs in _slices(a, b)):
-            return name
-    return None
-
-
-def _round_alike(a: "Tensor", b: "Tensor") -> bool:
-    """Whether both are equal, and not because both overflowed."""
-    import torch
-
-    return torch.equal(a, b) and bool(a.isfinite().all())
+    return next((name for name in _ROUNDINGS if alike(getattr(torch, name))), None)
 
 
 def fingerprint(tensors: "Mapping[str, Tensor]") -> str:

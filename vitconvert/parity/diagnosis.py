@@ -8,7 +8,6 @@ reference; all layers before it agree already.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,10 +21,10 @@ from vitconvert.parity.implementations import Implementation, View, of_vit
 from vitconvert.parity.report import UNKNOWN
 from vitconvert.programs.taps import BRANCH, OUTPUT, block_of
 
-_EPSILONS = (1e-12, 1e-6, 1e-5)
+_EPSILONS = (1e-12, 1e-6, 1e-5)  # defaults of transformers, of timm and JAX, of torch
 
 Weights = Mapping[str, Tensor]
-Setting = tuple[str, dict[str, Any]]  # a mistake in words, and the fields that undo it
+Setting = tuple[str, Mapping[str, object]]  # a mistake in words, and the fields that undo it
 Rearrangement = tuple[str, Weights]  # the same with the weights that undo it
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from vitconvert.documents import parse_object
 from vitconvert.errors import CorruptFile, UsageError, VitConvertError
 from vitconvert.formats import Container, open_container, write_safetensors
 from vitconvert.model import ViT
-from vitconvert.parity.implementations import FEATURES, TOKENS, Implementation, Run
+from vitconvert.parity.implementations import LAYER_OF_OUTPUT, Implementation, Run, outputs_of
 from vitconvert.preprocessing.sample_images import edge_images, sample_images
 from vitconvert.programs.taps import OUTPUT, Taps
 from vitconvert.whole import require_place, require_replaceable
@@ -53,9 +53,6 @@ _STEPS = 2**10
 _KEY = "vitconvert.golden"
 _FORMAT = 1
 _MOST_TEXT = 5000  # characters
-
-_OUTPUTS = {OUTPUT: OUTPUT, TOKENS: "norm", FEATURES: "features"}
-"""An output of the ViT -> the layer that it is."""
 
 Value = TypeVar("Value")
 
@@ -97,11 +94,11 @@ class Drawn:
 
     def images(self) -> Mapping[str, Tensor]:
         """Batches (B, C, H, W) in float64, by kind."""
-        usual: dict[str, Any] = {"mean": self.mean, "std": self.std} if self.mean else {}
-        sizes: dict[str, Any] = {"size": self.size, "channels": self.channels}
+        usual = {"mean": self.mean, "std": self.std} if self.mean else {}
+        size, channels, batch, seed = self.size, self.channels, self.batch, self.seed
         drawn = {
-            **sample_images(**sizes, batch=self.batch, seed=self.seed, **usual),
-            **edge_images(**sizes, batch=self.batch, seed=self.seed),
+            **sample_images(size=size, channels=channels, batch=batch, seed=seed, **usual),
+            **edge_images(size, channels, batch=batch, seed=seed),
         }
         rounded = {kind: np.round(array * _STEPS) / _STEPS for kind, array in drawn.items()}
         return {kind: torch.from_numpy(array) for kind, array in rounded.items()}
@@ -167,7 +164,7 @@ class Golden:
 
     def view(self, name: str, values: Tensor) -> Tensor:
         """A digest where one was kept of such a layer; another shape stays what it is."""
-        shape = self.shapes.get(_OUTPUTS.get(name, name))
+        shape = self.shapes.get(LAYER_OF_OUTPUT.get(name, name))
         return digest(values) if shape == tuple(values.shape[1:]) else values
 
     def implementation(
@@ -181,12 +178,11 @@ class Golden:
             taps: Where its layers are.
         """
 
-        def prepare(dtype: torch.dtype) -> Any:
+        def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
             def run(x: Tensor) -> Run:
                 kind = next(k for k, batch in images.items() if torch.equal(batch.to(dtype), x))
                 layers = {name: values.to(dtype) for name, values in self.kept[kind].items()}
-                outputs = {n: layers[layer] for n, layer in _OUTPUTS.items() if layer in layers}
-                return Run(outputs, layers)
+                return Run(outputs_of(layers), layers)
 
             return run
 
@@ -291,10 +287,10 @@ def read_golden(path: Path) -> Golden:
     )
 
 
-def _golden(stated: Mapping[str, Any], container: Container, name: str) -> Golden:
+def _golden(stated: Mapping[str, object], container: Container, name: str) -> Golden:
     if stated["format"] != _FORMAT:
         raise ValueError(f"format {stated['format']!r}; {_FORMAT} is read here")
-    kept: dict[str, dict[str, Any]] = {}
+    kept: dict[str, dict[str, Tensor]] = {}
     for tensor, info in container.manifest.items():
         kind, _, layer = tensor.partition("/")
         if info.dtype != "float64":
@@ -305,7 +301,14 @@ def _golden(stated: Mapping[str, Any], container: Container, name: str) -> Golde
         source=_is(str, stated["source"]),
         verdict=_is(str, stated["verdict"]),
         reference=_is(str, stated["reference"]),
-        config=_config(_is(dict, stated["config"])),
+        config=ViTConfig.from_dict(
+            {
+                name: parse_field(name, value)
+                for name, value in _is(dict, stated["config"]).items()
+                if value is not None
+            },
+            origin="the golden file",
+        ),
         weights=_is(str, stated["weights"]),
         drawn=_drawn(_is(dict, stated["drawn"])),
         images=_is(str, stated["images"]),
@@ -347,12 +350,7 @@ def _check(golden: Golden) -> None:
                 raise ValueError(f"{kind}/{layer} has the shape {tuple(values.shape)}")
 
 
-def _config(stated: Mapping[str, Any]) -> ViTConfig:
-    fields = {name: parse_field(name, v) for name, v in stated.items() if v is not None}
-    return ViTConfig.from_dict(fields, origin="the golden file")
-
-
-def _drawn(stated: Mapping[str, Any]) -> Drawn:
+def _drawn(stated: Mapping[str, object]) -> Drawn:
     height, width = _list(stated["size"], partial(_is, int))
     numbers = {name: _is(int, stated[name]) for name in ("seed", "batch", "channels")}
     mean, std = (_list(stated[name], _number) for name in ("mean", "std"))
@@ -379,5 +377,5 @@ def _number(value: object) -> float:
     return number
 
 
-def _list(value: object, item: Callable[[Any], Value]) -> tuple[Value, ...]:
+def _list(value: object, item: Callable[[object], Value]) -> tuple[Value, ...]:
     return tuple(map(item, _is(list, value)))

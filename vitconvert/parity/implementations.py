@@ -37,6 +37,11 @@ LAYER_OF_OUTPUT = {OUTPUT: OUTPUT, TOKENS: "norm", FEATURES: "features"}
 """An output of the ViT -> the layer that it is."""
 
 
+def outputs_of(layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs of a ViT among its layers."""
+    return {name: layers[at] for name, at in LAYER_OF_OUTPUT.items() if at in layers}
+
+
 @dataclass(frozen=True)
 class Run:
     """The result of an implementation for a batch.
@@ -105,8 +110,7 @@ def of_vit(
 
         def run(images: Tensor) -> Run:
             layers = record(ready, taps, partial(compute, images))
-            outputs = {name: layers[at] for name, at in LAYER_OF_OUTPUT.items() if at in layers}
-            return Run(outputs, layers)
+            return Run(outputs_of(layers), layers)
 
         return run
 

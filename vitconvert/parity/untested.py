@@ -21,6 +21,7 @@ _OWN_CODE = "your own code"
 _IGNORED = " ignored"
 _SHARED = "the reference was built with"
 _OF_SOURCE = (_BY_NAME, _OWN_CODE, _IGNORED, _SHARED)  # which nobody can find out of an output
+_MERGED = "the sum of weights and adapter: the reference was given the merged weights"
 _EARLIER = " (when it was converted before)"
 
 Modules = Sequence[tuple[str, nn.Module]]  # with their names
@@ -36,17 +37,22 @@ def unseen_of_checkpoints(
         against: The one that the reference loaded, if it is another one.
         reference: The project's model.
     """
-    others = (against,) if against else ()
-    return (
-        *own_code(tested),
-        *(fact for checkpoint in (tested, *others) for fact in merging(checkpoint)),
-        *shared_facts(tested, against or tested, reference),
-        *(fact for checkpoint in (tested, *others) for fact in own_head(checkpoint)),
-        *(fact for checkpoint in (tested, *others) for fact in ignored_tensors(checkpoint)),
-        *dropout([(reference.name, reference.model)]),
-        *(fact for checkpoint in (tested, *others) for fact in earlier(checkpoint)),
-        *(order_of_classes(tested, against) if against else ()),
-    )
+    both = (tested, against) if against else (tested,)
+    facts = []
+    if not tested.table.builtin:  # only the weights of that program were read
+        facts.append(f"{_OWN_CODE}: --module runs it (in Python, verify(model, against=...))")
+    facts += [_MERGED for checkpoint in both if checkpoint.merge]
+    facts += shared_facts(tested, against or tested, reference)
+    for checkpoint in both:
+        if head := checkpoint.weights.head:  # its input was assumed on both sides
+            read = f"what the reference's head does (pooling {checkpoint.config.pooling})"
+            facts.append(f"{printable(head)} reads {read}: {_BY_NAME}")
+    facts += [fact for checkpoint in both for fact in ignored_tensors(checkpoint)]
+    facts += dropout([(reference.name, reference.model)])
+    facts += [fact for checkpoint in both for fact in earlier(checkpoint)]
+    if against:
+        facts += order_of_classes(tested, against)
+    return tuple(facts)
 
 
 def unseen_of_models(*models: tuple[str, object]) -> tuple[str, ...]:
@@ -62,21 +68,13 @@ def unseen_of_models(*models: tuple[str, object]) -> tuple[str, ...]:
     return (
         *(fact for checkpoint in checkpoints for fact in ignored_tensors(checkpoint)),
         *dropout(modules),
-        *training_mode(modules),
+        *(
+            f"training mode: {name} is in it, and a copy in eval mode was compared"
+            for name, module in modules
+            if any(part.training for part in module.modules())
+        ),
         *(fact for checkpoint in checkpoints for fact in order_of_classes(checkpoint, None)),
     )
-
-
-def own_code(checkpoint: Checkpoint) -> Iterator[str]:
-    """The program that a spelling of the user's own belongs to: only its weights were read."""
-    if not checkpoint.table.builtin:
-        yield f"{_OWN_CODE}: --module runs it (in Python, verify(model, against=...))"
-
-
-def merging(checkpoint: Checkpoint) -> Iterator[str]:
-    """An adapter, whose product is the weights that both sides compute with."""
-    if checkpoint.merge:
-        yield "the sum of weights and adapter: the reference was given the merged weights"
 
 
 def earlier(checkpoint: Checkpoint) -> Iterator[str]:
@@ -109,26 +107,15 @@ def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) ->
         origin = other.config.origins.get(field, "")
         shared = origin == tested.config.origins.get(field)
         known = is_recorded(origin) and _was_verified(other)  # `earlier` covers it
-        if field in facts and shared and not known and _doubtful(origin, other):
+        doubtful = (
+            other.is_users(origin) or is_assumed(origin) or origin.startswith(other.table.origin)
+        )
+        if field in facts and shared and not known and doubtful:
             groups.setdefault(origin, []).append(f"{field} {show(facts[field])}")
     for origin, stated in sorted(groups.items(), key=lambda group: group[0] != USER):
         where = "stated by you" if origin == USER else origin
         them = "them" if len(stated) > 1 else "it"
         yield f"{', '.join(stated)} ({where}): {_SHARED} {them} too"
-
-
-def _doubtful(origin: str, checkpoint: Checkpoint) -> bool:
-    """Whether a fact is a user's word, or an assumption."""
-    if checkpoint.is_users(origin) or is_assumed(origin):
-        return True
-    return origin.startswith(checkpoint.table.origin)
-
-
-def own_head(checkpoint: Checkpoint) -> Iterator[str]:
-    """A head that is known by its name only: its input was assumed on both sides."""
-    if head := checkpoint.weights.head:
-        read = f"what the reference's head does (pooling {checkpoint.config.pooling})"
-        yield f"{printable(head)} reads {read}: {_BY_NAME}"
 
 
 def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
@@ -166,13 +153,6 @@ def _dropout_rate(module: nn.Module) -> float:
     return max((value for value in stated if isinstance(value, float)), default=0.0)
 
 
-def training_mode(modules: Modules) -> Iterator[str]:
-    """Modules that are in training mode, which their copies are not."""
-    for name, module in modules:
-        if any(part.training for part in module.modules()):
-            yield f"training mode: {name} is in it, and a copy in eval mode was compared"
-
-
 def order_of_classes(checkpoint: Checkpoint, against: Checkpoint | None) -> Iterator[str]:
     """Whether names of classes were there to be compared.
 
@@ -200,18 +180,17 @@ def differing_classes(checkpoint: Checkpoint, against: Checkpoint | None) -> Ite
     mine, theirs = checkpoint.own_labels, against.own_labels
     if mine is None or theirs is None:
         return
-    apart = [i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if _same(a) != _same(b)]
+    # Projects write the same class as "tiger_cat" and "Tiger cat".
+    ours, others = (
+        [" ".join(label.replace("_", " ").casefold().split()) for label in labels]
+        for labels in (mine, theirs)
+    )
+    apart = [i for i, (one, other) in enumerate(zip(ours, others, strict=True)) if one != other]
     if apart:
-        reordered = sorted(map(_same, mine)) == sorted(map(_same, theirs))
-        how = "are in another order" if reordered else "differ"
+        how = "are in another order" if sorted(ours) == sorted(others) else "differ"
         here, there = (printable(names[apart[0]])[:60] for names in (mine, theirs))
         more = f", and {len(apart) - 1} more" if len(apart) > 1 else ""
         yield f"classes {how}: {apart[0]} is {here!r} here and {there!r} there{more}"
-
-
-def _same(label: str) -> str:
-    """A name as it is compared: projects write "tiger_cat" and "Tiger cat"."""
-    return " ".join(label.replace("_", " ").casefold().split())
 
 
 def _classifies(checkpoint: Checkpoint) -> bool:
