@@ -34,8 +34,16 @@ class Expected:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Float32 or uint8 images, as the graph takes them, to its output."""
-        pixels, model = self.shape.pixels, self.model
-        x = images if pixels is None else _normalised(images, pixels)
+        pixels, model, x = self.shape.pixels, self.model, images
+        if pixels is not None:
+            array = normalised(
+                images.permute(0, 3, 1, 2).numpy(),
+                mean=pixels.mean,
+                std=pixels.std,
+                factor=pixels.rescale_factor,
+                numbers="double",
+            )
+            x = torch.from_numpy(array)
         if self.shape.output == "logits":
             logits: Tensor = model(x)
             return logits.softmax(-1) if self.shape.softmax else logits
@@ -59,8 +67,8 @@ class Expected:
         images["noise"] = 0.5 + images["noise"] / 4
         return {kind: _levels(x) for kind, x in images.items()}
 
-    def photograph(self, image: _Image, preprocessing: Preprocessing) -> Tensor:
-        """An image, resized and cropped, as the graph takes it."""
+    def prepared(self, image: _Image, preprocessing: Preprocessing) -> Tensor:
+        """A user's image, resized and cropped, as the graph takes it."""
         x = preprocessing(image)
         if self.shape.pixels is None:
             return x[None]
@@ -108,7 +116,7 @@ def agreement(
     run: Run,
     expected: Expected,
     preprocessing: Preprocessing,
-    photographs: Iterable[_Image],
+    images: Iterable[_Image],
     *,
     dtype: str,
     tolerance: float,
@@ -118,58 +126,34 @@ def agreement(
     Returns:
         The comparison, None where no image could be read; and how many could not.
     """
-    seen = _Read(expected, preprocessing)
-    pairs = [
-        (run(x)[:count], expected(x)[:count])
-        for x, count in _batches(seen.each(photographs), expected.shape.batch)
-    ]
-    if not pairs:
-        return None, seen.failed
-    ours, theirs = (torch.cat(outputs) for outputs in zip(*pairs, strict=True))
-    return (
-        compare_outputs(
-            ours,
-            theirs,
-            images="photographs",
-            dtype=dtype,
-            tolerance=tolerance,
-            output=expected.shape.output,
-        ),
-        seen.failed,
-    )
+    failed, pairs = 0, []
 
-
-class _Read:
-    """Images that can be read, and how many cannot."""
-
-    def __init__(self, expected: Expected, preprocessing: Preprocessing) -> None:
-        self.expected, self.preprocessing = expected, preprocessing
-        self.failed = 0
-
-    def each(self, photographs: Iterable[_Image]) -> Iterator[Tensor]:
-        for photograph in photographs:
+    def readable() -> Iterator[Tensor]:
+        nonlocal failed
+        for image in images:
             try:
-                yield self.expected.photograph(photograph, self.preprocessing)
+                yield expected.prepared(image, preprocessing)
             except VitConvertError:
-                self.failed += 1
+                failed += 1
 
-
-def _batches(images: Iterator[Tensor], size: int | None) -> Iterator[tuple[Tensor, int]]:
-    """Batches and how many images are in each; one of a fixed size is filled up with its last."""
-    while batch := list(islice(images, size or _AT_ONCE)):
-        missing = max(0, (size or 0) - len(batch))
-        yield torch.cat([*batch, *batch[-1:] * missing]), len(batch)
-
-
-def _normalised(images: Tensor, pixels: Preprocessing) -> Tensor:
-    array = normalised(
-        images.permute(0, 3, 1, 2).numpy(),
-        mean=pixels.mean,
-        std=pixels.std,
-        factor=pixels.rescale_factor,
-        numbers="double",
+    fixed, every = expected.shape.batch, readable()
+    while batch := list(islice(every, fixed or _AT_ONCE)):
+        # A batch of a fixed size is filled up with its last image.
+        missing = fixed - len(batch) if fixed else 0
+        x = torch.cat([*batch, *batch[-1:] * missing])
+        pairs.append((run(x)[: len(batch)], expected(x)[: len(batch)]))
+    if not pairs:
+        return None, failed
+    ours, theirs = (torch.cat(outputs) for outputs in zip(*pairs, strict=True))
+    compared = compare_outputs(
+        ours,
+        theirs,
+        images="photographs",
+        dtype=dtype,
+        tolerance=tolerance,
+        output=expected.shape.output,
     )
-    return torch.from_numpy(array)
+    return compared, failed
 
 
 def _levels(images: Tensor) -> Tensor:

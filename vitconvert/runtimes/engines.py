@@ -14,15 +14,14 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -35,14 +34,10 @@ from vitconvert.model import ViT
 from vitconvert.model.fast import FastLinear
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.export import ExportOptions, export_checkpoint
-from vitconvert.runtimes.runtime import Run
+from vitconvert.runtimes.runtime import Run, Runtime
 from vitconvert.sources.web import default_cache
 from vitconvert.version import VERSION
 from vitconvert.whole import whole_file
-
-if TYPE_CHECKING:
-    from vitconvert.runtimes.runtime import Run, Runtime
-
 
 TORCH, AUTO = "torch", "auto"
 FORMATS = {"onnxruntime": "onnx", "openvino": "openvino"}
@@ -51,7 +46,7 @@ Tell = Callable[[str], None]
 
 
 def check_runtime(
-    name: str, *, fast: bool, dtype: "torch.dtype | None", device: "torch.device | str"
+    name: str, *, fast: bool, dtype: torch.dtype | None, device: torch.device | str
 ) -> None:
     """Refuse, before any work is done, what another runtime does not compute.
 
@@ -74,7 +69,7 @@ def check_runtime(
             hint="leave out --no-fast, --dtype and --device, or --runtime.",
         )
     if name != AUTO:
-        RUNTIMES[FORMATS[name]].require()
+        _runtime(name).require()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +79,12 @@ class Engine:
     Attributes:
         name: "onnxruntime" or "openvino".
         path: The file in the cache.
-        made: Whether it was exported just now.
     """
 
     name: str
     path: Path
-    made: bool
 
-    def ready(self, *, images: int | None, batch: int, threads: int, streams: int) -> "Run":
+    def ready(self, *, images: int | None, batch: int, threads: int, streams: int) -> Run:
         """The runtime with the file open; as `inference.batches.Engine`."""
         return _runtime(self.name).open(self.path, threads=threads, streams=streams)
 
@@ -118,14 +111,13 @@ def engine_of(
     folder = folder or folder_of(checkpoint, kind)
     versions = f"{version(runtime.packages[0])}-torch-{torch.__version__}-{VERSION}"
     path = folder / f"{name}-{versions}{runtime.suffix}"
-    if path.is_file():
-        return Engine(name=name, path=path, made=False)
-    folder.mkdir(parents=True, exist_ok=True)
-    with WeakFileLock(folder / "lock"):  # of several processes, one makes the file
-        if made := not path.is_file():
-            tell(f"the model is exported once for {runtime.version}, and kept in {folder}")
-            export_checkpoint(checkpoint, path, ExportOptions(to=FORMATS[name], output=kind))
-    return Engine(name=name, path=path, made=made)
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(folder / "lock"):  # of several processes, one makes the file
+            if not path.is_file():
+                tell(f"the model is exported once for {runtime.version}, and kept in {folder}")
+                export_checkpoint(checkpoint, path, ExportOptions(to=FORMATS[name], output=kind))
+    return Engine(name=name, path=path)
 
 
 def folder_of(checkpoint: Checkpoint, kind: str) -> Path:
@@ -139,7 +131,7 @@ def folder_of(checkpoint: Checkpoint, kind: str) -> Path:
     return default_cache() / "runtimes" / digest.hexdigest()
 
 
-def _runtime(name: str) -> "Runtime":
+def _runtime(name: str) -> Runtime:
     return RUNTIMES[FORMATS[name]]
 
 
@@ -191,7 +183,7 @@ class Fastest:
 
         For a single batch nothing is exported or measured: that takes longer than the batch.
         """
-        if not (found := [name for name in FORMATS if not RUNTIMES[FORMATS[name]].missing()]):
+        if not (found := [name for name in FORMATS if not _runtime(name).missing()]):
             return None
         folder = folder_of(self.checkpoint, self.kind)
         case = _case(found, batch=batch, threads=threads, streams=streams)
@@ -200,7 +192,13 @@ class Fastest:
             return None
         if not speeds:
             speeds = self._measured(folder, found, batch, threads, streams)
-            _write(folder / "speed.json", case, speeds)
+            known: Mapping[str, object] = {}
+            with suppress(VitConvertError):  # there is none, or it is damaged
+                known = read_object(folder / "speed.json")
+            folder.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({**known, case: [vars(speed) for speed in speeds]}, indent=2)
+            with whole_file(folder / "speed.json") as file:
+                file.write(text.encode())
         best = min(speeds, key=lambda speed: speed.seconds(images or 10**9))
         if (best.runtime, best.threads) == (TORCH, threads):
             return None
@@ -282,20 +280,14 @@ def calls_per_second(run: Run, images: Tensor, streams: int) -> float:
 def _with_threads(answer: Run, threads: int) -> Run:
     @torch.inference_mode()
     def run(images: Tensor) -> Tensor:
-        with _threads(threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
             return answer(images)
+        finally:
+            torch.set_num_threads(before)
 
     return run
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def packed(model: ViT) -> ViT:
@@ -309,7 +301,7 @@ def packed(model: ViT) -> ViT:
 def _case(found: list[str], *, batch: int, threads: int, streams: int) -> str:
     """The words that a measurement holds for."""
     others = min(busy(), os.cpu_count() or 1)
-    versions = " ".join(RUNTIMES[FORMATS[name]].version for name in found)
+    versions = " ".join(_runtime(name).version for name in found)
     return (
         f"{processor()}, {os.cpu_count()} processors, {others} busy; torch {torch.__version__} "
         f"{versions}; batch {batch}, threads {threads}, streams {streams}"
@@ -324,16 +316,6 @@ def _read(path: Path, case: str) -> list[Speed]:
         return []
 
 
-def _write(path: Path, case: str, speeds: list[Speed]) -> None:
-    known: Mapping[str, Any] = {}
-    with suppress(VitConvertError):  # there is none, or it is damaged
-        known = read_object(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({**known, case: [vars(speed) for speed in speeds]}, indent=2)
-    with whole_file(path) as file:
-        file.write(text.encode())
-
-
 def engines(
     name: str,
     *,
@@ -341,7 +323,7 @@ def engines(
     dtype: torch.dtype | None,
     device: torch.device | str,
     tell: Tell | None = None,
-) -> "Callable[..., Engine | Fastest]":
+) -> Callable[..., Engine | Fastest]:
     """`chosen` of a name, which can be sent to other processes; before any work is done.
 
     Raises:
@@ -357,7 +339,7 @@ def _nobody(_: str) -> None:
 
 def chosen(
     checkpoint: Checkpoint, model: ViT, *, name: str, kind: str, tell: Tell
-) -> "Engine | Fastest":
+) -> Engine | Fastest:
     """What computes in the place of a model of torch's.
 
     Args:

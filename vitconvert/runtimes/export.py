@@ -160,7 +160,7 @@ class Exported:
         found = f"{worst(self.comparisons).relative:.1e}" if self.comparisons else "not verified"
         return f"<Exported {str(self.output)!r} for {self.runtime}: {found}>"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For `--json`."""
         photographs = self.photographs and vars(self.photographs)
         return {
@@ -188,11 +188,22 @@ def export_checkpoint(
     shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
     if photographs is not None:
         needed_preprocessing(checkpoint)
-    trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, photographs=photographs)
+    trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape)
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
     with whole_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in(), verify=verify, command=command)
-        found = _make(trial, draft, metadata_of(record), verify=verify)
+        metadata = metadata_of(record)
+        if wanted.int8:
+            with tempfile.TemporaryDirectory() as folder:
+                whole = Path(folder) / draft.name
+                write_graph(checkpoint, whole, wanted, shape, metadata)
+                if verify:  # what is wrong in float32 is no matter of 8 bits
+                    _verified(trial, whole, "float32", photographs=None)
+                quantise(whole, draft)
+        else:
+            write_graph(checkpoint, draft, wanted, shape, metadata)
+        dtype = "int8" if wanted.int8 else wanted.dtype
+        found = _verified(trial, draft, dtype, photographs) if verify else _Found()
         sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
     return Exported(
         output=path,
@@ -221,12 +232,11 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """What is exported, and what it is tried on."""
+    """What is exported, and as what."""
 
     checkpoint: Checkpoint
     wanted: ExportOptions
     shape: Shape
-    photographs: "Iterable[Path | Image.Image] | None"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,20 +246,6 @@ class _Found:
     comparisons: tuple[Comparison, ...] = ()
     photographs: Comparison | None = None
     unreadable: int = 0
-
-
-def _make(trial: _Trial, draft: Path, metadata: Mapping[str, str], *, verify: bool) -> _Found:
-    """Write the file, by way of one in float32 if it is of 8 bits, and check each."""
-    if not trial.wanted.int8:
-        write_graph(trial.checkpoint, draft, trial.wanted, trial.shape, metadata)
-        return _verified(trial, draft, trial.wanted.dtype) if verify else _Found()
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / draft.name
-        write_graph(trial.checkpoint, whole, trial.wanted, trial.shape, metadata)
-        if verify:
-            _verified(trial, whole, "float32", photographs=False)
-        quantise(whole, draft)
-    return _verified(trial, draft, "int8") if verify else _Found()
 
 
 def write_graph(
@@ -271,7 +267,9 @@ def write_graph(
     wanted.runtime.write(program, path, metadata=metadata, opset=wanted.opset)
 
 
-def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True) -> _Found:
+def _verified(
+    trial: _Trial, path: Path, dtype: str, photographs: "Iterable[Path | Image.Image] | None"
+) -> _Found:
     """Compare a file in its runtime with vitconvert's own model in float32."""
     expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
     prepared = trial.checkpoint.preprocessing
@@ -289,10 +287,10 @@ def _verified(trial: _Trial, path: Path, dtype: str, *, photographs: bool = True
             evidence={"raised": what_was_raised(error)},
         ) from error
     _require(comparisons, trial)
-    if not photographs or trial.photographs is None or prepared is None:
+    if photographs is None or prepared is None:
         return _Found(comparisons=comparisons)
     seen, unreadable = agreement(
-        run, expected, prepared, trial.photographs, dtype=dtype, tolerance=tolerance
+        run, expected, prepared, photographs, dtype=dtype, tolerance=tolerance
     )
     _require((seen,) if seen else (), trial)
     return _Found(comparisons=comparisons, photographs=seen, unreadable=unreadable)

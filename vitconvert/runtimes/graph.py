@@ -45,10 +45,17 @@ class Graph(nn.Module):
         self.model, self.shape = _settled(model.eval().requires_grad_(False)), shape
         self.dtype = model.patch_embed.proj.weight.dtype
         if shape.pixels is not None:
-            _check_channels(model, shape.pixels)
-            mean, std = (torch.tensor(v).view(-1, 1, 1) for v in _in_levels(shape.pixels))
-            self.register_buffer("mean", mean, persistent=False)
-            self.register_buffer("std", std, persistent=False)
+            pixels = shape.pixels
+            if pixels.channels != model.config.in_channels:
+                raise ConflictingFact(
+                    "The preprocessing does not make the images that the model reads.",
+                    evidence={"makes": f"{pixels.channels} channels", "from": pixels.origin},
+                    meaning=f"The model reads {model.config.in_channels} channels.",
+                )
+            scale = 1 / (pixels.rescale_factor or 1)  # to levels from 0 to 255
+            for name, values in (("mean", pixels.mean), ("std", pixels.std)):
+                levels = torch.tensor([value * scale for value in values]).view(-1, 1, 1)
+                self.register_buffer(name, levels, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) float32, or (B, H, W, C) uint8 with `pixels`, to float32."""
@@ -116,18 +123,3 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     for node in program.graph.nodes:  # which files and lines of this machine made it
         node.meta.pop("stack_trace", None)
     return program
-
-
-def _in_levels(pixels: Preprocessing) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of levels from 0 to 255."""
-    scale = 1 / (pixels.rescale_factor or 1)
-    return [value * scale for value in pixels.mean], [value * scale for value in pixels.std]
-
-
-def _check_channels(model: ViT, pixels: Preprocessing) -> None:
-    if pixels.channels != model.config.in_channels:
-        raise ConflictingFact(
-            "The preprocessing does not make the images that the model reads.",
-            evidence={"makes": f"{pixels.channels} channels", "from": pixels.origin},
-            meaning=f"The model reads {model.config.in_channels} channels.",
-        )

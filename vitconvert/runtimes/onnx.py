@@ -6,7 +6,7 @@ Weights of more than 2 GiB do not fit into a protocol buffer: torch then writes 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import NotRepresentable, UsageError, what_was_raised
 from vitconvert.machine import busy
@@ -24,7 +24,7 @@ _OLDEST_OPSET = 18  # of torch's exporter (2.15)
 class OnnxRuntime(Runtime):
     """ONNX and ONNX Runtime's CPU provider."""
 
-    name, suffix, extra, has_opset = "ONNX Runtime", ".onnx", "onnx", True
+    name, suffix, has_opset = "ONNX Runtime", ".onnx", True
     packages = ("onnxruntime", "onnx", "onnxscript")
 
     def write(
@@ -43,7 +43,15 @@ class OnnxRuntime(Runtime):
         """
         import torch
 
-        _check_opset(opset)
+        if opset is not None:
+            import onnx
+
+            newest = onnx.defs.onnx_opset_version()
+            if not _OLDEST_OPSET <= opset <= newest:
+                raise UsageError(
+                    f"There is no opset {opset} to export to.",
+                    evidence={"opsets": f"{_OLDEST_OPSET} to {newest}"},
+                )
         try:
             exported = torch.onnx.export(
                 program,
@@ -130,16 +138,3 @@ def _name_the_batch(graph: "Graph") -> None:
         for axis, size in enumerate(shape):
             if not isinstance(size, int) and size.value is not None and size.value.isidentifier():
                 shape[axis] = "batch"
-
-
-def _check_opset(opset: int | None) -> None:
-    if opset is None:
-        return
-    import onnx
-
-    newest: Any = onnx.defs.onnx_opset_version()
-    if not _OLDEST_OPSET <= opset <= newest:
-        raise UsageError(
-            f"There is no opset {opset} to export to.",
-            evidence={"opsets": f"{_OLDEST_OPSET} to {newest}"},
-        )

@@ -4,9 +4,9 @@ Source: https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.errors import NotRepresentable, what_was_raised
 from vitconvert.runtimes.runtime import Run, Runtime
@@ -46,8 +46,10 @@ class OpenVino(Runtime):
                 "OpenVINO cannot convert this model.",
                 evidence={"raised": what_was_raised(error)},
             ) from error
-        # The converter forgets the sizes that are no batch size.
-        model.reshape([_size(side) for side in _input_shape(program)])
+        # The converter forgets all sizes of the input; -1 stands for the batch size, a symbol.
+        (images,) = program.graph_signature.user_inputs
+        (node,) = (node for node in program.graph.nodes if node.name == images)
+        model.reshape([side if isinstance(side, int) else -1 for side in node.meta["val"].shape])
         for port, name in ((model.inputs[0], "images"), (model.outputs[0], "output")):
             port.get_tensor().set_names({name})
         for key, value in metadata.items():
@@ -95,15 +97,3 @@ class OpenVino(Runtime):
             return {}
         keys = model.get_rt_info([_SECTION]).value.keys()
         return {key: model.get_rt_info([_SECTION, key]).value for key in keys}
-
-
-def _input_shape(program: "ExportedProgram") -> "Sequence[Any]":
-    (name,) = program.graph_signature.user_inputs
-    (node,) = (node for node in program.graph.nodes if node.name == name)
-    shape: Sequence[Any] = node.meta["val"].shape
-    return shape
-
-
-def _size(side: Any) -> int:
-    """A number, or -1 for one of torch's symbols."""
-    return side if isinstance(side, int) else -1
