@@ -57,24 +57,15 @@ def sheet(titles: Sequence[str], rows: Sequence[Sequence[Image.Image]]) -> Image
     left = 0
     for column, (title, width) in enumerate(zip(titles, widths, strict=True)):
         top = _TITLE
-        draw.text((left, 2), _fitting(title, draw, font, width), _INK, font)
+        while title and draw.textlength(title, font) > width:
+            title = title[:-1]
+        draw.text((left, 2), title, _INK, font)
         for row, height in zip(rows, heights, strict=True):
             shown = row[column].convert("RGBA")  # a raw map is transparent where nothing was seen
             whole.paste(shown, (left, top), shown)
             top += height + _GAP
         left += width + _GAP
     return whole
-
-
-def _fitting(
-    title: str,
-    draw: ImageDraw.ImageDraw,
-    font: ImageFont.ImageFont | ImageFont.FreeTypeFont,
-    width: int,
-) -> str:
-    while title and draw.textlength(title, font) > width:
-        title = title[:-1]
-    return title
 
 
 _LONGEST = 60  # characters of a name; in UTF-8, each may take four bytes of 255
@@ -129,9 +120,9 @@ def write_sheet(
     alone: Image.Image | None = None
     for view in views:
         shown = list(choice.pictures(view))
-        drawn = [one.draw() for one in shown]
+        drawn = [draw() for _, draw in shown]
         alone = drawn[0] if len(drawn) == 1 and not rows else None
-        titles = ["photograph", *(one.title for one in shown)]
+        titles = ["photograph", *(title for title, _ in shown)]
         rows.append([panel(view.maps.photograph.picture()), *map(panel, drawn)])
     with whole_file(path, check=partial(check_file, overwrite=overwrite)) as file:
         file.write(_png(alone or sheet(titles, rows)))
@@ -150,9 +141,9 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
     for view in views:
         stem = _new_stem(view.maps.path, stems)
         written = []
-        for shown in choice.pictures(view):
-            name = f"{stem}-{re.sub('[^a-z0-9]+', '-', shown.title)}.png"
-            (directory / name).write_bytes(png := _png(shown.draw()))
+        for title, draw in choice.pictures(view):
+            name = f"{stem}-{re.sub('[^a-z0-9]+', '-', title)}.png"
+            (directory / name).write_bytes(png := _png(draw()))
             written.append(name)
             hashes[name] = hashlib.sha256(png).hexdigest()
         photographs.append({**choice.to_dict(view), "files": written})

@@ -22,12 +22,13 @@ from vitconvert.pages import framed
 from vitconvert.pictures.overlay import coloured, overlaid, raw_map
 from vitconvert.pictures.page import Panel, Plane, chosen_heads, page, planes_by_head
 from vitconvert.pictures.seen import (
+    CLASS,
+    MEAN,
     PATCH,
     POOLING,
     Query,
     SeenImage,
     Unseen,
-    default_query,
     prefix_names,
     query_name,
     read_image,
@@ -82,7 +83,8 @@ class AttentionMaps:
 
     def query(self, query: Query = None) -> str:
         """The name of a query, or of the default."""
-        return query_name(query, default_query(self.prefix, pooling=self.pooling is not None))
+        whole = MEAN if self.pooling is None else POOLING
+        return query_name(query, CLASS if CLASS in self.prefix else whole)
 
     def weights(self, layer: Layer = -1, head: int | None = None, query: Query = None) -> Tensor:
         """How much a query attends to each token, (N,).
@@ -159,9 +161,11 @@ class AttentionMaps:
         """What a map shows in numbers, as JSON types."""
         values = self.map(layer, head, query)
         row, column = divmod(int(values.argmax()), self.grid[1])
+        pooling = self.pooling if self.query(query) == POOLING else None
+        heads = 1 if head is None else len(self._block(layer) if pooling is None else pooling)
         return {
             "layer": layer if layer == ROLLOUT else int(layer) % self.depth,
-            "head": "mean" if head is None else head % self._heads(layer, query),
+            "head": "mean" if head is None else head % heads,
             "query": self.query(query),
             "smallest": float(values.min()),
             "largest": float(values.max()),
@@ -200,24 +204,15 @@ class AttentionMaps:
 
     def to_html(self) -> str:
         """A page that needs nothing else: hover or click a patch and see what it attends to."""
-        panel = Panel(
-            photograph=self.photograph,
-            prefix=self.prefix,
-            planes=list(self.planes()),
-            query=self.first_query(),
-        )
-        return page([panel])
+        planes, query = list(self.planes()), self.first_query()
+        seen, prefix = self.photograph, self.prefix
+        return page([Panel(photograph=seen, prefix=prefix, planes=planes, query=query)])
 
     def _repr_html_(self) -> str:
         return framed(self.to_html(), height="44rem", scripts=True)
 
     def _repr_png_(self) -> bytes:
         return self.picture()._repr_png_() or b""
-
-    def _heads(self, layer: Layer, query: Query) -> int:
-        """How many there are."""
-        pooling = self.pooling if self.query(query) == POOLING else None
-        return len(self._block(layer) if pooling is None else pooling)
 
     def _block(self, layer: Layer) -> Tensor:
         if not isinstance(layer, Integral) or not -self.depth <= layer < self.depth:
@@ -261,73 +256,8 @@ def attention_maps(
         InputMismatch: The preprocessing does not make the images that the model reads.
     """
     check_batches(model, preprocessing, 1)
-    kept = chosen_layers(layers, model.config.depth)
-    _check_memory(model, kept)
-    found = find_images(images, recursive=recursive)
-    return (_maps(model, image, preprocessing, kept) for image in found)
-
-
-def _maps(
-    model: ViT, source: Path | Image.Image, preprocessing: Preprocessing, kept: list[int]
-) -> AttentionMaps | Unseen:
-    try:
-        photograph, image = read_image(source, preprocessing, model.config)
-        return attention_of(model, photograph, image, kept)
-    except VitConvertError as error:
-        return Unseen.of(source, error)
-
-
-@torch.no_grad()
-def attention_of(
-    model: ViT, photograph: SeenImage, image: Tensor, kept: Sequence[int]
-) -> AttentionMaps:
-    """The attention in images (1, C, H, W), of which some blocks are kept.
-
-    Raises:
-        VitConvertError: Some of it is not finite.
-    """
-    image = image.to(next(model.parameters()))
-    attention: dict[int, Tensor] = {}
-    flow = torch.empty(0)
-    for layer, (weights,) in each_attention(model, image):
-        found = weights.float().cpu()
-        flow = _flowed(flow, found)
-        if layer in kept:
-            attention[layer] = found
-    pooling = _pooled(model, image)
-    if not (flow.isfinite().all() and all(found.isfinite().all() for found in attention.values())):
-        raise VitConvertError(
-            "The attention is not finite.", evidence={"image": photograph.path or "in memory"}
-        )
-    return AttentionMaps(
-        photograph=photograph,
-        prefix=prefix_names(model.config),
-        depth=model.config.depth,
-        attention=attention,
-        pooling=pooling,
-        flow=flow,
-    )
-
-
-def _flowed(flow: Tensor, attention: Tensor) -> Tensor:
-    """The flow up to a block, (N, N), and this block's attention (H, N, N): the flow after it."""
-    mixed = 0.5 * attention.mean(0).clamp(min=0) + 0.5 * torch.eye(attention.shape[-1])
-    mixed = mixed / mixed.sum(-1, keepdim=True)
-    return mixed @ flow if flow.numel() else mixed
-
-
-def _pooled(model: ViT, image: Tensor) -> Tensor | None:
-    """Map pooling's attention to all tokens, (H, N)."""
-    if model.attn_pool is None:
-        return None
-    tokens, config = model.forward_features(image), model.config
-    skipped = 0 if config.pool_include_prefix else config.num_prefix_tokens
-    (found,) = model.attn_pool.probabilities(tokens[:, skipped:])
-    return torch.nn.functional.pad(found.float().cpu(), (skipped, 0))
-
-
-def _check_memory(model: ViT, kept: Sequence[int]) -> None:
     config = model.config
+    kept = chosen_layers(layers, config.depth)
     heads = config.num_heads * (config.branches if config.parallel_branches else 1)
     tokens = config.num_prefix_tokens + config.num_patches
     needed = 4 * heads * len(kept) * tokens**2
@@ -338,3 +268,50 @@ def _check_memory(model: ViT, kept: Sequence[int]) -> None:
             hint="keep fewer: --layers last (in Python, layers=1), or make the images smaller "
             "with --image-size.",
         )
+
+    def read(source: Path | Image.Image) -> AttentionMaps | Unseen:
+        try:
+            seen, image = read_image(source, preprocessing, config)
+            return _attention(model, seen, image, kept)
+        except VitConvertError as error:
+            return Unseen.of(source, error)
+
+    return map(read, find_images(images, recursive=recursive))
+
+
+@torch.no_grad()
+def _attention(model: ViT, seen: SeenImage, image: Tensor, kept: Sequence[int]) -> AttentionMaps:
+    """The attention in an image (1, C, H, W), of which some blocks are kept.
+
+    Raises:
+        VitConvertError: Some of it is not finite.
+    """
+    image, config = image.to(next(model.parameters())), model.config
+    attention: dict[int, Tensor] = {}
+    tokens = config.num_prefix_tokens + config.num_patches
+    flow, itself = torch.eye(tokens), torch.eye(tokens)
+    for layer, (weights,) in each_attention(model, image):
+        found = weights.float().cpu()
+        mixed = 0.5 * found.mean(0).clamp(min=0) + 0.5 * itself
+        flow = mixed / mixed.sum(-1, keepdim=True) @ flow
+        if layer in kept:
+            attention[layer] = found
+    pooling = None
+    if model.attn_pool is not None:
+        # The prefix tokens that map pooling does not read get no attention.
+        skipped = 0 if config.pool_include_prefix else config.num_prefix_tokens
+        read = model.forward_features(image)[:, skipped:]
+        (weights,) = model.attn_pool.probabilities(read)
+        pooling = torch.nn.functional.pad(weights.float().cpu(), (skipped, 0))
+    if not (flow.isfinite().all() and all(found.isfinite().all() for found in attention.values())):
+        raise VitConvertError(
+            "The attention is not finite.", evidence={"image": seen.path or "in memory"}
+        )
+    return AttentionMaps(
+        photograph=seen,
+        prefix=prefix_names(config),
+        depth=config.depth,
+        attention=attention,
+        pooling=pooling,
+        flow=flow,
+    )

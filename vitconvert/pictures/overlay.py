@@ -42,27 +42,21 @@ _TO_LINEAR = np.array(
 @cache
 def palette() -> NDArray[np.uint8]:
     """256 colours, (256, 3), for the smallest number to the largest."""
-    path = _path()
-    steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
-    length = np.concatenate([[0.0], np.cumsum(steps)])
-    places = np.interp(np.linspace(0, length[-1], 256), length, np.arange(len(path)))
-    chosen = path[np.rint(places).astype(int)]
-    linear = (chosen @ _TO_ROOTS.T) ** 3 @ _TO_LINEAR.T
-    return np.rint(255 * _encoded(linear.clip(0, 1))).astype(np.uint8)
-
-
-def _path() -> NDArray[np.float64]:
     t = np.linspace(0, 1, _FINE)
     chroma = _CHROMA * np.sin(np.pi * (0.02 + 0.9 * t)) ** 0.75
     hue = np.radians(_HUES[0] + (_HUES[1] - _HUES[0]) * t)
     light = _DARK + (_PALE - _DARK) * t
-    return np.stack([light, chroma * np.cos(hue), chroma * np.sin(hue)], axis=-1)
-
-
-def _encoded(linear: NDArray[np.float64]) -> NDArray[np.float64]:
-    """As sRGB stores it: IEC 61966-2-1."""
+    path = np.stack([light, chroma * np.cos(hue), chroma * np.sin(hue)], axis=-1)
+    steps = np.linalg.norm(np.diff(path, axis=0), axis=1)
+    length = np.concatenate([[0.0], np.cumsum(steps)])
+    places = np.interp(np.linspace(0, length[-1], 256), length, np.arange(len(path)))
+    chosen = path[np.rint(places).astype(int)]
+    linear = ((chosen @ _TO_ROOTS.T) ** 3 @ _TO_LINEAR.T).clip(0, 1)
+    # As sRGB stores it: IEC 61966-2-1.
     curve = 1.055 * np.maximum(linear, 0.0031308) ** (1 / 2.4) - 0.055
-    return np.where(linear <= 0.0031308, 12.92 * linear, curve)
+    encoded = np.where(linear <= 0.0031308, 12.92 * linear, curve)
+    colours: NDArray[np.uint8] = np.rint(255 * encoded).astype(np.uint8)
+    return colours
 
 
 _OPACITY = 0.6
@@ -117,16 +111,13 @@ def visible(place: Placement) -> tuple[int, int, int, int]:
 
     If they cover none, the one that lies nearest.
     """
-    top, left, bottom, right = place.box
-    rows = _whole(top, bottom, place.original[0])
-    columns = _whole(left, right, place.original[1])
-    return rows[0], columns[0], rows[1], columns[1]
-
-
-def _whole(begin: float, end: float, side: int) -> tuple[int, int]:
-    # 1e-6: a bound that is a whole number but for rounding
-    first = min(max(math.ceil(begin - 1e-6), 0), side - 1)
-    return first, max(min(math.floor(end + 1e-6), side), first + 1)
+    found = []
+    for axis, side in enumerate(place.original):
+        # 1e-6: a bound that is a whole number but for rounding
+        first = min(max(math.ceil(place.box[axis] - 1e-6), 0), side - 1)
+        found.append((first, max(min(math.floor(place.box[axis + 2] + 1e-6), side), first + 1)))
+    (top, bottom), (left, right) = found
+    return top, left, bottom, right
 
 
 def _stretched(
@@ -134,17 +125,15 @@ def _stretched(
 ) -> tuple[Image.Image, tuple[int, int]]:
     """The patches where they are in the photograph, and the left and top of it."""
     top, left, bottom, right = visible(place)
-    rows = _of_patches(top, bottom, place, 0, patches.height)
-    columns = _of_patches(left, right, place, 1, patches.width)
-    box = (columns[0], rows[0], columns[1], rows[1])
-    return patches.resize((right - left, bottom - top), resample, box), (left, top)
-
-
-def _of_patches(
-    begin: int, end: int, place: Placement, axis: int, patches: int
-) -> tuple[float, float]:
-    """An interval of the image's pixels as one of patches."""
-    least, most = place.box[axis], place.box[axis + 2]
-    first, last = ((at - least) / (most - least) * patches for at in (begin, end))
-    first = min(max(first, 0.0), patches - 1e-3)
-    return first, max(min(last, float(patches)), first + 1e-3)
+    box = []  # the same bounds, counted in patches
+    for bounds, axis, count in (
+        ((left, right), 1, patches.width),
+        ((top, bottom), 0, patches.height),
+    ):
+        least, most = place.box[axis], place.box[axis + 2]
+        first, last = ((at - least) / (most - least) * count for at in bounds)
+        first = min(max(first, 0.0), count - 1e-3)
+        box.append((first, max(min(last, float(count)), first + 1e-3)))
+    (x1, x2), (y1, y2) = box
+    size = (right - left, bottom - top)
+    return patches.resize(size, resample, (x1, y1, x2, y2)), (left, top)

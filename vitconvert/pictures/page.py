@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -96,41 +95,27 @@ def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS)
     """
     count = sum(len(plane.rows) for plane in planes)
     patches = planes[0].rows.shape[1] - prefix
+    too_many = UsageError(
+        "The maps are too many for a page.",
+        evidence={"maps": count, "patches of each": patches},
+        hint="show fewer blocks or heads: --layers last, --heads mean (in Python, layers=1).",
+    )
     if count * patches > _MOST_NUMBERS:
-        raise _too_many(count, patches)
-    rows = torch.cat([plane.rows for plane in planes]).float().numpy()
-    fitting = _fitting(rows[:, :prefix], rows[:, prefix:], most)
-    if fitting is None:
-        raise _too_many(count, patches)
-    levels, data = fitting
+        raise too_many
     named = [[p.what, p.layer, p.head, len(p.rows)] for p in planes]
-    return {"levels": levels, "planes": named, "data": data}
-
-
-def _fitting(
-    prefix: NDArray[np.float32], patches: NDArray[np.float32], most: int
-) -> tuple[int, str] | None:
-    """As many levels as fit, and the numbers; None if 16 levels do not."""
-    least, largest = patches.min(1), patches.max(1)
-    numbers = b"".join(part.astype("<f4").tobytes() for part in (least, largest, prefix))
-    span = np.where(largest > least, largest - least, 1)[:, None]
-    share = (patches - least[:, None]) / span
+    rows = torch.cat([plane.rows for plane in planes]).float().numpy()
+    values = rows[:, prefix:]
+    least, largest = values.min(1), values.max(1)
+    numbers = b"".join(part.astype("<f4").tobytes() for part in (least, largest, rows[:, :prefix]))
+    share = (values - least[:, None]) / np.where(largest > least, largest - least, 1)[:, None]
     for levels in LEVELS:
         content = numbers + np.rint(share * (levels - 1)).astype(np.uint8).tobytes()
         # For maps, looking for repeated bytes takes ten times as long and mostly saves nothing.
         deflate = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
-        data = base64.b64encode(deflate.compress(content) + deflate.flush()).decode("ascii")
+        data = _base64(deflate.compress(content) + deflate.flush())
         if len(data) <= most:
-            return levels, data
-    return None
-
-
-def _too_many(maps: int, patches: int) -> UsageError:
-    return UsageError(
-        "The maps are too many for a page.",
-        evidence={"maps": maps, "patches of each": patches},
-        hint="show fewer blocks or heads: --layers last, --heads mean (in Python, layers=1).",
-    )
+            return {"levels": levels, "planes": named, "data": data}
+    raise too_many
 
 
 _LONGEST = 768  # pixels of an image in the page
@@ -195,39 +180,46 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 def _content(panels: Iterable[Panel]) -> dict[str, Any]:
     """What the script of the page reads."""
     images: list[SeenImage] = []
-    placed: list[dict[str, Any]] = []
+    views: list[dict[str, Any]] = []
+    characters = 0
     for panel in panels:
-        photograph = panel.photograph
-        number = next((i for i, other in enumerate(images) if _is_same(other, photograph)), None)
+        seen = panel.photograph
+        number = next((i for i, other in enumerate(images) if _is_same(other, seen)), None)
         if number is None:
             number = len(images)
-            images.append(photograph)
-        placed.append({"photograph": number, **_placed(panel)})
-        if sum(len(each["data"]) for each in placed) > _MOST_OF_ALL:
+            images.append(seen)
+        height, width = seen.placement.original
+        top, left, bottom, right = seen.placement.box
+        view = {
+            "photograph": number,
+            "model": printable(panel.model),
+            "box": [top / height, left / width, bottom / height, right / width],
+            "grid": seen.grid,
+            "prefix": panel.prefix,
+            "query": panel.query,
+            **packed(panel.planes, len(panel.prefix)),
+        }
+        if panel.components:
+            view["components"] = _base64(panel.components)
+        views.append(view)
+        characters += len(view["data"])
+        if characters > _MOST_OF_ALL:
             raise UsageError(
                 "These are too many images for one page.",
                 evidence={"images": f"more than {len(images) - 1}"},
                 hint="show fewer, or fewer maps of each: --layers last, --heads mean.",
             )
+    pictured = []
+    for seen in images:
+        picture = seen.picture()
+        size = {"width": picture.width, "height": picture.height}
+        name = printable(str(seen.path or "in memory"))
+        pictured.append({"name": name, **size, "picture": _data_uri(_within(picture, _LONGEST))})
     return {
         "palette": _base64(palette().tobytes()),
-        "photographs": [_pictured(photograph) for photograph in images],
-        "views": placed,
+        "photographs": pictured,
+        "views": views,
     }
-
-
-def _placed(panel: Panel) -> dict[str, Any]:
-    found = {
-        "model": printable(panel.model),
-        "box": _shares(panel.photograph),
-        "grid": panel.photograph.grid,
-        "prefix": panel.prefix,
-        "query": panel.query,
-        **packed(panel.planes, len(panel.prefix)),
-    }
-    if panel.components:
-        found["components"] = _base64(panel.components)
-    return found
 
 
 def _base64(content: bytes) -> str:
@@ -251,23 +243,6 @@ def _is_same(one: SeenImage, other: SeenImage) -> bool:
     return (same_file or one.source is other.source) and (
         one.placement.original == other.placement.original
     )
-
-
-def _shares(photograph: SeenImage) -> list[float]:
-    """Top, left, bottom and right of the patches, as shares of the image's sides."""
-    height, width = photograph.placement.original
-    top, left, bottom, right = photograph.placement.box
-    return [top / height, left / width, bottom / height, right / width]
-
-
-def _pictured(photograph: SeenImage) -> dict[str, Any]:
-    picture = photograph.picture()
-    return {
-        "name": printable(str(photograph.path or "in memory")),
-        "width": picture.width,
-        "height": picture.height,
-        "picture": _data_uri(_within(picture, _LONGEST)),
-    }
 
 
 def _within(picture: Image.Image, longest: int) -> Image.Image:

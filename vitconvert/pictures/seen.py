@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,6 @@ def prefix_names(config: ViTConfig) -> tuple[str, ...]:
     """The tokens before the patches, in their order: class, distillation, register:0, ..."""
     named = [CLASS] * config.class_token + ["distillation"] * config.dist_token
     return (*named, *(f"register:{i}" for i in range(config.num_registers)))
-
-
-def default_query(prefix: tuple[str, ...], *, pooling: bool) -> str:
-    """The class token; without one, the query of map pooling, or the mean over all patches."""
-    if CLASS in prefix:
-        return CLASS
-    return POOLING if pooling else MEAN
 
 
 def query_name(query: Query, default: str) -> str:
@@ -106,25 +100,21 @@ class SeenImage:
             SourceError, CorruptFile, UnsafeFile: The file can no longer be read.
             IntegrityError: It has another size now.
         """
-        if isinstance(self.source, Image.Image):
-            found = self._converted(self.source)
-        else:
-            with image_files.open_image(self.source) as opened:
-                found = self._converted(opened)
+        steps, backend = self.preprocessing, BACKENDS[self.preprocessing.backend]
+        with ExitStack() as stack:
+            image = self.source
+            if not isinstance(image, Image.Image):
+                image = stack.enter_context(image_files.open_image(image))
+            stack.enter_context(image_files.memory_for(image, backend, steps.transparency))
+            found = image_files.converted(
+                image, channels=3, transparency=steps.transparency, upright=backend.upright
+            )
         if (found.height, found.width) != self.placement.original:
             raise IntegrityError(
                 "The image has changed since the model read it.",
                 evidence={"image": self.path, "was": size_text(self.placement.original)},
             )
         return found
-
-    def _converted(self, image: Image.Image) -> Image.Image:
-        steps = self.preprocessing
-        backend = BACKENDS[steps.backend]
-        with image_files.memory_for(image, backend, steps.transparency):
-            return image_files.converted(
-                image, channels=3, transparency=steps.transparency, upright=backend.upright
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

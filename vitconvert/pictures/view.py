@@ -52,12 +52,8 @@ class View:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """One picture of an image: its title, and what draws it."""
-
-    title: str
-    draw: Callable[[], Image.Image]
+Shown = tuple[str, Callable[[], Image.Image]]
+"""One picture of an image: its title, and what draws it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,14 +101,14 @@ class Choice:
         for layer, head in self._maps(view.maps):
             title = self._title(view.maps, layer, head)
             draw = partial(view.maps.picture, layer, head, self.query, raw=self.raw)
-            yield Shown(title=title, draw=draw)
+            yield title, draw
         if (features := view.features) is not None:
             kinds = {"components": "components", "norms": "norms"}
             if isinstance(self.query, str) and self.query.startswith(PATCH):
                 kinds["similarity"] = f"similarity, {self.query}"
             for kind, title in kinds.items():
                 draw = partial(features.picture, kind, self.query, raw=self.raw)
-                yield Shown(title=title, draw=draw)
+                yield title, draw
 
     def to_dict(self, view: View) -> dict[str, Any]:
         """What they show in numbers, as JSON types."""
