@@ -223,7 +223,7 @@ def export_model(
         load_checkpoint(source, **reading),
         Path(output),
         wanted,
-        photographs=None if images is None else find_images(images),
+        images=None if images is None else find_images(images),
         verify=verify,
         overwrite=overwrite,
         command=command,

@@ -81,7 +81,7 @@ class Drawn:
         seed, batch: As for `vitconvert.verify`.
         size: Height and width.
         channels: Of each image.
-        mean, std: Of the photograph-like images, one value or one for each channel; () stands for
+        mean, std: Of the smooth images, one value or one for each channel; () stands for
             those of `sample_images`.
     """
 

@@ -2,9 +2,9 @@
 
 Oquab et al., "DINOv2", https://arxiv.org/abs/2304.07193, figures 1 and 9: the first component of
 all patches tells foreground from background by a threshold; the first three of the foreground are
-red, green and blue. One basis serves all photographs, so that one colour means the same in all.
+red, green and blue. One basis serves all images, so that one colour means the same in all.
 
-Letters: P patches of all photographs, D width.
+Letters: P patches of all images, D width.
 """
 
 from collections.abc import Sequence
@@ -48,23 +48,23 @@ def principal_axes(tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def coloured_components(
-    photographs: Sequence[Tensor], threshold: float | None = None, *, background: bool = True
+    images: Sequence[Tensor], threshold: float | None = None, *, background: bool = True
 ) -> tuple[Basis, list[Tensor], list[Tensor]]:
-    """Patches of photographs, each (rows, columns, D), as colours and foreground.
+    """Patches of images, each (rows, columns, D), as colours and foreground.
 
     Args:
-        photographs: Their patch tokens.
+        images: Their patch tokens.
         threshold: From 0 to 1; by default Otsu's ("A Threshold Selection Method from Gray-Level
             Histograms", 1979). On which side of it the foreground lies, the borders of the
-            photographs tell: fewer of their patches are foreground.
+            images tell: fewer of their patches are foreground.
         background: Whether there is any; else all patches are coloured.
 
     Returns:
-        The basis; for each photograph colours from 0 to 1, (rows, columns, 3), black in the
+        The basis; for each image colours from 0 to 1, (rows, columns, 3), black in the
         background; and the foreground, (rows, columns).
     """
-    patches = torch.cat([tokens.flatten(0, 1) for tokens in photographs])
-    border = torch.cat([_border(tokens).flatten() for tokens in photographs])
+    patches = torch.cat([tokens.flatten(0, 1) for tokens in images])
+    border = torch.cat([_border(tokens).flatten() for tokens in images])
     chosen, above = torch.ones(len(patches), dtype=torch.bool), True
     if background:
         mean, axes, _ = principal_axes(patches, 1)
@@ -75,7 +75,7 @@ def coloured_components(
         above = bool(in_middle >= at_border)
         chosen = first > threshold if above else first <= threshold
     colours, explained = _colours(patches, chosen)
-    sizes = [tokens.shape[:2] for tokens in photographs]
+    sizes = [tokens.shape[:2] for tokens in images]
     counts = [rows * columns for rows, columns in sizes]
     basis = Basis(
         threshold=threshold if background else None, above=above, explained=tuple(explained)

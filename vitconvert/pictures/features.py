@@ -64,7 +64,7 @@ class FeatureMaps:
 
     @property
     def path(self) -> Path | None:
-        """The photograph's; None for an open image."""
+        """The image's; None for an open image."""
         return self.photograph.path
 
     @property
@@ -117,7 +117,7 @@ class FeatureMaps:
             kind: What to show.
             query: Of "similarity", as there.
             raw: The features alone, each patch flat, transparent where the model saw nothing;
-                else smoothly over the photograph.
+                else smoothly over the image.
 
         Raises:
             UsageError: There is no such kind or token.

@@ -73,7 +73,7 @@ class AttentionMaps:
 
     @property
     def path(self) -> Path | None:
-        """The photograph's; None for an open image."""
+        """The image's; None for an open image."""
         return self.photograph.path
 
     @property

@@ -98,7 +98,7 @@ def raw_colours(patches: Image.Image, place: Placement) -> Image.Image:
 def overlaid(
     photograph: Image.Image, patches: Image.Image, place: Placement, *, opacity: float = _OPACITY
 ) -> Image.Image:
-    """A picture with a pixel for each patch, smoothly over the photograph (RGB)."""
+    """A picture with a pixel for each patch, smoothly over the image (RGB)."""
     smooth, (left, top) = _stretched(patches, place, Image.Resampling.BILINEAR)
     box = (left, top, left + smooth.width, top + smooth.height)
     whole = photograph.point(lambda light: round(light * _UNSEEN))
@@ -107,7 +107,7 @@ def overlaid(
 
 
 def visible(place: Placement) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right: the whole pixels of the photograph that the patches cover.
+    """Top, left, bottom, right: the whole pixels of the image that the patches cover.
 
     If they cover none, the one that lies nearest.
     """
@@ -123,7 +123,7 @@ def visible(place: Placement) -> tuple[int, int, int, int]:
 def _stretched(
     patches: Image.Image, place: Placement, resample: Image.Resampling
 ) -> tuple[Image.Image, tuple[int, int]]:
-    """The patches where they are in the photograph, and the left and top of it."""
+    """The patches where they are in the image, and the left and top of it."""
     top, left, bottom, right = visible(place)
     box = []  # the same bounds, counted in patches
     for bounds, axis, count in (

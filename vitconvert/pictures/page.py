@@ -26,7 +26,7 @@ from vitconvert.pages import GENERATOR, shown
 from vitconvert.pictures.overlay import palette
 from vitconvert.pictures.seen import SeenImage
 
-MOST_CHARACTERS = 4_500_000  # of base64 for one photograph and model; a page has 5 MB then
+MOST_CHARACTERS = 4_500_000  # of base64 for one image and model; a page has 5 MB then
 _MOST_NUMBERS = 2**26  # a browser holds them, too
 LEVELS = (256, 128, 64, 32, 16)
 

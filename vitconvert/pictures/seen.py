@@ -156,13 +156,13 @@ def read_image(
     # Patches leave out what is left over at the bottom and at the right.
     stride = config.stem_stride
     covered = tuple(n * side * stride for n, side in zip(grid, config.patch_size, strict=True))
-    photograph = SeenImage(
+    seen = SeenImage(
         source=source,
         preprocessing=preprocessing,
         grid=grid,
         placement=dataclasses.replace(whole, image_size=(covered[0], covered[1])),
     )
-    return photograph, image[None]
+    return seen, image[None]
 
 
 def _path_of(source: Path | Image.Image) -> Path | None:

@@ -179,14 +179,14 @@ def export_checkpoint(
     path: Path,
     wanted: ExportOptions,
     *,
-    photographs: "Iterable[Path | Image.Image] | None" = None,
+    images: "Iterable[Path | Image.Image] | None" = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
 ) -> Exported:
     """Write a file for another runtime; see `vitconvert.export_model`."""
     shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
-    if photographs is not None:
+    if images is not None:
         needed_preprocessing(checkpoint)
     trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape)
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
@@ -198,12 +198,12 @@ def export_checkpoint(
                 whole = Path(folder) / draft.name
                 write_graph(checkpoint, whole, wanted, shape, metadata)
                 if verify:  # what is wrong in float32 is no matter of 8 bits
-                    _verified(trial, whole, "float32", photographs=None)
+                    _verified(trial, whole, "float32", None)
                 quantise(whole, draft)
         else:
             write_graph(checkpoint, draft, wanted, shape, metadata)
         dtype = "int8" if wanted.int8 else wanted.dtype
-        found = _verified(trial, draft, dtype, photographs) if verify else _Found()
+        found = _verified(trial, draft, dtype, images) if verify else _Found()
         sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
     return Exported(
         output=path,
@@ -268,7 +268,7 @@ def write_graph(
 
 
 def _verified(
-    trial: _Trial, path: Path, dtype: str, photographs: "Iterable[Path | Image.Image] | None"
+    trial: _Trial, path: Path, dtype: str, images: "Iterable[Path | Image.Image] | None"
 ) -> _Found:
     """Compare a file in its runtime with vitconvert's own model in float32."""
     expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
@@ -287,11 +287,9 @@ def _verified(
             evidence={"raised": what_was_raised(error)},
         ) from error
     _require(comparisons, trial)
-    if photographs is None or prepared is None:
+    if images is None or prepared is None:
         return _Found(comparisons=comparisons)
-    seen, unreadable = agreement(
-        run, expected, prepared, photographs, dtype=dtype, tolerance=tolerance
-    )
+    seen, unreadable = agreement(run, expected, prepared, images, dtype=dtype, tolerance=tolerance)
     _require((seen,) if seen else (), trial)
     return _Found(comparisons=comparisons, photographs=seen, unreadable=unreadable)
 
