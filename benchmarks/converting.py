@@ -8,7 +8,6 @@ with the files in the page cache; a ratio compares with the `cp` of the same rou
 is on the disk (fsync) when the clock stops. vitconvert's is also hashed, as is what it read.
 """
 
-import argparse
 import json
 import os
 import re
@@ -24,7 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loading import transformers_vit
-from benchmarks.measuring import command_line, machine, mebibytes, need_linux, ratios, spread, table
+from benchmarks.measuring import (
+    as_figures,
+    mebibytes,
+    need_linux,
+    origin,
+    parser_of,
+    ratios,
+    spread,
+    table,
+)
 
 ROOT = Path(__file__).parent.parent
 BASE = "vit_base_patch16_224"
@@ -74,10 +82,8 @@ Runs = dict[str, list[Run]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.converting", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="times each runs (default: 5)")
+    parser = parser_of("converting", __doc__, 5)
     parser.add_argument("--architecture", default=BASE, help=f"of timm (default: {BASE})")
-    parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -273,8 +279,7 @@ def as_markdown(architecture: str, size: float, runs: Runs) -> str:
         " sha256 of what was read and of what was written, and `--no-verify`. Peak memory is the"
         " whole process's resident set.",
         "",
-        f"Machine: {machine(PACKAGES)}.",
-        f"Command: `{command_line('converting')}`",
+        *origin("converting", PACKAGES),
     ]
     lines += [f"Left out: {peer} is not installed." for peer in absent]
     return "\n".join(lines)
@@ -296,14 +301,13 @@ def rows(runs: Runs) -> Iterator[list[str]]:
 
 def as_json(architecture: str, size: float, runs: Runs) -> str:
     """Every single figure."""
-    figures = {
-        "architecture": architecture,
-        "weights_mib": size,
-        "runs": {JOBS[name].title: [asdict(run) for run in found] for name, found in runs.items()},
-        "machine": machine(PACKAGES),
-        "command": command_line("converting"),
-    }
-    return json.dumps(figures, indent=2)
+    return as_figures(
+        "converting",
+        PACKAGES,
+        architecture=architecture,
+        weights_mib=size,
+        runs={JOBS[name].title: [asdict(run) for run in found] for name, found in runs.items()},
+    )
 
 
 if __name__ == "__main__":

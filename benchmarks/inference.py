@@ -10,11 +10,10 @@ configuration needs, against the fastest multiplication of two large matrices in
 Nothing is installed or downloaded: projects that are absent are named.
 """
 
-import argparse
-import json
 import os
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import predicting
-from benchmarks.measuring import command_line, machine, ratios, spread, table
+from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
 from benchmarks.peers import (
     OURS,
     PEERS,
@@ -98,14 +97,12 @@ def main() -> None:
     print(show(cases, peak, photographs, settings["tiny"]))
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.inference", description=__doc__)
-    parser.add_argument("--rounds", type=int, help="times each runs (default: 9; quick: 1)")
+def _options() -> Namespace:
+    parser = parser_of("inference", __doc__, None)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
     parser.add_argument("--quick", action="store_true", help="tiny alone, and small batches")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
     options = parser.parse_args()
     if options.rounds is None:
         options.rounds = 1 if options.quick else 9
@@ -116,7 +113,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _setting(folder: Path, size: str, options: argparse.Namespace) -> Setting:
+def _setting(folder: Path, size: str, options: Namespace) -> Setting:
     setting = Setting(
         folder=folder / size,
         architecture=f"vit_{size}_patch16_224",
@@ -145,7 +142,7 @@ def measure(size: str, setting: Setting, batches: Sequence[int], rounds: int) ->
                 size=size,
                 batch=batch,
                 difference=_differences(_warm(answers, images), comparable),
-                seconds=_rounds(answers, images, rounds),
+                seconds=rounds_of(answers, images, rounds),
                 memory=_memory(answers, images) if setting.device == "cuda" else {},
                 operations={
                     title: operations(config, wanted=1 if title == OURS else None)
@@ -169,7 +166,8 @@ def _differences(logits: Mapping[str, Tensor], titles: Sequence[str]) -> dict[st
     return {title: ((logits[title] - wanted).abs().max() / largest).item() for title in titles}
 
 
-def _rounds(answers: Mapping[str, Answer], images: Tensor, rounds: int) -> dict[str, list[float]]:
+def rounds_of(answers: Mapping[str, Answer], images: Tensor, rounds: int) -> dict[str, list[float]]:
+    """Seconds of everybody's turns, round after round."""
     seconds: dict[str, list[float]] = {title: [] for title in answers}
     start = time.perf_counter()
     for done in range(rounds):
@@ -244,7 +242,7 @@ def matrix_peak(setting: Setting, size: int) -> float:
 
 
 def _photographs(
-    folder: Path, settings: Mapping[str, Setting], options: argparse.Namespace
+    folder: Path, settings: Mapping[str, Setting], options: Namespace
 ) -> Photographs | None:
     if options.device != "cpu" or options.dtype != "float32":
         return None
@@ -303,7 +301,7 @@ def as_markdown(
         lines += ["", "Memory beside the weights and CUDA graphs, MiB.", "", table(header, memory)]
     if photographs:
         lines += ["", *photographs.tables()]
-    lines += ["", f"Machine: {machine(PACKAGES)}.", f"Command: `{command_line('inference')}`"]
+    lines += ["", *origin("inference", PACKAGES)]
     lines += [f"Left out: {reason}." for reason in _left_out(setting)]
     return "\n".join(lines)
 
@@ -352,17 +350,16 @@ def as_json(
     setting: Setting,
 ) -> str:
     """Every single figure."""
-    figures = {
-        "cases": [asdict(case) for case in cases],
-        "peak_flops": peak,
-        "photographs": None if photographs is None else photographs.figures(),
-        "device": _place(setting),
-        "dtype": setting.dtype,
-        "left_out": list(_left_out(setting)),
-        "machine": machine(PACKAGES),
-        "command": command_line("inference"),
-    }
-    return json.dumps(figures, indent=2)
+    return as_figures(
+        "inference",
+        PACKAGES,
+        cases=[asdict(case) for case in cases],
+        peak_flops=peak,
+        photographs=None if photographs is None else photographs.figures(),
+        device=_place(setting),
+        dtype=setting.dtype,
+        left_out=list(_left_out(setting)),
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ when the imports are done. A mapped file is read when it is first used, so a mod
 says little until it has answered once: that is timed too.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -25,11 +24,12 @@ from subprocess import PIPE
 from typing import Any
 
 from benchmarks.measuring import (
-    command_line,
-    machine,
+    as_figures,
     mebibytes,
     memory_of,
     need_linux,
+    origin,
+    parser_of,
     peak_until_exit,
     ratios,
     spread,
@@ -74,11 +74,9 @@ Starts = dict[str, list[float]]  # by command
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.loading", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="times each load runs (default: 5)")
+    parser = parser_of("loading", __doc__, 5)
     parser.add_argument("--threads", type=int, help="torch's threads (default: its own choice)")
     parser.add_argument("--tiny", action="store_true", help=f"{TINY} instead of {BASE}")
-    parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -266,8 +264,7 @@ def as_markdown(
         "",
         table(["process", "from start to exit, s", "against click"], starting_rows(starts)),
         "",
-        f"Machine: {machine(PACKAGES)}.",
-        f"Command: `{command_line('loading')}`",
+        *origin("loading", PACKAGES),
     ]
     lines += [f"Left out: {peer} is not installed." for peer in absent]
     return "\n".join(lines)
@@ -297,19 +294,18 @@ def _columns(runs: list[Load]) -> Iterator[list[float]]:
 
 def as_json(architecture: str, size: float, loads: Loads, starts: Starts, absent: list[str]) -> str:
     """Every single figure."""
-    figures = {
-        "architecture": architecture,
-        "weights_mib": size,
-        "loads": [
+    return as_figures(
+        "loading",
+        PACKAGES,
+        architecture=architecture,
+        weights_mib=size,
+        loads=[
             {"file": FILES[file][0], "loader": loader, "rounds": [asdict(run) for run in runs]}
             for (file, loader), runs in loads.items()
         ],
-        "starts_s": starts,
-        "absent": absent,
-        "machine": machine(PACKAGES),
-        "command": command_line("loading"),
-    }
-    return json.dumps(figures, indent=2)
+        starts_s=starts,
+        absent=absent,
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """What the benchmarks share: the machine in words, medians with their spread, peaks of memory."""
 
+import json
 import os
 import platform
 import re
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -77,6 +79,28 @@ def machine(packages: Sequence[str]) -> str:
 def command_line(benchmark: str) -> str:
     """What was typed to run a benchmark."""
     return " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]])
+
+
+def origin(benchmark: str, packages: Sequence[str], more: str = "") -> list[str]:
+    """Lines that say where figures are from, and how to get them again."""
+    return [f"Machine: {machine(packages)}{more}.", f"Command: `{command_line(benchmark)}`"]
+
+
+def as_figures(benchmark: str, packages: Sequence[str], **figures: object) -> str:
+    """Every single figure as JSON, and where they are from."""
+    where = {"machine": machine(packages), "command": command_line(benchmark)}
+    return json.dumps({**figures, **where}, indent=2)
+
+
+def parser_of(benchmark: str, description: str | None, rounds: int | None) -> ArgumentParser:
+    """The options that all benchmarks have."""
+    parser = ArgumentParser(prog=f"python -m benchmarks.{benchmark}", description=description)
+    default = "9; quick: 1" if rounds is None else rounds
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help=f"times each runs (default: {default})"
+    )
+    parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
+    return parser
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

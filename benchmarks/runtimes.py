@@ -7,24 +7,22 @@ others in the same round. `auto` is measured as `predict` has it: it was exporte
 before. `--busy` lets so many other processes compute meanwhile. Runtimes that are absent are named.
 """
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
-from benchmarks.inference import LEAST_ROUNDS, SECONDS, turn
-from benchmarks.measuring import command_line, machine, ratios, spread, table
+from benchmarks.inference import rounds_of
+from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
 from benchmarks.peers import Answer, Setting, write_weights
 from benchmarks.predicting import SMALL, make_photographs
 from vitconvert.api import load_checkpoint, load_model
@@ -78,13 +76,11 @@ def main() -> None:
     print((as_json if options.json else as_markdown)(cases, starts, options.busy))
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.runtimes", description=__doc__)
-    parser.add_argument("--rounds", type=int, help="times each runs (default: 9; quick: 1)")
+def _options() -> Namespace:
+    parser = parser_of("runtimes", __doc__, None)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
     parser.add_argument("--busy", type=int, default=0, help="other processes that compute")
     parser.add_argument("--quick", action="store_true", help="tiny alone")
-    parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
     options = parser.parse_args()
     if options.rounds is None:
         options.rounds = 1 if options.quick else 9
@@ -138,22 +134,8 @@ def measure(size: str, setting: Setting, batches: Sequence[int], rounds: int) ->
         with torch.inference_mode():
             for answer in answers.values():
                 answer(images)
-            seconds = _rounds(answers, images, rounds)
+            seconds = rounds_of(answers, images, rounds)
         yield Case(title=f"{size}, {batch}", batch=batch, seconds=seconds)
-
-
-def _rounds(
-    answers: Mapping[str, Answer], images: torch.Tensor, rounds: int
-) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in answers}
-    start = time.perf_counter()
-    for done in range(rounds):
-        if done >= LEAST_ROUNDS and time.perf_counter() - start > SECONDS:
-            break
-        for name, answer in answers.items():
-            time.sleep(0.01)  # threads of the runtime before it go to sleep
-            seconds[name].append(turn(answer, images))
-    return seconds
 
 
 def _processes(setting: Setting, rounds: int) -> dict[str, list[float]]:
@@ -195,8 +177,7 @@ def as_markdown(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> st
         "",
         table(["ViT", *header], processes),
         "",
-        f"Machine: {machine(PACKAGES)}.",
-        f"Command: `{command_line('runtimes')}`",
+        *origin("runtimes", PACKAGES),
         *(f"Left out: {name}, which is not installed." for name in FORMATS if name not in names),
     ]
     return "\n".join(lines)
@@ -210,14 +191,13 @@ def _to_best(case: Case, name: str) -> list[float]:
 
 def as_json(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> str:
     """Every single figure."""
-    figures: dict[str, Any] = {
-        "cases": [asdict(case) for case in cases],
-        "starts": [asdict(start) for start in starts],
-        "busy": busy,
-        "machine": machine(PACKAGES),
-        "command": command_line("runtimes"),
-    }
-    return json.dumps(figures, indent=2)
+    return as_figures(
+        "runtimes",
+        PACKAGES,
+        cases=[asdict(case) for case in cases],
+        starts=[asdict(start) for start in starts],
+        busy=busy,
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 The figures of one machine are measured; those of nodes are arithmetic, with what it assumes.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import command_line, machine, ratios, spread, table
+from benchmarks.measuring import origin, parser_of, ratios, spread, table
 from benchmarks.predicting import make_photographs
 from vitconvert.embedding.embedder import Task
 from vitconvert.embedding.options import Event, RunOptions
@@ -121,12 +121,10 @@ def main() -> None:
     print(json.dumps(found, default=vars) if options.json else as_markdown(found, options))
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="(default: 3)")
+def _options() -> Namespace:
+    parser = parser_of("scale", __doc__, 3)
     parser.add_argument("--images", type=int, default=1000, help="photographs (default: 1000)")
     parser.add_argument("--rows", type=int, default=8000, help="without a model (default: 8000)")
-    parser.add_argument("--json", action="store_true", help="every single figure, as JSON")
     options = parser.parse_args()
     if options.rounds < 1 or options.images < 100 or options.rows < 800:
         parser.error("at least 1 round, 100 images and 800 rows")
@@ -283,9 +281,9 @@ class Cluster:
         ]
 
 
-def as_markdown(found: dict[str, Any], options: argparse.Namespace) -> str:
+def as_markdown(found: dict[str, Any], options: Namespace) -> str:
     """What README.md shows."""
-    whole = found["whole"]
+    whole, load = found["whole"], f"{os.getloadavg()[1]:.1f}"
     lines = [
         f"{options.images:,} JPEGs of 500x375 through {ARCHITECTURE}, whole processes in turn. "
         f"Median (smallest..largest) of {options.rounds}; ratios are taken within each round.",
@@ -310,9 +308,7 @@ def as_markdown(found: dict[str, Any], options: argparse.Namespace) -> str:
         "",
         *_arithmetic(found),
         "",
-        f"Machine: {machine(PACKAGES)}; {instructions()}. Others used it too: its load was "
-        f"{os.getloadavg()[1]:.1f}.",
-        f"Command: `{command_line('scale')}`",
+        *origin("scale", PACKAGES, f"; {instructions()}. Others used it too: its load was {load}"),
     ]
     return "\n".join(lines)
 

@@ -7,7 +7,6 @@ after round; a ratio compares two answers of the same round. Memory that is kept
 batch is not among them: a process that has learned to keep it cannot forget it.
 """
 
-import argparse
 import os
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.inference import turn
-from benchmarks.measuring import command_line, machine, ratios, spread, table
+from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
 from benchmarks.peers import Answer, Setting, build_fast, write_weights
 from vitconvert.model import fast
 from vitconvert.model.fast import FastLinear, FastViT
@@ -44,8 +43,7 @@ Seconds = dict[str, list[float]]  # without each technique, one for each round
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.techniques", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="times each runs (default: 5)")
+    parser = parser_of("techniques", __doc__, 5)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default: all cores)")
     parser.add_argument("--quick", action="store_true", help="tiny alone, and small batches")
     options = parser.parse_args()
@@ -59,7 +57,8 @@ def main() -> None:
         for batch in batches:
             images = torch.rand(batch, 3, 224, 224)
             found[f"{size}, {batch}"] = measure(model, images, options.rounds)
-    print(as_markdown(found, options.threads))
+    show = as_figures("techniques", ("torch",), seconds=found)
+    print(show if options.json else as_markdown(found, options.threads))
 
 
 def _model(architecture: str, threads: int) -> Answer:
@@ -104,8 +103,7 @@ def as_markdown(found: Mapping[str, Seconds], threads: int) -> str:
             "",
             table(["without", *found], rows),
             "",
-            f"Machine: {machine(('torch',))}.",
-            f"Command: `{command_line('techniques')}`",
+            *origin("techniques", ("torch",)),
         ]
     )
 

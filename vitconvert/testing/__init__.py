@@ -46,9 +46,7 @@ def assert_parity(
     """
     from vitconvert.testing.assertion import compare, failure
 
-    report = compare(
-        model, against, tolerance=tolerance, layers=layers, table=table, options=options
-    )
+    report = compare(model, against, tolerance=tolerance, layers=layers, table=table, **options)
     if not report.ok:
         raise AssertionError(failure(report))
     return report

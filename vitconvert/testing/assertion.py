@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from os import PathLike
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from vitconvert.api import verify
 from vitconvert.comparison import allowed
 from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
+    from vitconvert.api.loading import Source
     from vitconvert.parity.report import ParityReport
 
 Tolerance = float | Mapping[str, float]
@@ -19,18 +20,12 @@ _AROUND = 12  # layers that are shown before and behind the first that departs
 
 
 def compare(
-    model: Any,
-    against: Any,
-    *,
-    tolerance: Tolerance,
-    layers: Mapping[str, str] | None,
-    table: str | PathLike[str] | None,
-    options: Mapping[str, Any],
+    model: object, against: object, *, tolerance: Tolerance, **options: Any
 ) -> "ParityReport":
     """The report of `vitconvert.verify`, with a tolerance for each dtype if several are given."""
-    asked = {"layers": layers, "table": table, **options}
+    compared = partial(verify, cast("Source", model), against=cast("Source", against), **options)
     if not isinstance(tolerance, Mapping):
-        return verify(model, against=against, tolerance=tolerance, **asked)
+        return compared(tolerance=tolerance)
     if not tolerance:
         raise UsageError("`tolerance` names no dtype.", hint='such as {"float32": 1e-4}.')
     if others := sorted(set(tolerance) - {"float32", "float64"}):
@@ -40,12 +35,7 @@ def compare(
         )
     reports = [
         # In float64 verify allows a share of its tolerance.
-        verify(
-            model,
-            against=against,
-            tolerance=limit / allowed(1.0, dtype),
-            **{**asked, "dtypes": [dtype]},
-        )
+        compared(tolerance=limit / allowed(1.0, dtype), dtypes=[dtype])
         for dtype, limit in sorted(tolerance.items())
     ]
     return replace(
@@ -70,7 +60,13 @@ def failure(report: "ParityReport") -> str:
             f" on {departs.images}",
             f"  likely cause   {departs.cause}",
         ]
-    lines += ["", *layer_table(report), "", *_outputs(report)]
+    lines += ["", *layer_table(report), ""]
+    lines += [
+        f"  {c.output} on {c.images}, {c.dtype}: relative {c.relative:.1e}, allowed "
+        f"{c.tolerance:.0e}, argmax {c.agreed} of {c.rows}"
+        for c in report.comparisons
+        if not c.ok
+    ]
     lines += [f"  note: {note}" for note in report.notes]
     return "\n".join(map(printable, lines))
 
@@ -82,30 +78,18 @@ def layer_table(report: "ParityReport") -> Iterator[str]:
     found = {(layer.layer, layer.dtype): layer.relative for layer in report.layers}
     departs = report.first_divergence.layer if report.first_divergence else None
     middle = names.index(departs) if departs in names else len(names) - 1
-    shown = range(max(middle - _AROUND, 0), min(middle + _AROUND + 1, len(names)))
+    near = range(max(middle - _AROUND, 0), min(middle + _AROUND + 1, len(names)))
     width = max((len(name) for name in names), default=0)
     yield f"  {'layer':<{width}}" + "".join(f"  {dtype:>8}" for dtype in dtypes)
-    if shown.start:
-        yield f"  ({shown.start} layers before)"
-    for name in names[shown.start : shown.stop]:
-        numbers = "".join(f"  {_short(found.get((name, dtype))):>8}" for dtype in dtypes)
+    if near.start:
+        yield f"  ({near.start} layers before)"
+    for name in names[near.start : near.stop]:
+        numbers = ""
+        for dtype in dtypes:
+            relative = found.get((name, dtype))
+            shown = "-" if relative is None else f"{relative:.1e}" if relative else "0"
+            numbers += f"  {shown:>8}"
         mark, end = (">", "  <- departs first") if name == departs else (" ", "")
         yield f"{mark} {name:<{width}}{numbers}{end}"
-    if names[shown.stop :]:
-        yield f"  ({len(names) - shown.stop} layers after)"
-
-
-def _short(relative: float | None) -> str:
-    if relative is None:
-        return "-"
-    return f"{relative:.1e}" if relative else "0"
-
-
-def _outputs(report: "ParityReport") -> Iterator[str]:
-    """The outputs that differ."""
-    for c in report.comparisons:
-        if not c.ok:
-            yield (
-                f"  {c.output} on {c.images}, {c.dtype}: relative {c.relative:.1e}, allowed "
-                f"{c.tolerance:.0e}, argmax {c.agreed} of {c.rows}"
-            )
+    if names[near.stop :]:
+        yield f"  ({len(names) - near.stop} layers after)"

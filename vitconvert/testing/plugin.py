@@ -74,16 +74,17 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
 
     def check(model: Any, against: Any = None, **options: Any) -> "ParityReport":
         from vitconvert.testing.assertion import compare, failure
+        from vitconvert.whole import whole_file
 
         __tracebackhide__ = True
-        asked = {"tolerance": 2e-5, "layers": None, "table": None, **stated, **options}
-        named = {name: asked.pop(name) for name in ("tolerance", "layers", "table")}
-        report = compare(model, against, **named, options=asked)
+        report = compare(model, against, **{"tolerance": 2e-5, **stated, **options})
         # Not by the fixture record_property, which warns of each strict reader of JUnit XML.
         request.node.user_properties.extend(_properties(report))
         if folder := request.config.getoption("--vitconvert-report"):
             pages.append(_page(Path(folder), request.node.nodeid, len(pages)))
-            _write(report, pages[-1])
+            pages[-1].parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(pages[-1]) as file:
+                file.write(report.to_html().encode())
         if not report.ok:
             raise AssertionError(failure(report))
         return report
@@ -108,11 +109,3 @@ def _page(folder: Path, test: str, number: int) -> Path:
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test.rpartition("/")[2])[:100]
     digest = hashlib.sha256(f"{test} {number}".encode()).hexdigest()[:8]
     return folder / f"{readable}-{digest}.html"
-
-
-def _write(report: "ParityReport", page: Path) -> None:
-    from vitconvert.whole import whole_file
-
-    page.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(page) as file:
-        file.write(report.to_html().encode())
