@@ -7,6 +7,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -78,9 +79,13 @@ def parity_page(
         layers: A chart of the layers.
         divergence: Marked in the chart, with its cause.
     """
+    versions = [f"vitconvert {VERSION}"]
+    for package in ("torch", "numpy"):
+        with suppress(PackageNotFoundError):  # a build of torch under another name
+            versions.append(f"{package} {version(package)}")
     rows = (
         f"<tr><td>{shown(name)}</td><td>{shown(text)}</td></tr>"
-        for name, text in [*facts, ("versions", _versions())]
+        for name, text in [*facts, ("versions", ", ".join(versions))]
         if text
     )
     return "\n".join(
@@ -94,17 +99,6 @@ def parity_page(
             "</body></html>",
         ]
     )
-
-
-def _versions() -> str:
-    """vitconvert's and those of the packages that it computes with."""
-    names = [f"vitconvert {VERSION}"]
-    for package in ("torch", "numpy"):
-        try:
-            names.append(f"{package} {version(package)}")
-        except PackageNotFoundError:  # a build of torch under another name
-            continue
-    return ", ".join(names)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, marked: str = "") -> str:

@@ -40,13 +40,26 @@ def record(
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
         UsageError: The images would be too large, or the outputs are not finite.
     """
-    drawn = _drawn(checkpoint, seed, batch)
+    size, channels = checkpoint.config.image_size, checkpoint.config.in_channels
+    usual = normalisation(checkpoint.preprocessing, channels)
+    mean, std = (tuple(usual.get(name, ())) for name in ("mean", "std"))
+    drawn = Drawn(seed=seed, batch=batch, size=size, channels=channels, mean=mean, std=std)
+    if (numbers := numbers_of(drawn)) > MOST_NUMBERS:
+        raise UsageError(
+            "The images are too large to record golden outputs of.",
+            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{MOST_NUMBERS:,}"},
+        )
     report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
     report.raise_if_failed()
     model = build_model(checkpoint)
     images = drawn.images()
     with isolated():
-        side = of_vit(model, name="vitconvert's ViT", taps=_recorded_taps(model.config.depth))
+        # Where a model is compared, and what its branches give before that is added.
+        taps: dict[str, Tap] = canonical_taps(model.config.depth)
+        for i in range(model.config.depth):
+            for part in (f"blocks.{i}.attn", f"blocks.{i}.mlp"):
+                taps[f"{part}{BRANCH}"] = Tap(part)
+        side = of_vit(model, name="vitconvert's ViT", taps=taps)
         run = side.prepare(torch.float64)
         layers = {kind: run(batch).layers for kind, batch in images.items()}
         shapes = {k: tuple(x.shape[1:]) for k, x in layers["noise"].items() if x.ndim > 2}
@@ -74,30 +87,6 @@ def record(
         shapes=shapes,
         kept=kept,
     )
-
-
-def _drawn(checkpoint: Checkpoint, seed: int, batch: int) -> Drawn:
-    config = checkpoint.config
-    usual = normalisation(checkpoint.preprocessing, config.in_channels)
-    drawn = Drawn(
-        seed=seed,
-        batch=batch,
-        size=config.image_size,
-        channels=config.in_channels,
-        **{name: tuple(values) for name, values in usual.items()},
-    )
-    if (numbers := numbers_of(drawn)) > MOST_NUMBERS:
-        raise UsageError(
-            "The images are too large to record golden outputs of.",
-            evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{MOST_NUMBERS:,}"},
-        )
-    return drawn
-
-
-def _recorded_taps(depth: int) -> dict[str, Tap]:
-    """Where a model is recorded: where it is compared, and what its branches give on their own."""
-    parts = [f"blocks.{i}.{part}" for i in range(depth) for part in ("attn", "mlp")]
-    return canonical_taps(depth) | {f"{part}{BRANCH}": Tap(part) for part in parts}
 
 
 def _own_versions() -> dict[str, str]:

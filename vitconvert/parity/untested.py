@@ -139,18 +139,17 @@ def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def dropout(modules: Modules) -> Iterator[str]:
-    """Rates of dropout, of any kind."""
+    """Rates of dropout: `nn.Dropout`, timm's `drop_prob`, transformers' `attention_dropout`, ..."""
     for name, module in modules:
-        if rate := max((_dropout_rate(part) for part in module.modules()), default=0.0):
+        rates = [0.0]
+        for part in module.modules():
+            if isinstance(part, nn.modules.dropout._DropoutNd):
+                rates.append(part.p)
+            else:
+                stated = (value for key, value in vars(part).items() if "drop" in key)
+                rates += [value for value in stated if isinstance(value, float)]
+        if rate := max(rates):
             yield f"dropout of {name} (rates up to {rate:g}): it acts in training only"
-
-
-def _dropout_rate(module: nn.Module) -> float:
-    """Of `nn.Dropout`, timm's `drop_prob`, transformers' `attention_dropout` and the like."""
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p
-    stated = (value for name, value in vars(module).items() if "drop" in name)
-    return max((value for value in stated if isinstance(value, float)), default=0.0)
 
 
 def order_of_classes(checkpoint: Checkpoint, against: Checkpoint | None) -> Iterator[str]:

@@ -64,7 +64,10 @@ def coloured_components(
         background; and the foreground, (rows, columns).
     """
     patches = torch.cat([tokens.flatten(0, 1) for tokens in images])
-    border = torch.cat([_border(tokens).flatten() for tokens in images])
+    borders = [torch.ones(tokens.shape[:2], dtype=torch.bool) for tokens in images]
+    for at_edge in borders:
+        at_edge[1:-1, 1:-1] = False
+    border = torch.cat([at_edge.flatten() for at_edge in borders])
     chosen, above = torch.ones(len(patches), dtype=torch.bool), True
     if background:
         mean, axes, _ = principal_axes(patches, 1)
@@ -96,12 +99,6 @@ def otsu(values: Tensor) -> float:
     between = (whole * below - total * sums) ** 2 / (below * (total - below)).clamp(min=1)
     best = torch.nonzero(between == between.max()).flatten()  # equal over an empty gap
     return float(centres[best].mean() + 0.5 / _BINS)
-
-
-def _border(tokens: Tensor) -> Tensor:
-    found = torch.ones(tokens.shape[:2], dtype=torch.bool)
-    found[1:-1, 1:-1] = False
-    return found
 
 
 def _colours(patches: Tensor, chosen: Tensor) -> tuple[Tensor, list[float]]:

@@ -153,21 +153,16 @@ class Choice:
         if maps.query(self.query) == POOLING and maps.pooling is not None:
             layers, count = [maps.depth - 1], len(maps.pooling)
         else:
-            layers = self._layers(maps)
+            layers = sorted(maps.attention)  # a page keeps all of them
+            if isinstance(self.layers, int):
+                layers = layers[-self.layers :]
+            elif self.layers is not None:
+                layers = sorted({layer % maps.depth for layer in self.layers})
             count = len(maps.attention[layers[0]])
         if self.heads != ():
             shown = chosen_heads(self.heads, count)
             heads = [None, *shown] if self.heads is None else [*shown]
         yield from ((layer, head) for layer in layers for head in heads)
-
-    def _layers(self, maps: AttentionMaps) -> list[int]:
-        """Of the blocks that were kept, those that are asked for: a page keeps all of them."""
-        kept = sorted(maps.attention)
-        if self.layers is None:
-            return kept
-        if isinstance(self.layers, int):
-            return kept[-self.layers :]
-        return sorted({layer % maps.depth for layer in self.layers})
 
     def _title(self, maps: AttentionMaps, layer: Layer, head: int | None) -> str:
         query = maps.query(self.query)
