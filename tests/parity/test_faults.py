@@ -52,55 +52,38 @@ def divergence(checkpoint, plant=None, **fields):
     return report.first_divergence.layer, report.first_divergence.cause
 
 
-def test_no_fault_no_divergence(checkpoint):
-    report = verify_checkpoint(checkpoint(), model=build_model(checkpoint()))
-    assert report.ok
-    assert report.first_divergence is None
-
-
 def sampled(*cases):
     """The first case is always run, the others with `-m coverage`."""
     return [cases[0], *(pytest.param(*case, marks=pytest.mark.coverage) for case in cases[1:])]
 
 
+def activation(right, wrong="gelu"):
+    model = {"act_layer": right, "overrides": (("activation", right),)}
+    return {"activation": wrong}, "blocks.0.mlp", f"activation is {right}, not {wrong}", model
+
+
+ATTENTION = "blocks.0.attn"
+SCALED = "attention_scale is head_dim ** -0.5, not"
+AVERAGED = {"global_pool": "avg", "fc_norm": False, "overrides": (("pooling", "avg"),)}
+PREFIX = "pool_include_prefix"
 FIELDS = [
     *sampled(
-        ({"norm_eps": 1e-5}, "blocks.0.attn", "norm_eps is 1e-06, not 1e-05", {}),
-        ({"norm_eps": 1e-12}, "blocks.0.attn", "norm_eps is 1e-06, not 1e-12", {}),
+        ({"norm_eps": 1e-5}, ATTENTION, "norm_eps is 1e-06, not 1e-05", {}),
+        ({"norm_eps": 1e-12}, ATTENTION, "norm_eps is 1e-06, not 1e-12", {}),
     ),
     *sampled(
-        *(
-            (
-                {"activation": "gelu" if right != "gelu" else "silu"},
-                "blocks.0.mlp",
-                f"activation is {right}, not {'gelu' if right != 'gelu' else 'silu'}",
-                {"act_layer": right, "overrides": (("activation", right),)},
-            )
-            for right in ("gelu_tanh", "quick_gelu", "relu", "silu", "gelu")
-        )
+        *map(activation, ("gelu_tanh", "quick_gelu", "relu", "silu")), activation("gelu", "silu")
     ),
-    ({"num_heads": 5, "head_dim": 6}, "blocks.0.attn", "num_heads is 3, not 5", {}),
+    ({"num_heads": 5, "head_dim": 6}, ATTENTION, "num_heads is 3, not 5", {}),
     *sampled(
-        *(
-            (
-                {"attention_scale": wrong},
-                "blocks.0.attn",
-                f"attention_scale is head_dim ** -0.5, not {wrong:.6g}",
-                {},
-            )
-            for wrong in (30**-0.5, 1.0)
-        )
+        ({"attention_scale": 30**-0.5}, ATTENTION, f"{SCALED} 0.182574", {}),
+        ({"attention_scale": 1.0}, ATTENTION, f"{SCALED} 1", {}),
     ),
     *sampled(
         ({"pooling": "avg"}, "features", "pooling is token, not avg", {}),
         ({"pooling": "max"}, "features", "pooling is token, not max", {}),
     ),
-    (
-        {"pool_include_prefix": True},
-        "features",
-        "pool_include_prefix is False, not True",
-        {"global_pool": "avg", "fc_norm": False, "overrides": (("pooling", "avg"),)},
-    ),
+    ({PREFIX: True}, "features", f"{PREFIX} is False, not True", AVERAGED),
 ]
 
 
@@ -109,8 +92,13 @@ def test_a_wrong_configuration(wrong, layer, cause, model, checkpoint):
     assert divergence(checkpoint(**model), **wrong) == (layer, cause)
 
 
-def change(weights, name, function):
-    weights[name] = function(weights[name]).clone()
+def at(name, function):
+    """A fault in one tensor."""
+
+    def plant(weights):
+        weights[name] = function(weights[name]).clone()
+
+    return plant
 
 
 def order_of_qkv(weights, order):
@@ -158,62 +146,49 @@ def resampled(table):
     return resample_positions(larger, **back, prefix=1, rule="bilinear_align_corners")
 
 
+def orders():
+    for order in ("vkq", "kqv", "qvk", "kvq", "vqk"):
+        cause = f"the thirds of {QKV} are {', '.join(order)}, not q, k, v"
+        yield partial(order_of_qkv, order=order), "blocks.1.attn", cause
+
+
+def rows():
+    for order in (("head", "qkv", "dim"), ("head", "dim", "qkv"), ("qkv", "dim", "head")):
+        cause = f"the rows of blocks.2.attn.qkv are ({' '.join(order)}), not (qkv head dim)"
+        yield partial(rows_of_qkv, order=order), "blocks.2.attn", cause
+
+
+def transposed():
+    for layer, tensor in (
+        ("blocks.2.mlp", "blocks.2.mlp.fc1.weight"),
+        ("blocks.1.attn", "blocks.1.attn.proj.weight"),
+        ("blocks.0.mlp", "blocks.0.mlp.fc2.weight"),
+        ("output", "head.weight"),
+    ):
+        yield at(tensor, torch.t), layer, f"{tensor} is transposed"
+
+
+def letters():
+    for letter in "kqv":
+        cause = f"{letter} in {QKV}.weight is transposed"
+        yield partial(transposed_qkv, letters=letter), "blocks.1.attn", cause
+
+
 KERNEL, POSITIONS, QKV = "patch_embed.proj.weight", "pos_embed", "blocks.1.attn.qkv"
+BROKEN = "the weights themselves are NaN or infinite, in blocks.1.mlp.fc1.weight and 1 more"
+EVERY = f"q, k and v in {QKV}.weight are transposed"
+CLASS = "cls_token, another prefix token or its position: the patches agree"
+OTHER = "pos_embed has other values: another table, or one resampled by another rule"
 WEIGHTS = [
-    (
-        not_finite,
-        "blocks.1.mlp",
-        "the weights themselves are NaN or infinite, in blocks.1.mlp.fc1.weight and 1 more",
-    ),
-    *sampled(
-        *(
-            (
-                partial(order_of_qkv, order=order),
-                "blocks.1.attn",
-                f"the thirds of {QKV} are {', '.join(order)}, not q, k, v",
-            )
-            for order in ("vkq", "kqv", "qvk", "kvq", "vqk")
-        )
-    ),
-    *sampled(
-        *(
-            (
-                partial(rows_of_qkv, order=order),
-                "blocks.2.attn",
-                f"the rows of blocks.2.attn.qkv are ({' '.join(order)}), not (qkv head dim)",
-            )
-            for order in (("head", "qkv", "dim"), ("head", "dim", "qkv"), ("qkv", "dim", "head"))
-        )
-    ),
-    *sampled(
-        *(
-            (partial(change, name=name, function=torch.t), layer, f"{name} is transposed")
-            for name, layer in (
-                ("blocks.2.mlp.fc1.weight", "blocks.2.mlp"),
-                ("blocks.1.attn.proj.weight", "blocks.1.attn"),
-                ("blocks.0.mlp.fc2.weight", "blocks.0.mlp"),
-                ("head.weight", "output"),
-            )
-        )
-    ),
-    *sampled(
-        *(
-            (
-                partial(transposed_qkv, letters=letter),
-                "blocks.1.attn",
-                f"{letter} in {QKV}.weight is transposed",
-            )
-            for letter in "kqv"
-        )
-    ),
-    (
-        partial(transposed_qkv, letters="qkv"),
-        "blocks.1.attn",
-        f"q, k and v in {QKV}.weight are transposed",
-    ),
+    (not_finite, "blocks.1.mlp", BROKEN),
+    *sampled(*orders()),
+    *sampled(*rows()),
+    *sampled(*transposed()),
+    *sampled(*letters()),
+    (partial(transposed_qkv, letters="qkv"), "blocks.1.attn", EVERY),
     (exchanged_norms, "blocks.1.attn", "blocks.1.norm1 and blocks.1.norm2 are exchanged"),
     *(
-        (partial(change, name=KERNEL, function=function), "patch_embed", f"{KERNEL} {cause}")
+        (at(KERNEL, function), "patch_embed", f"{KERNEL} {cause}")
         for function, cause in (
             (lambda x: x.transpose(2, 3), "has rows and columns of a patch exchanged"),
             (lambda x: x.flip(1), "has its channels in reverse (BGR)"),
@@ -221,30 +196,17 @@ WEIGHTS = [
         )
     ),
     *(
-        (partial(change, name=POSITIONS, function=function), "embedding", cause)
+        (at(POSITIONS, function), "embedding", cause)
         for function, cause in (
             (column_by_column, "pos_embed is column by column, not row by row"),
             (lambda x: x.roll(-1, 1), "pos_embed has the class position last, not first"),
-            (
-                lambda x: torch.cat((x[:, :1] * 0, x[:, 1:]), 1),
-                "cls_token, another prefix token or its position: the patches agree",
-            ),
-            (
-                resampled,
-                "pos_embed has other values: another table, or one resampled by another rule",
-            ),
+            (lambda x: torch.cat((x[:, :1] * 0, x[:, 1:]), 1), CLASS),
+            (resampled, OTHER),
         )
     ),
-    (
-        partial(change, name="blocks.1.mlp.fc1.bias", function=lambda x: x + 0.1),
-        "blocks.1.mlp",
-        "unknown",
-    ),
-    (  # too small for float32
-        partial(change, name="blocks.2.mlp.fc2.bias", function=lambda x: x + 1e-6),
-        "blocks.2.mlp",
-        "unknown",
-    ),
+    (at("blocks.1.mlp.fc1.bias", lambda x: x + 0.1), "blocks.1.mlp", "unknown"),
+    # Too small for float32:
+    (at("blocks.2.mlp.fc2.bias", lambda x: x + 1e-6), "blocks.2.mlp", "unknown"),
 ]
 
 

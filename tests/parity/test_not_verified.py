@@ -37,18 +37,25 @@ def test_package_that_is_not_installed(plain, monkeypatch):
     assert_not_verified(report, "timm is not installed (pip install timm).")
 
 
-def test_oblong_images_of_torchvision(torchvision_file):
-    report = verify(torchvision_file, overrides={"num_heads": 3, "image_size": (16, 64)})
-    assert_not_verified(report, "torchvision's VisionTransformer reads square images only.")
-
-
-def test_attention_that_timm_does_not_compute(plain):
-    report = verify(plain, overrides={"num_heads": 3, "attention_scale": 0.5})
-    assert_not_verified(
-        report,
-        "timm's VisionTransformer divides its width among the heads and scales by theirs; this "
-        "model does not.",
-    )
+@pytest.mark.parametrize(
+    ("file", "stated", "reason"),
+    [
+        (
+            "torchvision_file",
+            {"image_size": (16, 64)},
+            "torchvision's VisionTransformer reads square images only.",
+        ),
+        (
+            "plain",
+            {"attention_scale": 0.5},
+            "timm's VisionTransformer divides its width among the heads and scales by theirs; "
+            "this model does not.",
+        ),
+    ],
+)
+def test_what_a_class_does_not_compute(file, stated, reason, request):
+    report = verify(request.getfixturevalue(file), overrides={"num_heads": 3, **stated})
+    assert_not_verified(report, reason)
 
 
 def test_npz_that_timm_does_not_read(tmp_path):

@@ -41,24 +41,14 @@ def test_timm_named(architecture, arguments, timm_checkpoint):
     assert report.reference.startswith(f"timm {timm.__version__} VisionTransformer")
 
 
-def test_timm_hybrid(randomise, tmp_path):
-    arguments = {"img_size": [64, 96]}
-    model = randomise(timm.create_model("vit_tiny_r_s16_p8_224", num_classes=7, **arguments))
-    timm.models.save_for_hf(model, tmp_path / "hybrid", model_args=arguments)
-    assert_equal(verify(tmp_path / "hybrid"))
+def test_timm_hybrid(timm_checkpoint):
+    sizes = {"img_size": [64, 96], "patch_size": 1, "depth": 12}
+    assert_equal(verify(timm_checkpoint("vit_tiny_r_s16_p8_224", **sizes)))
 
 
 def test_timm_state_dict_without_a_name(randomise, tmp_path):
-    model = timm.models.VisionTransformer(
-        img_size=24,
-        patch_size=8,
-        in_chans=4,
-        embed_dim=30,
-        depth=3,
-        num_heads=5,
-        mlp_ratio=50 / 30,
-        num_classes=4,
-    )
+    sizes = {"img_size": 24, "patch_size": 8, "embed_dim": 30, "depth": 3, "num_heads": 5}
+    model = timm.models.VisionTransformer(**sizes, in_chans=4, mlp_ratio=50 / 30, num_classes=4)
     tensors = {f"module.{name}": value for name, value in randomise(model).state_dict().items()}
     torch.save({"state_dict": tensors}, tmp_path / "checkpoint.pth")
     report = verify(tmp_path / "checkpoint.pth", overrides={"num_heads": 5})
@@ -89,58 +79,43 @@ def test_huggingface(config, model, disk, arguments, huggingface_checkpoint):
     assert report.reference.startswith(f"transformers {transformers.__version__} ")
 
 
-@pytest.mark.parametrize(
-    ("representation", "old_names"), [(None, False), (20, False), (None, True)]
-)
-def test_torchvision(representation, old_names, randomise, tmp_path):
-    model = torchvision.models.VisionTransformer(
-        image_size=24,
-        patch_size=8,
-        num_layers=3,
-        num_heads=3,
-        hidden_dim=30,
-        mlp_dim=50,
-        num_classes=7,
-        representation_size=representation,
-    )
-    state = dict(randomise(model).state_dict())
-    if old_names:
-        state = {
-            name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): tensor
-            for name, tensor in state.items()
-        }
-    torch.save(state, tmp_path / "vit.pth")
+SIZES = {"image_size": 24, "patch_size": 8, "num_classes": 7}
+OF_TORCHVISION = SIZES | {"num_layers": 3, "num_heads": 3, "hidden_dim": 30, "mlp_dim": 50}
+OF_LUCIDRAINS = SIZES | {"dim": 32, "depth": 3, "heads": 3, "dim_head": 10, "mlp_dim": 50}
+OBLONG = OF_LUCIDRAINS | {"image_size": (32, 24)}
+STATED = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
+FILES = {  # classes by name, as packages may be absent
+    "torchvision": ("torchvision", OF_TORCHVISION),
+    "torchvision, representation": ("torchvision", OF_TORCHVISION | {"representation_size": 20}),
+    "lucidrains, class": ("ViT", OBLONG | {"pool": "cls"}),
+    "lucidrains, mean": ("ViT", OBLONG | {"pool": "mean"}),
+    "lucidrains, simple": ("SimpleViT", OBLONG),
+}
+
+
+@pytest.mark.parametrize(("kind", "arguments"), FILES.values(), ids=FILES)
+def test_state_dicts(kind, arguments, randomise, tmp_path):
+    of_torchvision = kind == "torchvision"
+    build = torchvision.models.VisionTransformer if of_torchvision else getattr(vit_pytorch, kind)
+    torch.save(randomise(build(**arguments)).state_dict(), tmp_path / "vit.pth")
+    stated = STATED if arguments["image_size"] != 24 else {"num_heads": 3}
+    assert_equal(verify(tmp_path / "vit.pth", overrides=stated))
+
+
+def test_torchvisions_old_names(randomise, tmp_path):
+    state = randomise(torchvision.models.VisionTransformer(**OF_TORCHVISION)).state_dict()
+    old = {
+        name.replace("mlp.0", "mlp.linear_1").replace("mlp.3", "mlp.linear_2"): tensor
+        for name, tensor in state.items()
+    }
+    torch.save(old, tmp_path / "vit.pth")
     assert_equal(verify(tmp_path / "vit.pth", overrides={"num_heads": 3}))
 
 
-LUCIDRAINS = {"cls": "ViT", "mean": "ViT", "simple": "SimpleViT"}
-
-
-@pytest.mark.parametrize("kind", LUCIDRAINS)
-def test_lucidrains(kind, randomise, tmp_path):
-    pool = {} if kind == "simple" else {"pool": kind}
-    model = getattr(vit_pytorch, LUCIDRAINS[kind])(
-        image_size=(32, 24),
-        patch_size=8,
-        num_classes=7,
-        dim=32,
-        depth=3,
-        heads=3,
-        dim_head=10,
-        mlp_dim=50,
-        **pool,
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pt")
-    stated = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
-    assert_equal(verify(tmp_path / "vit.pt", overrides=stated))
-
-
 def test_lucidrains_with_an_exchanged_activation(randomise, tmp_path):
-    model = vit_pytorch.ViT(
-        image_size=24, patch_size=8, num_classes=7, dim=30, depth=3, heads=3, mlp_dim=50
-    )
-    torch.save(randomise(model).state_dict(), tmp_path / "vit.pt")
-    report = verify(tmp_path / "vit.pt", overrides={"num_heads": 3, "activation": "relu"})
+    torch.save(randomise(vit_pytorch.ViT(**OF_LUCIDRAINS)).state_dict(), tmp_path / "vit.pt")
+    stated = {"num_heads": 3, "activation": "relu"}
+    report = verify(tmp_path / "vit.pt", overrides=stated)
     assert_equal(report)
     assert report.notes == ("GELU was replaced by relu, as the configuration says",)
 
@@ -188,8 +163,6 @@ def test_another_checkpoint_of_the_same_function(timm_checkpoint, tmp_path):
     source = timm_checkpoint()
     model = timm.create_model(f"local-dir:{source}", pretrained=True)
     torch.save({"model": model.state_dict()}, tmp_path / "weights.pth")
-    stated = {"num_heads": 3, "image_size": (32, 24), "patch_size": (8, 8)}
-    report = verify(source, against=source)
-    assert_equal(report, bits=True)
-    report = verify(tmp_path / "weights.pth", overrides=stated, against=source)
+    assert_equal(verify(source, against=source), bits=True)
+    report = verify(tmp_path / "weights.pth", overrides=STATED, against=source)
     assert_equal(report, bits=True)
