@@ -141,6 +141,7 @@ def _words(field: str, stated: str, vocabulary: Iterable[str]) -> Iterator[Setti
 def _attentions(config: ViTConfig) -> Iterator[Setting]:
     """Other numbers of heads, and other scales of their products."""
     inner = config.num_heads * config.head_dim
+    # The largest ViT that was published has 48: https://arxiv.org/abs/2302.05442.
     for heads in range(1, min(inner, 64) + 1):
         if inner % heads == 0 and heads != config.num_heads and not config.qk_norm:
             pool_heads = config.pool_heads or config.num_heads
@@ -155,7 +156,8 @@ def _attentions(config: ViTConfig) -> Iterator[Setting]:
         "head_dim ** -0.5": config.head_dim**-0.5,
         "embed_dim ** -0.5": config.embed_dim**-0.5,
         "1": 1.0,
-        "1 / head_dim": 1 / config.head_dim,  # muP: Yang et al., https://arxiv.org/abs/2203.03466
+        # muP: Yang et al., https://arxiv.org/abs/2203.03466
+        "1 / head_dim": 1 / config.head_dim,
     }
     for words, scale in scales.items():
         if scale != stated:
@@ -208,6 +210,7 @@ def _patches(weights: Weights) -> Iterator[Rearrangement]:
     if down == across:
         yield f"{name} has rows and columns of a patch exchanged", {name: kernel.mT}
     if channels > 1:
+        # OpenCV and Caffe read BGR; TensorFlow and JAX have channels last.
         yield f"{name} has its channels in reverse (BGR)", {name: kernel.flip(1)}
         last = kernel.reshape(width, down, across, channels).permute(0, 3, 1, 2)
         yield f"{name} has its channels last", {name: last}
@@ -242,6 +245,8 @@ def _qkv(config: ViTConfig, weights: Weights, name: str) -> Iterator[Rearrangeme
             changed = {key: torch.cat([parts[key][i] for i in thirds]) for key in both}
             yield f"the thirds of {name} are {words}, not q, k, v", changed
     sizes = {"qkv": 3, "head": config.num_heads, "dim": config.head_dim}
+    # The first two are Megatron-LM's, of its checkpoint versions 2 and 1:
+    # transformers, convert_megatron_gpt2_checkpoint.py, fix_query_key_value_ordering.
     for order in (("head", "qkv", "dim"), ("head", "dim", "qkv"), ("qkv", "dim", "head")):
         back = [order.index(axis) for axis in sizes]
         changed = {}

@@ -180,6 +180,7 @@ class Golden:
 
         def prepare(dtype: torch.dtype) -> Callable[[Tensor], Run]:
             def run(x: Tensor) -> Run:
+                # An implementation is given nothing but images, so these say which were kept.
                 kind = next(k for k, batch in images.items() if torch.equal(batch.to(dtype), x))
                 layers = {name: values.to(dtype) for name, values in self.kept[kind].items()}
                 return Run(outputs_of(layers), layers)
@@ -295,6 +296,7 @@ def _golden(stated: Mapping[str, object], container: Container, name: str) -> Go
         kind, _, layer = tensor.partition("/")
         if info.dtype != "float64":
             raise ValueError(f"{tensor} is in {info.dtype}, not in float64")
+        # The map of the file ends with its container.
         kept.setdefault(kind, {})[layer] = container.read(tensor).clone()
     return Golden(
         name=name,

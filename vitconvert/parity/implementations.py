@@ -101,6 +101,7 @@ def of_vit(
 ) -> Implementation:
     """vitconvert's own model, with the layers of `canonical_taps` and those of further taps."""
     taps = {**canonical_taps(model.config.depth), **(taps or {})}
+    # What a head would read is the output then.
     if isinstance(model.pre_logits, nn.Identity) and model.config.num_classes == 0:
         taps.pop("features", None)
 
@@ -162,6 +163,7 @@ def of_function(function: Callable[..., Any], *, name: str, takes_numpy: bool) -
         outputs = named_outputs(function(given), name)
         return Run(outputs, {OUTPUT: next(iter(outputs.values()))})
 
+    # A function shows no weights: it computes in whatever dtype the images ask for.
     return Implementation(name=name, prepare=lambda _: run)
 
 

@@ -271,6 +271,7 @@ def build_own_model(reference: str) -> Callable[..., Any]:
         raise UsageError(
             f"{reference!r} names no model.", hint="write it as team.models:build_vit."
         )
+    # As `python -m` does: a console script has its own directory there.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

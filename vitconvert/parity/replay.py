@@ -186,6 +186,7 @@ def _tested(
         function = own_function(model, noise.float())
         return _Tested(implementation=function, found=Findings(not_tested=(unseen,)))
     try:
+        # Without numbers: whoever wrote the file may have stated any size.
         blank = ViT(golden.config, device="meta")
     except (RuntimeError, OverflowError) as error:  # its sizes are no model's
         raise UsageError(
@@ -216,6 +217,7 @@ def _canonical(module: nn.Module, match: Match, blank: ViT) -> dict[str, Tensor]
     wanted = blank.state_dict()
     has = sum(tensor.numel() for tensor in module.state_dict().values())
     needs = sum(tensor.numel() for tensor in wanted.values())
+    # Before anything is laid out, for the same reason: missing biases become zeros.
     problem = f"{has:,} numbers, not {needs:,}" if 2 * has < needs else ""
     try:
         own = {} if problem else canonical_tensors(module, match, blank.config)

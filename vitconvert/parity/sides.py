@@ -79,6 +79,7 @@ class Sides:
         worst: dict[str, float] = {}
         for kind, batch in self.images.items():
             x = batch.to(DTYPES[dtype])
+            # Each has one thread, so that both together take the time of one.
             theirs, ours = side_by_side(partial(reference, x), partial(tested, x))
             seen = ours.through(self.reference.view)
             comparisons += [

@@ -292,6 +292,7 @@ def _attention(model: ViT, seen: SeenImage, image: Tensor, kept: Sequence[int]) 
     flow, itself = torch.eye(tokens), torch.eye(tokens)
     for layer, (weights,) in each_attention(model, image):
         found = weights.float().cpu()
+        # Half is what passes the block by: Abnar and Zuidema, section 3.
         mixed = 0.5 * found.mean(0).clamp(min=0) + 0.5 * itself
         flow = mixed / mixed.sum(-1, keepdim=True) @ flow
         if layer in kept:
