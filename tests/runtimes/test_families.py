@@ -60,7 +60,7 @@ def compared(config, to, folder, **shape):
     for package in runtime.packages:
         pytest.importorskip(package)
     with quiet():
-        runtime.write(traced(Graph(fast, Shape(**shape))), path, metadata={})
+        runtime.write(traced(Graph(fast, Shape(**shape))), path, {})
         run = runtime.open(path, threads=1)
         return compare_exported(run, Expected(model, Shape(**shape)), None, tolerance=TOLERANCE)
 

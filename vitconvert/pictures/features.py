@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +21,8 @@ from vitconvert.pictures.components import Basis, coloured_components
 from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map
 from vitconvert.pictures.page import Plane, stills
 from vitconvert.pictures.seen import (
+    MapsOfImage,
     Query,
-    SeenImage,
     Unseen,
     prefix_names,
     query_name,
@@ -38,12 +38,11 @@ OUTLIER = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureMaps:
+class FeatureMaps(MapsOfImage):
     """The features of a model in one image.
 
     Attributes:
-        photograph: What the model saw.
-        prefix: Names of the tokens before the patches.
+        photograph, prefix: What the model saw, and names of the tokens before the patches.
         tokens: After the last block and the final norm, (N, D).
         norms: Lengths of the tokens after the last block, before the final norm, (N,).
         norms_by_block: For each block, the median and the largest norm of the patches after it.
@@ -52,25 +51,12 @@ class FeatureMaps:
         basis: What all images that were read together were projected on.
     """
 
-    photograph: SeenImage
-    prefix: tuple[str, ...]
     tokens: Tensor
     norms: Tensor
     norms_by_block: tuple[tuple[float, float], ...]
     colours: Tensor
     foreground: Tensor
     basis: Basis
-    error: ClassVar[None] = None
-
-    @property
-    def path(self) -> Path | None:
-        """The image's; None for an open image."""
-        return self.photograph.path
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
-        return self.photograph.grid
 
     def similarity(self, query: Query = None) -> Tensor:
         """The cosine of a token's features and those of each patch, (rows, columns).

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -26,6 +26,7 @@ from vitconvert.pictures.seen import (
     MEAN,
     PATCH,
     POOLING,
+    MapsOfImage,
     Query,
     SeenImage,
     Unseen,
@@ -44,7 +45,7 @@ Layer = int | Literal["rollout"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionMaps:
+class AttentionMaps(MapsOfImage):
     """The attention of a model in one image.
 
     A map is asked for by a layer (a block, or "rollout"), a head (None: the mean over all), both
@@ -53,8 +54,7 @@ class AttentionMaps:
     the class token; without one, the pooling's query, or the mean.
 
     Attributes:
-        photograph: What the model saw.
-        prefix: Names of the tokens before the patches.
+        photograph, prefix: What the model saw, and names of the tokens before the patches.
         depth: Blocks of the model.
         attention: Block -> (H, N, N), where rows attend to columns. Rows add up to 1, but for
             differential attention.
@@ -63,23 +63,10 @@ class AttentionMaps:
             attention rollout.
     """
 
-    photograph: SeenImage
-    prefix: tuple[str, ...]
     depth: int
     attention: Mapping[int, Tensor]
     pooling: Tensor | None
     flow: Tensor
-    error: ClassVar[None] = None
-
-    @property
-    def path(self) -> Path | None:
-        """The image's; None for an open image."""
-        return self.photograph.path
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
-        return self.photograph.grid
 
     def query(self, query: Query = None) -> str:
         """The name of a query, or of the default."""

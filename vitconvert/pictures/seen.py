@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from PIL import Image
 from torch import Tensor
@@ -115,6 +115,30 @@ class SeenImage:
                 evidence={"image": self.path, "was": size_text(self.placement.original)},
             )
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapsOfImage:
+    """What a model makes of one image.
+
+    Attributes:
+        photograph: What the model saw.
+        prefix: Names of the tokens before the patches.
+    """
+
+    photograph: SeenImage
+    prefix: tuple[str, ...]
+    error: ClassVar[None] = None
+
+    @property
+    def path(self) -> Path | None:
+        """The image's; None for an open image."""
+        return self.photograph.path
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return self.photograph.grid
 
 
 @dataclass(frozen=True, kw_only=True)

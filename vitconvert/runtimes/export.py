@@ -264,7 +264,7 @@ def write_graph(
     dtype = torch.float16 if wanted.dtype == "float16" else torch.float32
     model = build_model(checkpoint, num_classes=num_classes, dtype=dtype, fast=True)
     program = traced(Graph(model, shape))
-    wanted.runtime.write(program, path, metadata=metadata, opset=wanted.opset)
+    wanted.runtime.write(program, path, metadata, wanted.opset)
 
 
 def _verified(

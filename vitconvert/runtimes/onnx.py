@@ -4,18 +4,18 @@ Weights of more than 2 GiB do not fit into a protocol buffer: torch then writes 
 (https://onnx.ai/onnx/repo-docs/ExternalData.html), under the file's name with `.data` after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import NotRepresentable, UsageError, what_was_raised
 from vitconvert.machine import busy
-from vitconvert.runtimes.runtime import Run, Runtime
+from vitconvert.runtimes.runtime import Metadata, Run, Runtime
 
 if TYPE_CHECKING:
     from onnx_ir import Graph
     from torch import Tensor
-    from torch.export import ExportedProgram
+    from torch.export import ExportedProgram as Program
 
 _LARGEST = 1_900_000_000  # bytes of weights within the file: 2 GiB, and room for the rest
 _OLDEST_OPSET = 18  # of torch's exporter (2.15)
@@ -28,12 +28,7 @@ class OnnxRuntime(Runtime):
     packages = ("onnxruntime", "onnx", "onnxscript")
 
     def write(
-        self,
-        program: "ExportedProgram",
-        path: Path,
-        *,
-        metadata: Mapping[str, str],
-        opset: int | None = None,
+        self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
     ) -> None:
         """As `Runtime.write`.
 
@@ -100,7 +95,7 @@ class OnnxRuntime(Runtime):
         """Where large weights are."""
         return (path.with_name(f"{path.name}.data"),)
 
-    def metadata(self, path: Path) -> Mapping[str, str]:
+    def metadata(self, path: Path) -> Metadata:
         """The properties of the model."""
         import onnx
 

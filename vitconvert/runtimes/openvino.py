@@ -4,16 +4,15 @@ Source: https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
 """
 
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import NotRepresentable, what_was_raised
-from vitconvert.runtimes.runtime import Run, Runtime
+from vitconvert.runtimes.runtime import Metadata, Run, Runtime
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.export import ExportedProgram
+    from torch.export import ExportedProgram as Program
 
 _SECTION = "vitconvert"  # of the model's rt_info
 
@@ -25,12 +24,7 @@ class OpenVino(Runtime):
     packages = ("openvino",)
 
     def write(
-        self,
-        program: "ExportedProgram",
-        path: Path,
-        *,
-        metadata: Mapping[str, str],
-        opset: int | None = None,
+        self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
     ) -> None:
         """As `Runtime.write`.
 
@@ -88,7 +82,7 @@ class OpenVino(Runtime):
         """Where the weights are."""
         return (path.with_suffix(".bin"),)
 
-    def metadata(self, path: Path) -> Mapping[str, str]:
+    def metadata(self, path: Path) -> Metadata:
         """The section of the model's rt_info that is ours."""
         import openvino
 

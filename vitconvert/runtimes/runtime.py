@@ -11,10 +11,11 @@ from vitconvert.errors import MissingPackage
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.export import ExportedProgram
+    from torch.export import ExportedProgram as Program
 
 
 Run = Callable[["Tensor"], "Tensor"]  # images to the output of a graph
+Metadata = Mapping[str, str]  # what a file says of itself
 
 
 class Runtime:
@@ -33,12 +34,7 @@ class Runtime:
     has_opset: ClassVar[bool] = False
 
     def write(
-        self,
-        program: "ExportedProgram",
-        path: Path,
-        *,
-        metadata: Mapping[str, str],
-        opset: int | None = None,
+        self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
     ) -> None:
         """Write a traced model, perhaps with files beside it whose names begin as this one's."""
         raise NotImplementedError
@@ -53,7 +49,7 @@ class Runtime:
         """
         raise NotImplementedError
 
-    def metadata(self, path: Path) -> Mapping[str, str]:
+    def metadata(self, path: Path) -> Metadata:
         """What the file says of itself; whatever is raised means that it is no such file."""
         raise NotImplementedError
 
@@ -97,12 +93,7 @@ class Pt2(Runtime):
     name, suffix = "torch.export", ".pt2"
 
     def write(
-        self,
-        program: "ExportedProgram",
-        path: Path,
-        *,
-        metadata: Mapping[str, str],
-        opset: int | None = None,
+        self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
     ) -> None:
         """As `Runtime.write`; the metadata become extra files of the archive."""
         import torch
@@ -122,7 +113,7 @@ class Pt2(Runtime):
 
         return run
 
-    def metadata(self, path: Path) -> Mapping[str, str]:
+    def metadata(self, path: Path) -> Metadata:
         """The extra files."""
         with zipfile.ZipFile(path) as archive:
             names = (name for name in archive.namelist() if _EXTRA in name)
