@@ -1,10 +1,9 @@
 """The user's own model: built by the user's own code, and compared with another."""
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +34,7 @@ from vitconvert.parity.report import UNKNOWN, Findings, ParityReport
 from vitconvert.parity.sides import NOISE, matched, raised_by_user, run
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_dtypes, verify_checkpoint
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.sample_images import edge_images, sampled_images
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import block_of
@@ -79,23 +79,39 @@ def verify_model(
         MissingFact: There are images of the user's, and nothing says how to prepare them.
     """
     check_dtypes(dtypes, lower=False)
-    models = _Models(tested, against)
-    checkpoint, notes = models.checkpoint, []
+    models, notes = (tested, against), []
+    checkpoint = next((model for model in models if isinstance(model, Checkpoint)), None)
     if checkpoint is not None:
         proof = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
         proof.raise_if_failed()
         verdict = proof.summary().splitlines()[0]
         notes.append(f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}")
     with isolated():
-        drawn = _draw(models, image_size, in_channels, seed, batch)
-        match = _match(models, options or ReadOptions(), layers)
-        both = _implementations(models, match, drawn[NOISE])
-        differing, told = _differing_weights(models, match)
+        # vitconvert's own model, of which parts can be exchanged to find causes; and the user's.
+        vit = against if isinstance(against, ViT) else None
+        if checkpoint is not None:
+            vit = build_model(checkpoint)
+        modules = [model for model in models if isinstance(model, nn.Module) and model is not vit]
+        steps = None if checkpoint is None else checkpoint.preprocessing
+        drawn = _draw(vit, steps, image_size, in_channels, seed=seed, batch=batch)
+        match = _match(modules, vit, options or ReadOptions(), layers)
+
+        def implementation(model: Model) -> Implementation:
+            if vit is not None and (isinstance(model, Checkpoint) or model is vit):
+                return of_vit(vit, name="vitconvert's ViT", taps=match.ours)
+            if isinstance(model, nn.Module):
+                taps = match.theirs if model is modules[0] else match.ours
+                return of_module(model, name=name_of(model), taps=taps)
+            assert not isinstance(model, Checkpoint)
+            return own_function(model, drawn[NOISE].float())
+
+        both = implementation(tested), implementation(against)
+        differing, told = _differing_weights(modules, vit, match)
         sides = matched(*both, drawn, dtypes)
         found = sides.compare(tolerance)
         on_images = NO_IMAGES
         if images is not None:
-            prepared = of_own_models((tested, against), images.preprocess)
+            prepared = of_own_models(models, images.preprocess)
             on_images = compare_on_images(images, sides, prepared, tolerance=tolerance)
     departs = found.first_divergence
     before = Findings(
@@ -118,88 +134,51 @@ def verify_model(
     )
 
 
-@dataclass(frozen=True)
-class _Models:
-    """The two models."""
-
-    tested: Model
-    against: Model
-
-    @functools.cached_property
-    def checkpoint(self) -> Checkpoint | None:
-        """The one that is a checkpoint."""
-        both = (self.tested, self.against)
-        return next((model for model in both if isinstance(model, Checkpoint)), None)
-
-    @functools.cached_property
-    def vit(self) -> ViT | None:
-        """vitconvert's own model, of which parts can be exchanged to find causes."""
-        if self.checkpoint is not None:
-            return build_model(self.checkpoint)
-        return self.against if isinstance(self.against, ViT) else None
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """Modules of the user's own."""
-        both = (self.tested, self.against)
-        return [m for m in both if isinstance(m, nn.Module) and m is not self.vit]
-
-
 def _draw(
-    models: "_Models", size: tuple[int, int] | None, channels: int | None, seed: int, batch: int
+    vit: ViT | None,
+    steps: Preprocessing | None,
+    size: tuple[int, int] | None,
+    channels: int | None,
+    *,
+    seed: int,
+    batch: int,
 ) -> Mapping[str, Tensor]:
-    checkpoint = models.checkpoint
-    if models.vit is not None:
-        config = models.vit.config
+    if vit is not None:
         asked = {"image_size": size, "in_channels": channels}
-        others = (n for n, value in asked.items() if value not in (None, getattr(config, n)))
+        others = (n for n, value in asked.items() if value not in (None, getattr(vit.config, n)))
         refuse(others, "the checkpoint that is compared reads other images.")
-        size, channels = config.image_size, config.in_channels
+        size, channels = vit.config.image_size, vit.config.in_channels
     if size is None or channels is None:
         raise UsageError(
             "Neither of the two models says which images it takes.",
             evidence={"image_size": size or "unknown", "in_channels": channels or "unknown"},
             hint="state both, as in image_size=224, in_channels=3.",
         )
-    steps = None if checkpoint is None else checkpoint.preprocessing
     usual = sampled_images(size, channels, steps, seed=seed, batch=batch)
     edges = edge_images(size, channels, seed=seed, batch=batch)
     return {**usual, **{kind: torch.from_numpy(array) for kind, array in edges.items()}}
 
 
-def _match(models: _Models, options: ReadOptions, layers: Mapping[str, str] | None) -> Match:
+def _match(
+    modules: Sequence[nn.Module],
+    vit: ViT | None,
+    options: ReadOptions,
+    layers: Mapping[str, str] | None,
+) -> Match:
     """Which modules of the two compute the same layers."""
-    modules = models.modules
     if not modules:
         if layers:
             raise UsageError("`layers` names modules of a torch module, and there is none.")
         return Match(notes=("Layers are not compared: a function does not show them.",))
-    other = models.vit or (modules[1] if len(modules) == 2 else None)
+    other = vit or (modules[1] if len(modules) == 2 else None)
     if layers:
         if other is None:
             raise UsageError("`layers` needs two modules, or a module and a checkpoint.")
         return match_by_layers(layers, modules[0], other)
-    if models.vit is None:
+    if vit is None:
         fact = "Layers are not compared: layers= says which modules of the two are the same."
         return Match(notes=(fact,))
-    return match_by_tensors(modules[0], models.vit.config, options)
-
-
-def _implementations(
-    models: _Models, match: Match, noise: Tensor
-) -> tuple[Implementation, Implementation]:
-    """The tested model, and the one that measures it."""
-    taps = {id(module): match.theirs for module in models.modules[:1]}
-
-    def implementation(model: Model) -> Implementation:
-        if models.vit is not None and (isinstance(model, Checkpoint) or model is models.vit):
-            return of_vit(models.vit, name="vitconvert's ViT", taps=match.ours)
-        if isinstance(model, nn.Module):
-            return of_module(model, name=name_of(model), taps=taps.get(id(model), match.ours))
-        assert not isinstance(model, Checkpoint)
-        return own_function(model, noise.float())
-
-    return implementation(models.tested), implementation(models.against)
+    return match_by_tensors(modules[0], vit.config, options)
 
 
 def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
@@ -214,9 +193,10 @@ def own_function(function: Callable[..., Any], noise: Tensor) -> Implementation:
     return of_function(function, name=name, takes_numpy=False)
 
 
-def _differing_weights(models: _Models, match: Match) -> tuple[Sequence[str], Sequence[str]]:
+def _differing_weights(
+    modules: Sequence[nn.Module], vit: ViT | None, match: Match
+) -> tuple[Sequence[str], Sequence[str]]:
     """Canonical names of tensors in which a module and the ViT hold other numbers; and notes."""
-    vit = models.vit
     if vit is None or match.binding is None:
         return (), ()
     sizes: Mapping[str, str] = {}
@@ -225,7 +205,7 @@ def _differing_weights(models: _Models, match: Match) -> tuple[Sequence[str], Se
         sizes = {"blocks": f"{blocks}, and {vit.config.depth} in what it is compared with"}
     else:
         try:
-            own = canonical_tensors(models.modules[0], match, vit.config)
+            own = canonical_tensors(modules[0], match, vit.config)
         except NotRepresentable as error:
             return (), (f"its weights are not compared: {error.fact}",)
         except RuntimeError as error:  # one of them cannot be laid out so
