@@ -1,6 +1,7 @@
 """What a comparison cannot see is said, each only where it applies; an ordinary report is calm."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tests.parity.team import TABLE, TeamViT
 from vitconvert.api import convert, load_checkpoint, verify
 from vitconvert.parity.untested import dropout, ignored_tensors, unseen_of_models
 
+once = partial(verify, dtypes=("float32",))
 PREPROCESSING = "preprocessing of images (--images compares it)"
 NAMES = ["cat", "dog", "tabby_cat", "owl", "eel"]
 
@@ -43,11 +45,11 @@ def copy_of(folder, name):
 
 def test_whole_configurations_leave_the_preprocessing_alone(hf, timm_checkpoint):
     for checkpoint in (hf(), timm_checkpoint()):
-        assert verify(checkpoint, dtypes=("float32",)).not_tested == (PREPROCESSING,)
+        assert once(checkpoint).not_tested == (PREPROCESSING,)
 
 
 def test_a_wrong_number_of_heads_is_equal_and_said_to_be_untested(plain):
-    report = verify(plain, overrides={"num_heads": 5}, dtypes=("float32",))
+    report = once(plain, overrides={"num_heads": 5})
     assert report.ok  # for timm's class was built with five heads too
     assert report.not_tested == (
         "num_heads 5 (stated by you): the reference was built with it too",
@@ -64,7 +66,7 @@ def test_a_wrong_number_of_heads_is_equal_and_said_to_be_untested(plain):
 
 
 def test_what_torchvision_knows_by_itself_is_tested(torchvision_file):
-    report = verify(torchvision_file, overrides={"num_heads": 3}, dtypes=("float32",))
+    report = once(torchvision_file, overrides={"num_heads": 3})
     said = "\n".join(report.not_tested)
     assert "num_heads 3 (stated by you)" in said
     assert "norm_eps 1e-06 (weights_map/torchvision.toml)" in said
@@ -95,12 +97,12 @@ def test_what_the_other_checkpoint_knows_from_elsewhere_is_tested(
     torch.save(timm.create_model(f"local-dir:{whole}", pretrained=True).state_dict(), plain)
     mine = load_checkpoint(plain, overrides=stated)
     neither = "the order of classes: neither side names them"
-    report = verify(mine, against=whole, dtypes=("float32",))
+    report = once(mine, against=whole)
     assert report.ok
     assert report.not_tested == (neither, PREPROCESSING)
-    report = verify(whole, against=mine, dtypes=("float32",))
+    report = once(whole, against=mine)
     assert report.not_tested == (neither, PREPROCESSING)
-    report = verify(mine, against=load_checkpoint(plain, overrides=stated), dtypes=("float32",))
+    report = once(mine, against=load_checkpoint(plain, overrides=stated))
     assert report.not_tested[0].startswith("image_size 32x24, num_heads 3 (stated by you)")
 
 
@@ -134,10 +136,10 @@ def test_tensors_that_the_user_ignores_and_a_head_that_has_another_name(plain, t
     tensors = {name.replace("head.", "fc."): tensor for name, tensor in tensors.items()}
     torch.save(tensors | {"aux.weight": torch.ones(3, 30)}, tmp_path / "own.pth")
     stated = {"overrides": {"num_heads": 3}, "ignore": ["aux.*"]}
-    said = verify(tmp_path / "own.pth", dtypes=("float32",), **stated).not_tested
+    said = once(tmp_path / "own.pth", **stated).not_tested
     assert "1 tensor that you ignored: aux.weight" in said
     assert "fc reads what the reference's head does (pooling token): by its name only" in said
-    said = verify(plain, overrides={"num_heads": 3}, dtypes=("float32",)).not_tested
+    said = once(plain, overrides={"num_heads": 3}).not_tested
     assert not any("ignored" in fact or "reads what" in fact for fact in said)
 
 
@@ -150,7 +152,7 @@ def test_tensors_that_a_dialect_ignores_are_named_unless_their_values_prove_it(
     sizes = {"image_size": 24, "hidden_size": 36}
     checkpoint = load_checkpoint(huggingface_checkpoint(*kinds, **sizes, **decoder))
     binding = checkpoint.weights.recognised.binding
-    said = verify(checkpoint, dtypes=("float32",)).not_tested
+    said = once(checkpoint).not_tested
     count = len(binding.ignored.keys() - binding.guarded.keys())
     assert count > 3
     assert said[0].startswith(f"{count} tensors ignored by weights_map/hf_")
@@ -167,7 +169,7 @@ def test_constants_are_proved(tmp_path):
 
 
 def test_dropout_is_told_where_there_is_any(hf):
-    report = verify(hf(attention_probs_dropout_prob=0.25), dtypes=("float32",))
+    report = once(hf(attention_probs_dropout_prob=0.25))
     assert report.not_tested == (
         f"dropout of {report.reference} (rates up to 0.25): it acts in training only",
         PREPROCESSING,
@@ -217,14 +219,14 @@ def test_other_names_of_classes_are_told(theirs, note, hf):
 def test_names_of_one_side_alone_cannot_be_compared(hf):
     mine = named(hf(), NAMES)
     theirs = named(copy_of(mine, "theirs"), [f"LABEL_{i}" for i in range(5)])
-    report = verify(mine, against=theirs, dtypes=("float32",))
+    report = once(mine, against=theirs)
     assert f"the order of classes: only {mine} names them" in report.not_tested
 
 
 def test_a_projection_has_no_classes(huggingface_checkpoint):
     kinds = transformers.CLIPVisionConfig, transformers.CLIPVisionModelWithProjection
     clip = huggingface_checkpoint(*kinds, image_size=24, projection_dim=20)
-    report = verify(clip, against=clip, dtypes=("float32",))
+    report = once(clip, against=clip)
     assert report.ok
     assert not any("classes" in fact for fact in report.not_tested)
 
