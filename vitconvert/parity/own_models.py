@@ -106,7 +106,7 @@ def verify_model(
             return own_function(model, drawn[NOISE].float())
 
         both = implementation(tested), implementation(against)
-        differing, told = _differing_weights(modules, vit, match)
+        differing, compared = _differing_weights(modules, vit, match)
         sides = matched(*both, drawn, dtypes)
         found = sides.compare(tolerance)
         on_images = NO_IMAGES
@@ -116,7 +116,7 @@ def verify_model(
     departs = found.first_divergence
     before = Findings(
         first_divergence=departs and _with_weights(departs, differing),
-        notes=(*notes, *match.notes, *told),
+        notes=(*notes, *match.notes, *compared),
         not_tested=unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
     )
     alone = "vitconvert's ViT alone"

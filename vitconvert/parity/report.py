@@ -55,7 +55,7 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What one comparison adds to a report; the fields are those of `ParityReport`."""
+    """The part of a report that one comparison makes; the fields are those of `ParityReport`."""
 
     comparisons: tuple[Comparison, ...] = ()
     layers: tuple[LayerDifference, ...] = ()

@@ -20,7 +20,7 @@ _BY_NAME = "by its name only"
 _OWN_CODE = "your own code"
 _IGNORED = " ignored"
 _SHARED = "the reference was built with"
-_OF_SOURCE = (_BY_NAME, _OWN_CODE, _IGNORED, _SHARED)  # which nobody can find out of an output
+_OF_SOURCE = (_BY_NAME, _OWN_CODE, _IGNORED, _SHARED)  # which an output does not show
 _MERGED = "the sum of weights and adapter: the reference was given the merged weights"
 _EARLIER = " (when it was converted before)"
 
@@ -98,9 +98,9 @@ def _was_verified(checkpoint: Checkpoint) -> bool:
 
 
 def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) -> Iterator[str]:
-    """Facts that nobody but the user or a table knew, and that both sides were built with.
+    """Facts that only the user or a table states, and that both sides were built with.
 
-    What the tensors show, and what files beside them say, was the project's own.
+    Those that tensors show, or files of the checkpoint state, are the project's own.
     """
     facts, groups = other.config.function(), dict[str, list[str]]()
     for field in reference.told:

@@ -1,1 +1,1 @@
-"""What a model attends to, and its features, as pictures of images."""
+"""A model's attention and features, as pictures of images."""

@@ -19,7 +19,7 @@ _BINS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What patches are projected on, and what tells the foreground.
+    """The axes that patches are projected on, and the threshold of the foreground.
 
     Attributes:
         threshold: Of the first component over all patches, scaled from 0 to 1; None: no background.

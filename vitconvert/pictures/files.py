@@ -129,7 +129,7 @@ def write_sheet(
 
 
 def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> None:
-    """Write a picture for each map into a new directory, and what they show as JSON beside them.
+    """Write a picture for each map into a new directory, and their numbers as one JSON file.
 
     Raises:
         UsageError: There is no such map.
@@ -163,7 +163,7 @@ def _new_stem(path: Path | None, taken: set[str]) -> str:
 
 
 def _png(picture: Image.Image) -> bytes:
-    file, said = io.BytesIO(), PngInfo()
-    said.add_text("Software", "vitconvert")
-    picture.save(file, "PNG", pnginfo=said)
+    file, metadata = io.BytesIO(), PngInfo()
+    metadata.add_text("Software", "vitconvert")
+    picture.save(file, "PNG", pnginfo=metadata)
     return file.getvalue()

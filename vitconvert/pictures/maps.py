@@ -1,4 +1,4 @@
-"""What each token of a model attends to in one image: by head, block and rollout.
+"""The attention of each token of a model in one image: by head, block and rollout.
 
 Letters: H heads, N tokens (prefix tokens, then patches row by row). Everything is counted from 0.
 """
@@ -145,7 +145,7 @@ class AttentionMaps(MapsOfImage):
     def to_dict(
         self, layer: Layer = -1, head: int | None = None, query: Query = None
     ) -> dict[str, Any]:
-        """What a map shows in numbers, as JSON types."""
+        """The numbers of a map, as JSON types."""
         values = self.map(layer, head, query)
         row, column = divmod(int(values.argmax()), self.grid[1])
         pooling = self.pooling if self.query(query) == POOLING else None

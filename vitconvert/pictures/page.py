@@ -178,7 +178,7 @@ def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
 
 
 def _content(panels: Iterable[Panel]) -> dict[str, Any]:
-    """What the script of the page reads."""
+    """The JSON that the script of the page reads."""
     images: list[SeenImage] = []
     views: list[dict[str, Any]] = []
     characters = 0

@@ -119,7 +119,7 @@ class SeenImage:
 
 @dataclass(frozen=True, kw_only=True)
 class MapsOfImage:
-    """What a model makes of one image.
+    """Maps of one image.
 
     Attributes:
         photograph: What the model saw.

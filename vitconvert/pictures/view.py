@@ -20,7 +20,7 @@ class View:
 
     Attributes:
         maps: What the model attends to.
-        features: None if nobody asked for them.
+        features: None if they were not asked for.
         model: Its name, where several are compared.
     """
 
@@ -111,7 +111,7 @@ class Choice:
                 yield title, draw
 
     def to_dict(self, view: View) -> dict[str, Any]:
-        """What they show in numbers, as JSON types."""
+        """The numbers that they show, as JSON types."""
         photograph = view.maps.photograph
         return {
             "path": None if view.maps.path is None else str(view.maps.path),
@@ -131,13 +131,13 @@ class Choice:
         yield f"{view.maps.path or 'in memory'}{model}"
         yield f"  {rows}x{columns} patches{_unseen(view.maps)}"
         for layer, head in self._maps(view.maps):
-            told = view.maps.to_dict(layer, head, self.query)
-            shares = "".join(f", {name} {share:.1%}" for name, share in told["prefix"].items())
-            row, column = told["largest_patch"]
+            shown = view.maps.to_dict(layer, head, self.query)
+            shares = "".join(f", {name} {share:.1%}" for name, share in shown["prefix"].items())
+            row, column = shown["largest_patch"]
             title = self._title(view.maps, layer, head)
             yield (
-                f"  {title}: patches {told['patches']:.1%}{shares}; "
-                f"most, {told['largest']:.2%}, patch:{row},{column}"
+                f"  {title}: patches {shown['patches']:.1%}{shares}; "
+                f"most, {shown['largest']:.2%}, patch:{row},{column}"
             )
         if view.features is not None:
             norms = view.features.to_dict()["norms"]

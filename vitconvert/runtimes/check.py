@@ -1,4 +1,4 @@
-"""What a file computes in the runtime that it is for, against vitconvert's own model."""
+"""A file in the runtime that it is for, compared with vitconvert's own model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -23,7 +23,7 @@ _Image = Path | Image.Image
 
 
 class Expected:
-    """What vitconvert's own model gives for the images that an exported graph takes.
+    """vitconvert's own model, for the images that an exported graph takes.
 
     The path to each output, and the arithmetic with pixels, are others than in the graph.
     """

@@ -141,7 +141,7 @@ _PAUSE = 0.02  # seconds, in which threads of the candidate before stop spinning
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """What was measured of one candidate.
+    """The measurement of one candidate.
 
     Attributes:
         runtime: "torch", or a key of `engines.FORMATS`.
@@ -309,7 +309,7 @@ def _case(found: list[str], *, batch: int, threads: int, streams: int) -> str:
 
 
 def _read(path: Path, case: str) -> list[Speed]:
-    """What was measured; nothing where the file is none of ours."""
+    """The measurements that are kept; none where the file is damaged."""
     try:
         return [Speed(**speed) for speed in read_object(path).get(case, [])]
     except (VitConvertError, TypeError):
@@ -330,17 +330,17 @@ def engines(
         UsageError, MissingPackage: As `engines.check_runtime`.
     """
     check_runtime(name, fast=fast, dtype=dtype, device=device)
-    return partial(chosen, name=name, tell=tell or _nobody)
+    return partial(chosen, name=name, tell=tell or _discard)
 
 
-def _nobody(_: str) -> None:
-    """Nobody is told."""
+def _discard(_: str) -> None:
+    """Discards a message; a named function can be sent to other processes."""
 
 
 def chosen(
     checkpoint: Checkpoint, model: ViT, *, name: str, kind: str, tell: Tell
 ) -> Engine | Fastest:
-    """What computes in the place of a model of torch's.
+    """The engine that computes in the place of a torch model.
 
     Args:
         checkpoint: What is computed.

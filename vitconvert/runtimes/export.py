@@ -46,7 +46,7 @@ DTYPES = ("float32", "float16")
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What a file should be; see `vitconvert.export_model`."""
+    """How a file is written; see `vitconvert.export_model`."""
 
     to: str
     output: str | None = None
@@ -82,11 +82,11 @@ class ExportOptions:
 
     @property
     def runtime(self) -> Runtime:
-        """What writes and runs it."""
+        """The runtime that writes and runs it."""
         return RUNTIMES[self.to]
 
     def shape(self, checkpoint: Checkpoint) -> Shape:
-        """What the graph takes and gives, for one checkpoint."""
+        """The inputs and outputs of the graph, for one checkpoint."""
         classes = checkpoint.config.num_classes
         output = self.output or ("logits" if classes else "features")
         if output == "logits" and not classes:
@@ -135,7 +135,7 @@ _INT8_TOLERANCE = 1.0
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Exported:
-    """What an export wrote, and how far it is from vitconvert's own model.
+    """The files of an export, and how far they are from vitconvert's own model.
 
     Attributes:
         output: The file.
@@ -232,7 +232,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
-    """What is exported, and as what."""
+    """The checkpoint that is exported, and how."""
 
     checkpoint: Checkpoint
     wanted: ExportOptions
@@ -241,7 +241,7 @@ class _Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """What a trial showed; nothing where there was none."""
+    """The comparisons of a file; empty where there were none."""
 
     comparisons: tuple[Comparison, ...] = ()
     photographs: Comparison | None = None
@@ -315,7 +315,7 @@ def _require(comparisons: Sequence[Comparison], trial: _Trial) -> None:
 
 
 def _overflows(trial: _Trial) -> Iterator[str]:
-    """What of the weights and activations float16 is too small for, and how near the rest is."""
+    """The weights and activations that float16 cannot hold, and how near the rest is."""
     limit = torch.finfo(torch.float16).max
     lost = too_large(trial.checkpoint.tensors, torch.float16)
     if lost:
