@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +31,7 @@ from benchmarks.measuring import (
     ratios,
     spread,
     table,
+    timed,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -140,21 +140,17 @@ def time_job(job: Job, folder: Path, architecture: str) -> Run:
     output = folder / "out"
     shutil.rmtree(output, ignore_errors=True)
     os.sync()  # no other's writing is left to the disk when the clock starts
-    paths = [str(folder / job.source), str(output)]
-    command = [sys.executable, "-c", RUN_ONCE, job.run, *paths, architecture]
     if job.run == "copy":
         output.mkdir()
         command = ["cp", str(folder / job.source), str(output / "copy")]
-    start = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{job.title} failed:\n{done.stderr}")
-    if job.run == "copy":
+        start = time.perf_counter()
+        subprocess.run(command, check=True)
         sync(output / "copy")
-    seconds = time.perf_counter() - start
-    if job.run == "copy":
+        seconds = time.perf_counter() - start
         return Run(work=seconds, process=seconds, resident=None)
-    told = json.loads(done.stdout)
+    paths = [str(folder / job.source), str(output)]
+    seconds, printed = timed(["-c", RUN_ONCE, job.run, *paths, architecture])
+    told = json.loads(printed)
     return Run(work=told["work"], process=seconds, resident=told["resident"])
 
 

@@ -34,6 +34,7 @@ from benchmarks.measuring import (
     ratios,
     spread,
     table,
+    timed,
 )
 
 ROOT = Path(__file__).parent.parent
@@ -191,13 +192,7 @@ def time_load(loader: str, path: Path, architecture: str) -> Load:
 
 def time_start(code: str) -> float:
     """Seconds that a whole Python process takes."""
-    command = [sys.executable, "-c", code]
-    start = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    seconds = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(f"python -c {code!r} failed:\n{done.stderr}")
-    return seconds
+    return timed(["-c", code])[0]
 
 
 def load_once(loader: str, path: str, architecture: str) -> None:

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 
+ROOT = Path(__file__).parent.parent
 _MIB = 2**20
 _SAMPLING_SECONDS = 0.002
 
@@ -55,6 +56,19 @@ def peak_until_exit(process: subprocess.Popen[str]) -> Memory:
             resident, anonymous = max(resident, now.resident), max(anonymous, now.anonymous)
         time.sleep(_SAMPLING_SECONDS)
     return Memory(resident=resident, anonymous=anonymous)
+
+
+def timed(arguments: Sequence[str], **environment: str) -> tuple[float, str]:
+    """Seconds of a whole process of Python, offline, and its output."""
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=offline, capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(f"python {' '.join(arguments[:3])} ... failed:\n{done.stderr}")
+    return seconds, done.stdout
 
 
 def spread(values: Sequence[float]) -> str:

@@ -1,8 +1,5 @@
 """Photographs classified by vitconvert and by a plain script of timm's, in processes and in one."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +11,9 @@ import torch
 from PIL import Image
 
 import vitconvert
-from benchmarks.measuring import ratios, spread, table
+from benchmarks.measuring import ratios, spread, table, timed
 from vitconvert.api import predict
 
-ROOT = Path(__file__).parent.parent
 SMALL, LARGE = (500, 375), (4000, 3000)
 TIMM_SCRIPT = """
 import sys
@@ -105,7 +101,10 @@ def measure_processes(
             file = directory / "model.safetensors"
             theirs = ["-c", TIMM_SCRIPT, job.architecture, str(file), *paths]
             for program, arguments in ((OURS, ours), (QUICKER, [*ours, QUICKER]), (TIMM, theirs)):
-                seconds[job.title][program].append(_time(arguments, threads))
+                taken, _ = timed(
+                    arguments, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads)
+                )
+                seconds[job.title][program].append(taken)
     return seconds
 
 
@@ -151,23 +150,6 @@ def _programs(
         QUICKER: lambda paths: list(predict(ours, paths, preprocessing, fast_preprocessing=True)),
         TIMM: by_timm,
     }
-
-
-def _time(arguments: list[str], threads: int) -> float:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "HF_HUB_OFFLINE": "1",
-    }
-    start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    seconds = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(f"python {' '.join(arguments[:3])} ... failed:\n{done.stderr}")
-    return seconds
 
 
 def rows(jobs: list[Job], seconds: Seconds) -> Iterator[list[str]]:

@@ -22,7 +22,7 @@ from statistics import median
 import torch
 
 from benchmarks.inference import rounds_of
-from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
+from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table, timed
 from benchmarks.peers import Answer, Setting, write_weights
 from benchmarks.predicting import SMALL, make_photographs
 from vitconvert.api import load_checkpoint, load_model
@@ -144,10 +144,7 @@ def _processes(setting: Setting, rounds: int) -> dict[str, list[float]]:
     for _ in range(rounds):
         for name, found in seconds.items():
             words = ("predict", setting.folder / "timm", photograph, "-q", "--runtime", name)
-            start = time.perf_counter()
-            command = [sys.executable, "-m", "vitconvert", *map(str, words)]
-            subprocess.run(command, check=True, capture_output=True)
-            found.append(time.perf_counter() - start)
+            found.append(timed(["-m", "vitconvert", *map(str, words)])[0])
     return seconds
 
 
