@@ -16,7 +16,6 @@ from vitconvert.pictures.maps import attention_maps
 
 DISTILLED = Case(
     name="DeiTForImageClassificationWithTeacher",
-    config="DeiTConfig",
     arguments=SIZES | MLP | LABELS | {"num_hidden_layers": 11},
     dialect="hf_deit",
 )
