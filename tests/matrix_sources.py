@@ -16,19 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from tests.originals import rows
 from tests.originals import spelling_of_others as others
-from tests.originals.goldens import golden
-from tests.originals.make_mmpretrain_files import FOLDER
+from tests.originals.rows import Original
 from tests.originals.spelling import (
     HEADS,
-    deit3,
-    dino_head,
-    dinov2,
     dinov3,
     filled,
-    mae_decoder,
-    meta_vit,
-    msn_head,
     pair,
     prefixed,
 )
@@ -164,9 +158,15 @@ def write_torch(folder: Path, tensors: Callable[[], Any]) -> Path:
     return folder / "m.pt"
 
 
-def write_mmpretrain(folder: Path) -> Path:
+def write_row(row: Original, folder: Path) -> Path:
     folder.mkdir()
-    return Path(shutil.copy(FOLDER / "plain.pth", folder))
+    return row.saved(folder)
+
+
+def of(row: Original, title: str = "ViT") -> Source:
+    """A file that tests/originals read."""
+    dialect = row.dialect if row.named else None
+    return Source(title=title, write=partial(write_row, row), dialect=dialect, stated=row.stated)
 
 
 def jeonsworld_vit() -> dict[str, torch.Tensor]:
@@ -201,10 +201,6 @@ def write_openclip(folder: Path) -> Path:
     return save_openclip(randomised(clip()), config, folder)
 
 
-def dino() -> dict[str, torch.Tensor]:
-    return prefixed("backbone.", filled(meta_vit())) | filled(dino_head())
-
-
 def keyless() -> dict[str, torch.Tensor]:
     """Meta's keys have a bias of zero, which the mask keeps so in training."""
     tensors = dinov3()
@@ -212,10 +208,6 @@ def keyless() -> dict[str, torch.Tensor]:
         if name.endswith("qkv.bias"):
             tensor.view(3, -1)[1] = 0
     return tensors
-
-
-def moco_v3() -> dict[str, dict[str, torch.Tensor]]:
-    return {"state_dict": prefixed("module.base_encoder.", filled(meta_vit()))}
 
 
 def write_flax(folder: Path) -> Path:
@@ -336,12 +328,7 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=jeonsworld_vit),
         stated=STATED,
     ),
-    **{
-        name: Source(
-            title="ViT", write=partial(write_torch, tensors=partial(golden, name)), stated=STATED
-        )
-        for name in ("asyml", "lukemelas", "tintn")
-    },
+    **{name: of(rows.GOLDENS[name]) for name in ("asyml", "lukemelas", "tintn")},
     "lucidrains": Source(
         title="ViT of the current release",
         write=partial(write_torch, tensors=lucidrains_vit),
@@ -354,60 +341,28 @@ SOURCES: Mapping[str, Source] = {
     ),
     "openai_clip": Source(title="CLIP", write=partial(write_torch, tensors=openai_clip)),
     "openclip": Source(title="CLIP, GELU", write=write_openclip),
-    "dino": Source(title="ViT", write=partial(write_torch, tensors=dino), stated=STATED),
-    "dinov2": Source(title="ViT", write=partial(write_torch, tensors=dinov2), stated=STATED),
+    "dino": of(rows.META["DINO, full"]),
+    "dinov2": of(rows.META["DINOv2"]),
     "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
-    "ibot": Source(
-        title="ViT with LayerScale",
-        write=partial(write_torch, tensors=partial(golden, "ibot")),
-        stated=STATED,
-        dialect="ibot",
-    ),
-    "deit3": Source(
-        title="ViT", write=partial(write_torch, tensors=deit3), stated=STATED, dialect="deit3"
-    ),
-    "mmpretrain": Source(
-        title="VisionTransformer", write=write_mmpretrain, stated={"num_heads": 2}
-    ),
+    "ibot": of(rows.GOLDENS["ibot"], "ViT with LayerScale"),
+    "deit3": of(rows.META["DeiT III"]),
+    "mmpretrain": of(rows.MMPRETRAIN["plain"], "VisionTransformer"),
     "mmseg": Source(
         title="VisionTransformer",
         write=partial(write_torch, tensors=lambda: {"state_dict": others.mmseg()}),
         stated=STATED,
     ),
-    "eva": Source(title="EVA-02", write=partial(write_torch, tensors=others.eva02), stated=STATED),
-    "sapiens2": Source(
-        title="ViT",
-        write=partial(write_torch, tensors=others.sapiens2),
-        stated=STATED | {"image_size": (24, 24)},
-    ),
-    "aimv2": Source(title="ViT", write=partial(write_torch, tensors=others.aimv2), stated=STATED),
+    "eva": of(rows.OTHERS["EVA-02"], "EVA-02"),
+    "sapiens2": of(rows.OTHERS["Sapiens 2"]),
+    "aimv2": of(rows.OTHERS["AIMv2"]),
     "mobileclip": Source(
         title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED
     ),
-    "pe": Source(
-        title="PE-Core",
-        write=partial(write_torch, tensors=partial(others.perception, side=24)),
-        stated=STATED,
-    ),
-    "beit3": Source(
-        title="classifier", write=partial(write_torch, tensors=others.beit3), stated=STATED
-    ),
-    "mae": Source(
-        title="pre-training",
-        write=partial(write_torch, tensors=lambda: filled(meta_vit() | mae_decoder())),
-        stated=STATED,
-    ),
-    "msn": Source(
-        title="encoder",
-        write=partial(write_torch, tensors=lambda: filled(meta_vit()) | msn_head()),
-        stated=STATED,
-    ),
-    "moco_v3": Source(
-        title="encoder",
-        write=partial(write_torch, tensors=moco_v3),
-        stated=STATED,
-        dialect="moco_v3",
-    ),
+    "pe": of(rows.OTHERS["Perception Encoder"], "PE-Core"),
+    "beit3": of(rows.OTHERS["BEiT-3"], "classifier"),
+    "mae": of(rows.META["MAE, with decoder"], "pre-training"),
+    "msn": of(rows.META["MSN"], "encoder"),
+    "moco_v3": of(rows.META["MoCo v3"], "encoder"),
     "sam": Source(title="ImageEncoderViT", write=partial(write_torch, tensors=sam)),
     "vitdet": Source(
         title="a detector's ViT, its positions fitted",

@@ -34,6 +34,12 @@ def scene():
     return make
 
 
+@pytest.fixture
+def jpeg(tmp_path, scene):
+    scene(1203, 801).save(tmp_path / "scene.jpg")
+    return tmp_path / "scene.jpg"
+
+
 def difference(p: Preprocessing, image: Image.Image | Path) -> tuple[float, float]:
     """Mean and largest difference of levels."""
     apart = np.abs(p.array(image) - p.array(image, fast=True))
@@ -114,11 +120,9 @@ def test_a_jpeg_stays_twice_as_large_as_it_is_resized_to(tmp_path, scene, monkey
         )
 
 
-def test_an_open_image_is_left_as_it_is(tmp_path, scene):
-    path = tmp_path / "scene.jpg"
-    scene(1203, 801).save(path)
+def test_an_open_image_is_left_as_it_is(jpeg):
     p = Preprocessing.from_timm(SMALL)
-    with Image.open(path) as image:
+    with Image.open(jpeg) as image:
         fast = p.array(image, fast=True)
         assert image.size == (1203, 801)
         assert np.abs(fast - p.array(image)).mean() < 1
@@ -136,10 +140,8 @@ def test_an_open_image_is_left_as_it_is(tmp_path, scene):
     ],
     ids=["nearest", "without antialias"],
 )
-def test_what_reads_single_pixels_is_exact(tmp_path, scene, p):
-    path = tmp_path / "scene.jpg"
-    scene(1203, 801).save(path)
-    assert difference(p, path) == (0, 0)
+def test_what_reads_single_pixels_is_exact(jpeg, p):
+    assert difference(p, jpeg) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -150,24 +152,20 @@ def test_what_reads_single_pixels_is_exact(tmp_path, scene, p):
         ("ViTImageProcessor", {"resample": 3}),
     ],
 )
-def test_levels_are_close_to_those_of_tensors(tmp_path, scene, kind, changes):
-    path = tmp_path / "scene.jpg"
-    scene(1203, 801).save(path)
+def test_levels_are_close_to_those_of_tensors(jpeg, kind, changes):
     config = {"image_processor_type": kind, "size": {"height": 32, "width": 48}, **changes}
     levels = {"image_mean": [0, 0, 0], "image_std": [1 / 255] * 3}
-    mean, largest = difference(Preprocessing.from_huggingface({**config, **levels}), path)
+    mean, largest = difference(Preprocessing.from_huggingface({**config, **levels}), jpeg)
     assert mean < 1
     assert largest < 20
 
 
-def test_an_image_that_nothing_resizes_is_not_shrunk(tmp_path, scene):
-    path = tmp_path / "scene.jpg"
-    scene(1203, 801).save(path)
+def test_an_image_that_nothing_resizes_is_not_shrunk(jpeg):
     p = Preprocessing.from_huggingface(
         {"image_processor_type": "ViTImageProcessor", "do_resize": False}, image_size=(32, 48)
     )
     with pytest.raises(InputMismatch, match="The image is 801x1203"):
-        p(path, fast=True)
+        p(jpeg, fast=True)
 
 
 def test_a_path_may_be_given_as_text(tmp_path, scene):

@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.packages import timm, transformers
+from tests.packages import transformers
+from tests.preprocessing.test_timm import timm_transform
 from vitconvert.errors import (
     ConflictingFact,
     InputMismatch,
@@ -102,11 +103,13 @@ CONFIGS = {
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_processor_is_pixel_equal(tmp_path, photographs, name, backend):
+def test_every_processor_is_pixel_equal_and_written_alike(tmp_path, photographs, name, backend):
     processor = auto(tmp_path, CONFIGS[name], backend=backend)
     ours = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
     for image in photographs:
         assert torch.equal(ours(image), theirs(processor, image)), image.size
+    again = Preprocessing.from_huggingface(ours.to_huggingface(), backend=backend)
+    assert again.differences(ours) == ()
 
 
 @pytest.mark.parametrize("code", [4, 5])  # box, hamming
@@ -295,26 +298,10 @@ def test_what_cannot_be_done_is_refused(config, error, lines):
     assert str(caught.value) == "\n  ".join([f"error: {error.code}", *lines])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_written_means_the_same(name, backend):
-    read = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
-    again = Preprocessing.from_huggingface(read.to_huggingface(), backend=backend)
-    assert again.differences(read) == ()
-
-
 # timm -> transformers
 
-
-def timm_bit(resize: int, crop: int) -> tuple[Preprocessing, dict[str, Any]]:
-    cfg = {
-        "input_size": (3, crop, crop),
-        "crop_pct": crop / resize,
-        "interpolation": "bicubic",
-        "mean": (0.5, 0.5, 0.5),
-        "std": (0.5, 0.5, 0.5),
-    }
-    return Preprocessing.from_timm(cfg), cfg
+CROPPED = {"input_size": (3, 48, 48), "crop_pct": 48 / 56, "interpolation": "bicubic"}
+CROPPED |= {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 
 
 def test_a_timm_crop_becomes_bit_image_processor():
@@ -339,10 +326,7 @@ def test_a_timm_crop_becomes_bit_image_processor():
 
 def test_timms_pixels_come_out_of_transformers_but_for_odd_crops(tmp_path, photograph):
     """Half a pixel is rounded to even by timm, down by transformers."""
-    ours, cfg = timm_bit(resize=56, crop=48)
-    transform = timm.data.create_transform(
-        **timm.data.resolve_data_config(pretrained_cfg=cfg), is_training=False
-    )
+    ours, transform = Preprocessing.from_timm(CROPPED), timm_transform(CROPPED)
     processor = auto(tmp_path, ours.to_huggingface(), backend="pil")
     for width in range(112, 128):  # 56 to 64 wide once resized: 8 to 15 columns are cut
         image = photograph(width, 112)
@@ -363,7 +347,7 @@ def test_a_squash_stays_one(tmp_path, photographs):
 
 
 def test_differences_are_told():
-    timm, _ = timm_bit(resize=56, crop=48)
+    timm = Preprocessing.from_timm(CROPPED)
     huggingface = Preprocessing.from_huggingface(timm.to_huggingface())
     assert timm.differences(huggingface) == (
         "backend is torchvision here and transformers there",

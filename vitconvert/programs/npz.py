@@ -8,6 +8,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import Program
 from vitconvert.programs.reference import Reference, own_tensors, package
+from vitconvert.programs.timm.reference import put_back_pre_logits, timm_like, vision_transformer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,8 +26,6 @@ class Npz(Program):
         Google's files and big_vision's; it has no layer before the head, which is put back here.
         """
         import torch
-
-        from vitconvert.programs.timm.reference import timm_like, vision_transformer
 
         timm = package("timm", install="timm")
         config, notes = checkpoint.config, []
@@ -60,8 +59,6 @@ class Npz(Program):
 def _restore_pre_logits(model: "nn.Module", checkpoint: Checkpoint) -> None:
     """Kernels are (inputs, outputs) in Flax."""
     from torch import nn
-
-    from vitconvert.programs.timm.reference import put_back_pre_logits
 
     put_back_pre_logits(model, checkpoint.config)
     tensors = own_tensors(checkpoint)

@@ -36,6 +36,7 @@ from vitconvert.programs.reference import (
 from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.programs.timm.fitting import BY_ARGUMENTS, fitting_architecture
+from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
@@ -225,8 +226,6 @@ def _own_tower(
 def _timm_tower(
     open_clip: ModuleType, checkpoint: Checkpoint, tensors: "Mapping[str, Tensor]"
 ) -> Reference:
-    from vitconvert.programs.timm.reference import TOLD, timm_taps
-
     config, theirs = checkpoint.config, checkpoint.their_config
     name, named = f"open_clip {open_clip.__version__} TimmModel", bool(look_up(theirs, _NAMED))
     if named:  # as open_clip builds it, without what it might download
@@ -251,8 +250,6 @@ def _nameless_tower(open_clip: ModuleType, config: ViTConfig) -> Foreign:
     """Around timm's class for the configuration."""
     import torch
     from torch import nn
-
-    from vitconvert.programs.timm.reference import vision_transformer
 
     # The bias of the head is that of the projection.
     trunk = vision_transformer(replace(config, num_classes=0, head_bias=True))

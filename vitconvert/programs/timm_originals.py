@@ -8,6 +8,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import DescribedModel, Program
 from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
 from vitconvert.programs.timm import PROGRAM as TIMM
+from vitconvert.programs.timm.reference import timm_like
 from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table
 
@@ -22,8 +23,6 @@ class TimmOriginals(Program):
 
         timm 1.0.31. The names that are compared are timm's reading of them, not vitconvert's.
         """
-        from vitconvert.programs.timm.reference import timm_like
-
         timm = package("timm", install="timm")
         written = _described_to_timm(checkpoint)
         keys = ("num_classes", "global_pool")

@@ -1,6 +1,8 @@
 """timm: models by an architecture's name, and arguments where it takes them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +21,30 @@ from vitconvert.programs.program import (
     Preparation,
     Program,
 )
-from vitconvert.programs.reference import Reference, as_tokens
+from vitconvert.programs.reference import (
+    Reference,
+    as_tokens,
+    built_of_size,
+    load_strictly,
+    own_tensors,
+    package,
+)
 from vitconvert.programs.target import Target, check_place, fit_target
 from vitconvert.programs.timm.fitting import BY_ARGUMENTS, config_by_arguments, config_by_name
+from vitconvert.programs.timm.reference import (
+    ROUNDS,
+    TOLD_NAMED,
+    put_back_pre_logits,
+    timm_like,
+    tower_taps,
+    vision_transformer,
+)
 from vitconvert.programs.transformers import auto_model_opener, transformers_example
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 
@@ -99,20 +117,67 @@ class Timm(Program):
         return {"timm": opened, **wrapper}
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
-        """The named architecture, or the class for the configuration."""
-        from vitconvert.programs.timm.reference import timm_reference
+        """The named architecture, or else the class that the configuration describes.
 
-        return timm_reference(checkpoint)
+        After timm 1.0.31, `create_model` and `VisionTransformer`. timm dropped the layer before the
+        head (`pre_logits`) in 0.6; it is put back in front of the head.
+        """
+        timm = package("timm", install="timm")
+        tensors, config = own_tensors(checkpoint), checkpoint.config
+        theirs = checkpoint.their_config
+        stated = str(checkpoint.located.name or theirs.get("architecture") or "").split(".")[0]
+        if named := timm.is_model(stated):  # as `create_model` makes it
+            sizes = {"num_classes": config.num_classes, "in_chans": config.in_channels}
+            arguments: JsonDict = {**sizes, "img_size": config.image_size}
+            if "global_pool" in theirs:
+                arguments["global_pool"] = theirs["global_pool"]
+            arguments |= theirs.get("model_args", {})
+            model = built_of_size(partial(timm.create_model, stated, **arguments), tensors)
+        else:
+            model = built_of_size(partial(vision_transformer, config), tensors)
+        if config.representation_size:
+            put_back_pre_logits(model, config)
+            places = {"pre_logits.fc.": "head.fc.", "head.": "head.head."}
+            for name in list(tensors):
+                if old := next((prefix for prefix in places if name.startswith(prefix)), ""):
+                    tensors[places[old] + name.removeprefix(old)] = tensors.pop(name)
+        kind = type(model).__name__
+        name = f"timm {timm.__version__} {kind}"
+        load_strictly(model, tensors, name)
+        model.eval()
+        if kind.startswith(ROUNDS):
+            return Reference(
+                name=name,
+                model=model,
+                taps=tower_taps(model, config),
+                dtypes=("float32",),
+                told=TOLD_NAMED,
+            )
+        reference = timm_like(model, config, name)
+        return replace(reference, told=TOLD_NAMED) if named else reference
 
     def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
         """`create_transform` of timm 1.0.31, by `pretrained_cfg`.
 
         Images are opened as timm's `ImageDataset` opens them.
         """
-        from vitconvert.programs.timm.reference import timm_preparation
-
         cfg = checkpoint.their_config.get("pretrained_cfg")
-        return timm_preparation(cfg) if isinstance(cfg, dict) else None
+        if not isinstance(cfg, dict):
+            return None
+        timm = package("timm", install="timm")
+        arguments = timm.data.resolve_data_config(pretrained_cfg=dict(cfg))
+        transform = timm.data.create_transform(**arguments, is_training=False)
+        mode = "L" if arguments["input_size"][0] == 1 else "RGB"
+
+        def prepare(image: "Image.Image") -> "Tensor":
+            prepared: Tensor = transform(image.convert(mode))
+            return prepared
+
+        return Preparation(
+            name=f"timm {timm.__version__}'s create_transform",
+            prepare=prepare,
+            steps=Preprocessing.from_timm(cfg),
+        )
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """With timm and with transformers."""

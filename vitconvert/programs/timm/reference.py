@@ -1,29 +1,18 @@
 """timm's VisionTransformer, its distilled and its hybrid form."""
 
-from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from PIL import Image
-from torch import Tensor, nn
-
-from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
-from vitconvert.documents import JsonDict, JsonObject
+from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable
-from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs.program import Foreign, Preparation
-from vitconvert.programs.reference import (
-    Reference,
-    as_tokens,
-    built_of_size,
-    call,
-    load_strictly,
-    own_tensors,
-    package,
-)
+from vitconvert.programs.program import Foreign
+from vitconvert.programs.reference import Reference, as_tokens, call
 from vitconvert.programs.taps import Tap, Taps, block_taps, canonical_taps, channels_last
 from vitconvert.programs.timm.fitting import model_args, require_plain
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # Arguments of timm's class that its tensors do not show; of a named architecture, timm knows the
 # rest itself.
@@ -35,57 +24,17 @@ TOLD = (
 # Of what timm computes in float32 in any case: the resampling of positions (naflexvit), norms
 # (deepseek_vit), the means of squares (gemma4_vit) and, here, the angles of rotations that are not
 # made for one size (qwen3_vit).
-_ROUNDS = ("NaFlexVit", "DeepseekVit", "Gemma4Vit", "Qwen3Vit")
+ROUNDS = ("NaFlexVit", "DeepseekVit", "Gemma4Vit", "Qwen3Vit")
 
 
-def timm_reference(checkpoint: Checkpoint) -> Reference:
-    """Build the named architecture, or else the class that the configuration describes.
-
-    After timm 1.0.31, `create_model` and `VisionTransformer`. timm dropped the layer before the
-    head (`pre_logits`) in 0.6; it is put back in front of the head.
-    """
-    timm = package("timm", install="timm")
-    tensors, config, theirs = own_tensors(checkpoint), checkpoint.config, checkpoint.their_config
-    stated = str(checkpoint.located.name or theirs.get("architecture") or "").split(".")[0]
-    if named := timm.is_model(stated):  # as `create_model` makes it
-        sizes = {"num_classes": config.num_classes, "in_chans": config.in_channels}
-        arguments: JsonDict = {**sizes, "img_size": config.image_size}
-        if "global_pool" in theirs:
-            arguments["global_pool"] = theirs["global_pool"]
-        arguments |= theirs.get("model_args", {})
-        model = built_of_size(partial(timm.create_model, stated, **arguments), tensors)
-    else:
-        model = built_of_size(partial(vision_transformer, config), tensors)
-    if config.representation_size:
-        put_back_pre_logits(model, config)
-        places = {"pre_logits.fc.": "head.fc.", "head.": "head.head."}
-        for name in list(tensors):
-            if old := next((prefix for prefix in places if name.startswith(prefix)), ""):
-                tensors[places[old] + name.removeprefix(old)] = tensors.pop(name)
-    kind = type(model).__name__
-    name = f"timm {timm.__version__} {kind}"
-    load_strictly(model, tensors, name)
-    model.eval()
-    if kind.startswith(_ROUNDS):
-        return Reference(
-            name=name,
-            model=model,
-            taps=_tower_taps(model, config),
-            dtypes=("float32",),
-            told=TOLD_NAMED,
-        )
-    reference = timm_like(model, config, name)
-    return replace(reference, told=TOLD_NAMED) if named else reference
-
-
-def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
+def timm_like(model: "nn.Module", config: ViTConfig, name: str) -> Reference:
     """A timm model as a reference."""
 
-    def output(model: nn.Module, images: Tensor) -> Tensor:
+    def output(model: "nn.Module", images: "Tensor") -> "Tensor":
         return as_tokens(call(model, images))
 
-    def features(model: nn.Module, images: Tensor) -> Tensor:
-        return cast(Tensor, model.forward_features(images))  # type: ignore[operator]
+    def features(model: "nn.Module", images: "Tensor") -> "Tensor":
+        return cast("Tensor", model.forward_features(images))  # type: ignore[operator]
 
     # timm's distilled model without heads averages the features of both tokens; ours reads one.
     tokens = config.dist_token and config.num_classes == 0
@@ -99,7 +48,7 @@ def timm_like(model: nn.Module, config: ViTConfig, name: str) -> Reference:
     )
 
 
-def vision_transformer(config: ViTConfig) -> nn.Module:
+def vision_transformer(config: ViTConfig) -> "nn.Module":
     """timm's class for a configuration.
 
     Raises:
@@ -154,8 +103,10 @@ def _hybrid_embedding(config: ViTConfig) -> Foreign:
     return partial(HybridEmbed, backbone=backbone)
 
 
-def put_back_pre_logits(model: nn.Module, config: ViTConfig) -> None:
+def put_back_pre_logits(model: "nn.Module", config: ViTConfig) -> None:
     """Replace the head by a linear layer, tanh and the head."""
+    from torch import nn
+
     width, classes = config.representation_size, config.num_classes
     head = nn.Linear(width, classes) if classes else nn.Identity()
     fc = nn.Linear(config.embed_dim, width)
@@ -164,7 +115,7 @@ def put_back_pre_logits(model: nn.Module, config: ViTConfig) -> None:
         model.head.add_module(name, module)
 
 
-def timm_taps(model: nn.Module, config: ViTConfig) -> dict[str, Tap]:
+def timm_taps(model: "nn.Module", config: ViTConfig) -> dict[str, Tap]:
     """The modules of timm's classes that compute the same as ours."""
     taps = canonical_taps(config.depth)
     if getattr(model, "dynamic_img_size", False):
@@ -179,7 +130,7 @@ def timm_taps(model: nn.Module, config: ViTConfig) -> dict[str, Tap]:
     return taps
 
 
-def _tower_taps(model: nn.Module, config: ViTConfig) -> Taps:
+def tower_taps(model: "nn.Module", config: ViTConfig) -> Taps:
     """Of the encoders of larger models, and of NaFlexVit."""
     encoder = "encoder." if hasattr(model, "encoder") else ""
     norm2 = "norm3" if config.sandwich else "norm2"
@@ -191,21 +142,3 @@ def _tower_taps(model: nn.Module, config: ViTConfig) -> Taps:
         else:
             del taps["norm"]  # of a grid of tokens, or none
     return taps if config.num_classes == 0 else {**taps, "features": Tap("head", input=True)}
-
-
-def timm_preparation(pretrained_cfg: JsonObject) -> Preparation:
-    """`create_transform`, by a `pretrained_cfg`."""
-    timm = package("timm", install="timm")
-    arguments = timm.data.resolve_data_config(pretrained_cfg=dict(pretrained_cfg))
-    transform = timm.data.create_transform(**arguments, is_training=False)
-    mode = "L" if arguments["input_size"][0] == 1 else "RGB"
-
-    def prepare(image: Image.Image) -> Tensor:
-        prepared: Tensor = transform(image.convert(mode))
-        return prepared
-
-    return Preparation(
-        name=f"timm {timm.__version__}'s create_transform",
-        prepare=prepare,
-        steps=Preprocessing.from_timm(pretrained_cfg),
-    )
