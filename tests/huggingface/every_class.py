@@ -13,7 +13,7 @@ from torch import nn
 from tests.huggingface.classes import TEXT
 from tests.packages import transformers
 from tests.small_models import randomise_calmly
-from tests.towers.families import FAMILIES, NECK, OPT, STAGES
+from tests.towers.families import DINOV2, FAMILIES, NECK, OPT, STAGES, VISION
 from vitconvert.tables.dialects import builtin_tables
 
 # Ends of the names of classes that hold no ViT of images.
@@ -27,21 +27,13 @@ WITHOUT_VIT = {
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
 }
-VISION = {
-    "hidden_size": 36,
-    "intermediate_size": 50,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "image_size": 24,
-    "patch_size": 8,
-}
 _CLASSIFIED = VISION | {"num_labels": 7}
 _WIDE = TEXT | {"hidden_size": 36, "num_attention_heads": 3}
 _LANGUAGE = TEXT | {"num_key_value_heads": 2, "head_dim": 10}
 _EXPERTS = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "num_experts": 4}
 _LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
 _LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
-_DINOV2 = {k: v for k, v in _CLASSIFIED.items() if k != "intermediate_size"} | {"mlp_ratio": 2}
+_DINOV2 = DINOV2 | {"num_labels": 7}
 _DECODER = {
     "decoder_hidden_size": 20,
     "decoder_num_hidden_layers": 1,

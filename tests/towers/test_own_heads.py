@@ -8,7 +8,7 @@ import vitconvert
 from tests.packages import timm, torchvision
 from tests.packages import transformers as t
 from tests.small_models import randomise
-from tests.towers.families import VISION
+from tests.towers.families import DINOV2, VISION
 from vitconvert.errors import MissingFact, TensorMismatch, UsageError
 
 IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
@@ -59,15 +59,11 @@ def of_torchvision_with(head):
 
 
 def headless_timm():
-    model = of_timm()
-    model.head = nn.Identity()
-    return model
+    return replaced(of_timm(), "head", nn.Identity())
 
 
 def headless_torchvision():
-    model = of_torchvision()
-    model.heads = nn.Identity()
-    return model
+    return replaced(of_torchvision(), "heads", nn.Identity())
 
 
 def hf_vit():
@@ -75,8 +71,7 @@ def hf_vit():
 
 
 def hf_dinov2():
-    sizes = {k: v for k, v in VISION.items() if k != "intermediate_size"} | {"mlp_ratio": 2}
-    return t.Dinov2Model(t.Dinov2Config(**sizes))
+    return t.Dinov2Model(t.Dinov2Config(**DINOV2))
 
 
 def replaced(model, name, layer):
