@@ -77,22 +77,18 @@ def test_error_a_classifier_projects_nothing(run):
     )
 
 
-@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
-def test_no_features_make_no_file(run, tmp_path, bad, suffix):
+@pytest.mark.parametrize("suffix", ["npz", "safetensors", "jsonl"])
+def test_no_features_make_no_file_but_lines_of_errors(run, tmp_path, bad, suffix):
     output = tmp_path / f"x.{suffix}"
     code, out, err = run("embed", DIGITS, bad, "-o", output)
     assert (code, out) == (1, "")
     assert err.startswith("error: corrupt-file\n")
-    assert err.endswith(f"\nThere are no features, so {output} is not written.\n")
-    assert not output.exists()
-
-
-def test_lines_of_json_are_written_for_errors_alone(run, tmp_path, bad):
-    output = tmp_path / "x.jsonl"
-    code, _, err = run("embed", DIGITS, bad, "-o", output)
-    assert code == 1
-    assert err.endswith(f"\n0 images in {output}\n")
-    assert json.loads(output.read_text())["error"]["code"] == "corrupt-file"
+    if suffix == "jsonl":
+        assert err.endswith(f"\n0 images in {output}\n")
+        assert json.loads(output.read_text())["error"]["code"] == "corrupt-file"
+    else:
+        assert err.endswith(f"\nThere are no features, so {output} is not written.\n")
+        assert not output.exists()
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".safetensors"])
@@ -131,25 +127,24 @@ def test_force_replaces_no_other_files(run, tmp_path, name, content):
     assert output.read_bytes() == content
 
 
-def test_error_unknown_suffix(run, tmp_path):
-    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", tmp_path / "x.csv")
-    assert code == 2
-    assert err == (
-        "error: usage\n"
-        "  Features cannot be written as .csv.\n"
-        f"  output  {tmp_path / 'x.csv'}\n"
-        "  known   .npz, .safetensors, .jsonl\n"
-    )
-
-
-def test_error_no_such_directory(run, tmp_path):
-    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", tmp_path / "gone" / "x.npz")
-    assert code == 2
-    assert err == (
-        "error: usage\n"
-        "  The directory of the output does not exist.\n"
-        f"  directory  {tmp_path / 'gone'}\n"
-    )
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            "x.csv",
+            "  Features cannot be written as .csv.\n"
+            "  output  {output}\n"
+            "  known   .npz, .safetensors, .jsonl\n",
+        ),
+        (
+            "gone/x.npz",
+            "  The directory of the output does not exist.\n  directory  {output.parent}\n",
+        ),
+    ],
+)
+def test_error_places(place, message, run, tmp_path):
+    code, _, err = run("embed", DIGITS, IMAGES[0], "-o", tmp_path / place)
+    assert (code, err) == (2, "error: usage\n" + message.format(output=tmp_path / place))
 
 
 PIXELS = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")

@@ -29,16 +29,17 @@ def test_a_golden_file_is_recorded_replayed_and_not_replaced(run, recorded):
     assert recorded.read_bytes() != before
 
 
-def test_error_another_suffix(run, tmp_path):
-    code, out, err = run("golden", DIGITS, "-o", tmp_path / "digits.safetensors")
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("digits.safetensors", "The name of a golden file ends with .golden."),
+        ("absent/digits.golden", "The directory of the output does not exist."),
+    ],
+)
+def test_error_places(place, message, run, tmp_path):
+    code, out, err = run("golden", DIGITS, "-o", tmp_path / place)
     assert (code, out) == (2, "")
-    assert "The name of a golden file ends with .golden." in err
-
-
-def test_error_no_directory(run, tmp_path):
-    code, out, err = run("golden", DIGITS, "-o", tmp_path / "absent" / "digits.golden")
-    assert (code, out) == (2, "")
-    assert "The directory of the output does not exist." in err
+    assert message in err
 
 
 def test_error_options_that_a_golden_file_decides(run, tmp_path):

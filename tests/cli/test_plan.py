@@ -71,10 +71,12 @@ def test_json(google, run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_error_target_that_computes_another_function(google, run, tmp_path):
-    code, out, err = run("jax", google, "--dry-run", "--to", "torchvision", "-o", tmp_path / "out")
+@pytest.mark.parametrize("flag", ["--dry-run", "--no-verify"])
+def test_error_target_that_computes_another_function(flag, google, run, tmp_path):
+    code, out, err = run("jax", google, flag, "--to", "torchvision", "-o", tmp_path / "out")
     assert (code, out) == (5, "")
     assert "activation: the weights need gelu_tanh, and there it is gelu" in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_error_output_is_there(google, run, tmp_path):

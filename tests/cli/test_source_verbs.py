@@ -107,15 +107,10 @@ def test_no_pretrained_needs_no_network(run, tmp_path, monkeypatch):
 def test_error_misspelt_name(run, tmp_path):
     code, _, err = run("timm", "vit_tny_patch16_224", "--no-pretrained", "-o", tmp_path / "out")
     assert code == 1
-    assert (
-        err
-        == (
-            "error: source-not-found\n"
-            "  timm knows no model vit_tny_patch16_224.\n"
-            "  hint: did you mean timm:vit_tiny_patch16_224 or timm:vit_tiny_patch16_384 or "
-            "timm:vitamin_xlarge_384?\n"
-        )
-        or "did you mean timm:vit_tiny_patch16_224" in err
+    assert err.startswith(
+        "error: source-not-found\n"
+        "  timm knows no model vit_tny_patch16_224.\n"
+        "  hint: did you mean timm:vit_tiny_patch16_224 or "
     )
 
 
@@ -172,28 +167,18 @@ def test_jax_file(run, tmp_path):
     np.savez(tmp_path / "vit.npz", **google_arrays(depth=11, heads=3, width=36, size=32))
     code, out, err = run("jax", tmp_path / "vit.npz", "-o", tmp_path / "out")
     assert code == 0, err
-    assert "dialect        google_jax" in out
-    assert "activation gelu_tanh" in out
-    assert "equal to timm" in out
+    for part in ("dialect        google_jax", "activation gelu_tanh", "equal to timm"):
+        assert part in out
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["model_args"]["act_layer"] == "gelu_tanh"
 
 
 def test_lucidrains_file(run, tmp_path):
-    model = vit_pytorch.ViT(
-        image_size=32,
-        patch_size=8,
-        num_classes=5,
-        dim=36,
-        depth=2,
-        heads=3,
-        mlp_dim=40,
-        dim_head=20,
-    )
-    torch.save(_random(model).state_dict(), tmp_path / "vit.pt")
-    code, out, err = run(
-        "lucidrains", tmp_path / "vit.pt", "--set", "num_heads=3", "-o", tmp_path / "out"
-    )
+    sizes = {"image_size": 32, "patch_size": 8, "num_classes": 5, "dim": 36, "depth": 2}
+    model = _random(vit_pytorch.ViT(heads=3, mlp_dim=40, dim_head=20, **sizes))
+    torch.save(model.state_dict(), tmp_path / "vit.pt")
+    asked = ("--set", "num_heads=3", "-o", tmp_path / "out")
+    code, out, err = run("lucidrains", tmp_path / "vit.pt", *asked)
     assert code == 0, err
     assert "  a patch of 192 values is square: patch_size 8x8, in_channels 3\n" in out
     assert "equal to vit-pytorch" in out
@@ -232,25 +217,13 @@ def test_file_recognises_what_it_is_given(run, tmp_path):
     assert answer.code == 0
 
 
-def test_error_target_that_computes_another_function(run, tmp_path):
-    torch.save(_random(timm.create_model(NAME)).state_dict(), tmp_path / "x.bin")
-    options = ("--set", "num_heads=3", "--to", "jax", "-o", tmp_path / "out", "--no-verify")
-    answer = run("file", tmp_path / "x.bin", *options)
-    assert answer.code == 5
-    assert "google_jax: activation: the weights need gelu" in answer.err
-    assert not (tmp_path / "out").exists()
-
-
-def test_json_tells_errors_on_stdout(run, tmp_path):
-    code, out, err = run("file", tmp_path / "nowhere.npz", "--json")
-    assert code == 1 and err == ""
-    assert json.loads(out)["error"]["code"] == "source-not-found"
-
-
-def test_json_tells_a_wrong_command_line_on_stdout(run, tmp_path):
-    code, out, err = run("file", tmp_path / "x.npz", "--json", "--nope")
-    assert code == 2 and err == ""
-    assert json.loads(out)["error"]["code"] == "usage"
+@pytest.mark.parametrize(
+    ("flags", "code", "word"), [([], 1, "source-not-found"), (["--nope"], 2, "usage")]
+)
+def test_json_tells_errors_on_stdout(flags, code, word, run, tmp_path):
+    answer = run("file", tmp_path / "nowhere.npz", "--json", *flags)
+    assert (answer.code, answer.err) == (code, "")
+    assert json.loads(answer.out)["error"]["code"] == word
 
 
 def test_no_classes_are_not_all_classes(run, tmp_path):
