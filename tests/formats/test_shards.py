@@ -8,7 +8,13 @@ import torch
 from huggingface_hub import save_torch_state_dict
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
-from vitconvert.formats import open_container, weights_in, write_safetensors
+from vitconvert.formats import (
+    TensorInfo,
+    open_container,
+    split,
+    weights_in,
+    write_safetensors,
+)
 from vitconvert.formats.npz import write_file as write_npz
 from vitconvert.formats.torch.writing import write_file as write_torch
 
@@ -65,6 +71,24 @@ def test_shards_are_unwrapped_by_preference(tmp_path):
     container = open_container(_index(tmp_path, {"a": "1.bin", "b": "2.bin"}), prefer=("model",))
     assert container.wrapper == ("model",)
     assert container.read("b").tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("most", "files"),
+    [
+        (None, {"x.bin": "abc"}),
+        (24, {"x.bin": "abc"}),
+        (16, {1: "ab", 2: "c"}),
+        (4, {1: "a", 2: "b", 3: "c"}),
+    ],
+)
+def test_tensors_are_split_in_order_of_their_names(most, files):
+    infos = dict.fromkeys("bca", TensorInfo(dtype="float32", shape=(2,)))
+    wanted = {
+        f"x-{key:05}-of-{len(files):05}.bin" if isinstance(key, int) else key: sorted(names)
+        for key, names in files.items()
+    }
+    assert {file: sorted(names) for file, names in split("x.bin", infos, most).items()} == wanted
 
 
 def test_missing_shards_are_listed(tmp_path):

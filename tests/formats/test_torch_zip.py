@@ -1,6 +1,7 @@
 """Reading what torch saved, without torch: in every form, and as torch reads it."""
 
 import argparse
+import json
 import tempfile
 import zipfile
 import zlib
@@ -296,7 +297,7 @@ TENSOR = tensor((1,), length=1)
 QUANTISED = (
     b"ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_wrapper_subclass\n"
     b"ctorchao.quantization\nInt8Tensor\n(Nctorch\nfloat32\nt}(" + text(b"qdata") + TENSOR
-    + text(b"mapping_type") + MEMBER + b"utR"
+    + text(b"mapping_type") + MEMBER + text(b"bits") + b"K\x08" + text(b"zero") + b"NutR"
 )  # fmt: skip
 
 
@@ -314,7 +315,10 @@ def test_members_of_torchaos_enumerations_are_described(tmp_path, legacy):
     with open_container(path) as container:
         assert container.read("w.qdata").tolist() == [1]
         assert container.extras["note"] == "MappingType"
-        assert '"mapping_type": "MappingType"' in str(container.extras["w.torchao"])
+        assert json.loads(str(container.extras["w.torchao"])) == {
+            "_type": "Int8Tensor",
+            "_data": {"mapping_type": "MappingType", "bits": 8, "zero": None, "dtype": "float32"},
+        }
 
 
 @pytest.mark.parametrize(

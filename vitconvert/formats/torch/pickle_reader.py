@@ -160,22 +160,17 @@ class PickleReader:
         """The storage that a pickle names, as archives name it."""
         match identity:
             # Before torch 1.6, None follows; before 0.4, a view on a storage may.
-            case ("storage", Global() as kind, str(key), str(), int(length), *more) if more in (
-                [],
-                [None],
+            case ("storage", Global() as kind, str(key), str(), int(length), *more) if (
+                more in ([], [None]) and len(key) <= _LONGEST_KEY and 0 <= length < _LARGEST_KEY
             ):
-                return self.storage(kind, key, length)
+                dtype = "uint8" if kind.name == UNTYPED_STORAGE else STORAGES.get(kind.name)
+                if dtype is None:
+                    raise StrangePickle(_STRANGE)
+                storage = Storage(dtype=dtype, key=key, length=length)
+                if self.storages.setdefault(key, storage) != storage:  # torch takes the first
+                    raise StrangePickle(f"storage {key[:80]!r} is described in two ways")
+                return storage
         raise StrangePickle(_STRANGE)
-
-    def storage(self, kind: Global, key: str, length: int) -> Storage:
-        """The storage with a key; two descriptions of it must agree."""
-        dtype = "uint8" if kind.name == UNTYPED_STORAGE else STORAGES.get(kind.name)
-        if dtype is None or len(key) > _LONGEST_KEY or not 0 <= length < _LARGEST_KEY:
-            raise StrangePickle(_STRANGE)
-        storage = Storage(dtype=dtype, key=key, length=length)
-        if self.storages.setdefault(key, storage) != storage:  # torch takes whatever came first
-            raise StrangePickle(f"storage {key[:80]!r} is described in two ways")
-        return storage
 
     def read(self, data: bytes | IO[bytes]) -> object:
         """Describe what a pickle holds; of a file, the one that begins where it stands.
