@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -283,3 +284,27 @@ def joined(parts: Sequence[Container]) -> Container:
         reader=lambda name: holders[name].read(name),
         release=release,
     )
+
+
+def weights_branch(
+    places: Collection[Sequence[str]], order: Sequence[str], most: int
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The keys around the weights of a tree, and how many values lie under each key beside them.
+
+    Args:
+        places: The keys that lead to each value.
+        order: Keys of wrappers, best first.
+        most: How many wrappers may lie in one another.
+    """
+    wrapper: tuple[str, ...] = ()
+    beside = Counter[str]()
+    level = list(places)
+    while len(wrapper) < most:
+        inner = {keys[0] for keys in level if len(keys) > 1}
+        key = next((key for key in order if key in inner), None)
+        if key is None:
+            break
+        beside.update("/".join([*wrapper, keys[0]]) for keys in level if keys[0] != key)
+        level = [keys[1:] for keys in level if keys[0] == key and len(keys) > 1]
+        wrapper = (*wrapper, key)
+    return wrapper, dict(beside)

@@ -13,7 +13,6 @@ row-major order), and arrays of more than 2^30 bytes in chunks.
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -27,6 +26,7 @@ from vitconvert.formats.container import (
     MappedFile,
     TensorInfo,
     mapped_container,
+    weights_branch,
 )
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import ALONE, Array, Surroundings, Untyped, imported
@@ -116,25 +116,12 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
     manifest |= {name: info for name, (info, _) in tree.chunked.items()}
     begins = {name: leaf.offset for name, leaf in tree.arrays.items()}
     whole = mapped_container(path, "msgpack", manifest, begins, size=size, read=read)
-    return _branch_of_weights(replace(whole, extras=tree.others), prefer)
-
-
-def _branch_of_weights(container: Container, prefer: tuple[str, ...]) -> Container:
-    """The branch of a tree that has the weights: its key as wrapper, all else as extras."""
-    for key in (*prefer, _WEIGHTS):
-        begin = f"{key}/"
-        names = {n.removeprefix(begin): n for n in container.manifest if n.startswith(begin)}
-        if names:
-            rest = container.manifest.keys() - names.values()
-            counts = Counter(n.partition("/")[0] for n in container.manifest if n in rest)
-            counted = {other: f"{count} arrays" for other, count in counts.items()}
-            branch = replace(
-                container.renamed(names),
-                wrapper=(*container.wrapper, key),
-                extras={**container.extras, **counted},
-            )
-            return _branch_of_weights(branch, prefer)
-    return container
+    places = [name.split("/") for name in manifest]
+    wrapper, beside = weights_branch(places, (*prefer, _WEIGHTS), _DEEPEST)
+    begin = "".join(f"{key}/" for key in wrapper)
+    names = {name.removeprefix(begin): name for name in manifest if name.startswith(begin)}
+    counted = {name: f"{count} arrays" for name, count in beside.items()}
+    return replace(whole.renamed(names), wrapper=wrapper, extras={**tree.others, **counted})
 
 
 def _join_chunks(path: Path, tree: _Tree) -> None:

@@ -24,7 +24,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import CorruptFile, UnsafeFile
-from vitconvert.formats.container import ITEM_SIZE, Container, TensorInfo, tensor_from_buffer
+from vitconvert.formats.container import (
+    ITEM_SIZE,
+    Container,
+    TensorInfo,
+    tensor_from_buffer,
+    weights_branch,
+)
 from vitconvert.formats.format_modules import Untyped, imported
 from vitconvert.formats.headers import checked_dtype, checked_shape, corrupt, parse_object, shown
 from vitconvert.formats.zip_archive import FREE_INFLATION, refuse_bomb
@@ -136,25 +142,20 @@ def unwrapped(
     level: Kinds, prefer: tuple[str, ...]
 ) -> tuple[tuple[str, ...], dict[str, str], dict[str, object]]:
     """The keys around the weights, the places of arrays by name, and what lies beside them."""
-    places = {keys: ".".join(keys) for keys in level}
-    wrapper: tuple[str, ...] = ()
-    beside: dict[str, object] = {}
-    while len(wrapper) < _MOST_WRAPPERS:
-        inner = {keys[0] for keys in level if len(keys) > 1}
-        key = next((key for key in (*prefer, *_WRAPPERS) if key in inner), None)
-        if key is None:
-            break
-        others = [keys[0] for keys in level if keys[0] != key]
-        for other in dict.fromkeys(others):
-            count = others.count(other)
-            beside["/".join([*wrapper, other])] = f"{count:,} value{'s' * (count != 1)}"
-        level = {keys[1:]: kind for keys, kind in level.items() if keys[0] == key and keys[1:]}
-        wrapper = (*wrapper, key)
-    beside |= {
-        "/".join([*wrapper, *keys]): kind for keys, kind in level.items() if kind not in _ARRAYS
+    wrapper, counts = weights_branch(level, (*prefer, *_WRAPPERS), _MOST_WRAPPERS)
+    beside: dict[str, object] = {
+        name: f"{count:,} value{'s' * (count != 1)}" for name, count in counts.items()
     }
-    arrays = [keys for keys, kind in level.items() if kind in _ARRAYS]
-    return wrapper, {"/".join(keys): places[wrapper + keys] for keys in arrays}, beside
+    arrays: dict[str, str] = {}
+    for keys, kind in level.items():
+        inner = keys[len(wrapper) :]
+        if keys[: len(wrapper)] != wrapper or not inner:
+            continue
+        if kind in _ARRAYS:
+            arrays["/".join(inner)] = ".".join(keys)
+        else:
+            beside["/".join(keys)] = kind
+    return wrapper, arrays, beside
 
 
 def _open(
