@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitconvert import wrappers
-from vitconvert.formats import open_container, write_safetensors
+from vitconvert.formats import write_safetensors
 from vitconvert.formats.npz import write_file as write_npz
 
 
@@ -49,14 +48,3 @@ def test_a_manifest_needs_no_torch_and_no_numpy(tmp_path, kind):
         with path.open("wb") as file:
             np.savez_compressed(file, a=np.ones(3))
     assert not _imported(path) & {"torch", "numpy", "safetensors"}
-
-
-@pytest.mark.parametrize("kind", ["safetensors", "torch"])
-def test_only_torch_checkpoints_ask_for_the_keys_of_wrappers(tmp_path, kind):
-    if kind == "torch":
-        torch.save({"model": {"a": torch.randn(3)}}, tmp_path / "x")
-    else:
-        write_safetensors(tmp_path / "x", {"a": torch.randn(3)})
-    wrappers._sections.cache_clear()
-    with open_container(tmp_path / "x"):
-        assert wrappers._sections.cache_info().currsize == (kind == "torch")
