@@ -135,19 +135,6 @@ def test_error_a_device_that_is_not_here(google):
     assert caught.value.evidence["devices here"].startswith("cpu")
 
 
-def test_error_a_dtype_that_is_a_text(google):
-    with pytest.raises(UsageError) as caught:
-        vitconvert.load_model(google, dtype="float32")
-    assert caught.value.fact == (
-        "dtype = 'float32' must be a dtype of torch that models compute in."
-    )
-
-
-def test_error_an_option_that_is_none(google):
-    with pytest.raises(TypeError, match="num_heads"):
-        vitconvert.load_checkpoint(google, num_heads=3)
-
-
 def test_how_to_read_goes_along_as_one_value(google, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     options = ReadOptions(dialect="google_jax", overrides={"activation": "gelu"})

@@ -22,7 +22,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def computed(container: Container, dtype: str = "float32") -> Container:
-    return dequantised(container, dtype).container
+    return dequantised(container, dtype)[0]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters.merging import Merge
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.errors import IntegrityError
 from vitconvert.facts.accounts import Ledger, is_assumed, is_recorded
 from vitconvert.facts.tensor_evidence import TENSORS, USER
@@ -94,7 +95,7 @@ class Checkpoint:
         return self.table.resampling if default and not named else ""
 
     @property
-    def their_config(self) -> Mapping[str, Any]:
+    def their_config(self) -> JsonObject:
         """The project's own `config.json`, empty if there is none."""
         return self.companions.config
 
@@ -116,7 +117,7 @@ class Checkpoint:
         return self.companions.record.doubts
 
     @property
-    def first_source(self) -> Mapping[str, Any]:
+    def first_source(self) -> JsonObject:
         """Where the weights came from before vitconvert wrote them; empty if it did not."""
         record = self.companions.record.of_weights
         first = record.get("converted_from") or record.get("source")
@@ -155,15 +156,14 @@ class Checkpoint:
 
 def states_of(paths: Iterable[Path]) -> dict[Path, State]:
     """The state of files, which differs once a file is changed or replaced."""
-    return {path: _state_of(path) for path in paths}
-
-
-def _state_of(path: Path) -> State:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    states: dict[Path, State] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+            states[path] = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        except OSError:
+            states[path] = None
+    return states
 
 
 @contextmanager

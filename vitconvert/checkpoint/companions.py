@@ -9,13 +9,11 @@ all of them.
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.documents import read_bytes, read_object
+from vitconvert.documents import JsonDict, JsonObject, read_bytes, read_object
 from vitconvert.errors import CorruptFile
 from vitconvert.facts.accounts import recorded
 from vitconvert.facts.statements import Statements
@@ -47,8 +45,8 @@ class Record:
         doubts: A sentence for what is not believed.
     """
 
-    whole: Mapping[str, Any]
-    of_weights: Mapping[str, Any]
+    whole: JsonObject
+    of_weights: JsonObject
     unspoken: frozenset[str] = frozenset()
     doubts: tuple[str, ...] = ()
 
@@ -97,7 +95,7 @@ class Companions:
     section: str | None = ""
 
     @functools.cached_property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> JsonObject:
         """The part of the project's own `config.json` or `open_clip_config.json` on the ViT.
 
         Empty if there is none.
@@ -105,7 +103,7 @@ class Companions:
         return config_section(self.whole_config, self.section)
 
     @functools.cached_property
-    def whole_config(self) -> Mapping[str, Any]:
+    def whole_config(self) -> JsonObject:
         """All of that file."""
         return self.container.config or _read(self.located.config) or {}
 
@@ -115,17 +113,12 @@ class Companions:
         return read_record(self.located, self.container)
 
     @property
-    def own(self) -> Mapping[str, Any]:
+    def own(self) -> JsonObject:
         """All that is believed of the files as they are, empty if there is nothing."""
         return self.record.whole
 
-    @property
-    def unspoken(self) -> frozenset[str]:
-        """The files of which `own` says nothing, and whose word comes first."""
-        return self.record.unspoken
-
     @functools.cached_property
-    def preprocessor(self) -> Mapping[str, Any] | None:
+    def preprocessor(self) -> JsonObject | None:
         """`preprocessor_config.json`, or the part of `processor_config.json` on images, or None."""
         found = _read(self.located.preprocessor)
         if found is None:
@@ -138,11 +131,11 @@ class Companions:
         return str(getattr(self.located, kind))
 
 
-def _read(path: Path | None) -> Mapping[str, Any] | None:
+def _read(path: Path | None) -> JsonObject | None:
     return None if path is None else read_object(path)
 
 
-def stated_weights(container: Container) -> dict[str, Any]:
+def stated_weights(container: Container) -> JsonDict:
     """A record's entry on weights besides their hashes: bytes of each file, hash of the header."""
     sizes = {file.name: file.stat().st_size for file in container.files}
     return {"bytes": sizes, "header": _header_hash(container)}
@@ -167,56 +160,39 @@ def read_record(located: Located, container: Container) -> Record:
     record = _parse(located.own)
     written = record.get("sha256", {})
     beside = {kind: path for kind in _REPEATED if (path := getattr(located, kind))}
-    known = {Path(name).name: digest for name, digest in located.sha256.items()}
-    weights = list(_changed_weights(record, located, container, known))
-    edited = [
-        path.name
-        for path in beside.values()
-        if path.name in written and _small_hash(path) != written[path.name]
-    ]
-    added = tuple(_weights_beside(located, container, written))
+    weights = _changed_weights(record, located, container)
+    edited = []
+    for path in (path for path in beside.values() if path.name in written):
+        try:
+            digest = hashlib.sha256(read_bytes(path)).hexdigest()
+        except ValueError:
+            digest = ""  # too large to be any that was written
+        if digest != written[path.name]:
+            edited.append(path.name)
+    doubts = []
     if others := [*weights, *edited]:
         one = len(others) == 1
         since = f"{'was' if one else 'were'} written again since, and {'is' if one else 'are'} read"
-        doubt = f"{OWN} is not believed: {', '.join(others)} {since} as any other project's"
-        return Record(whole={}, of_weights={} if weights else record, doubts=(doubt, *added))
+        doubts = [f"{OWN} is not believed: {', '.join(others)} {since} as any other project's"]
     unspoken = {kind: path.name for kind, path in beside.items() if path.name not in written}
-    doubt = (
-        f"{OWN} says nothing of {' and '.join(unspoken.values())}, whose word comes before its own"
-    )
-    return Record(
-        whole=record,
-        of_weights=record,
-        unspoken=frozenset(unspoken),
-        doubts=(*((doubt,) if unspoken else ()), *added),
-    )
-
-
-def _weights_beside(
-    located: Located, container: Container, written: Mapping[str, Any]
-) -> Iterator[str]:
-    """A sentence for other weights that were saved beside those that are read, or none.
-
-    timm writes a pytorch_model.bin by default, and reads the model.safetensors that is there.
-    """
-    assert located.own is not None
+    if unspoken and not others:
+        names = " and ".join(unspoken.values())
+        doubts = [f"{OWN} says nothing of {names}, whose word comes before its own"]
+    # Other weights that were saved beside those that are read: timm writes a pytorch_model.bin by
+    # default, and reads the model.safetensors that is there.
     read = {file.name for file in container.files}
-    known = {*read, *written}
     there = [name for name in standard_names() if (located.own.parent / name).is_file()]
-    added = [name for name in there if name not in known and not name.endswith(INDEX)]
+    added = [name for name in there if name not in {*read, *written} and not name.endswith(INDEX)]
     if added and located.fetched is None:
-        yield f"{' and '.join(added)}, there too, is not read: {min(read)} comes first"
+        doubts += [f"{' and '.join(added)}, there too, is not read: {min(read)} comes first"]
+    if others:
+        return Record(whole={}, of_weights={} if weights else record, doubts=tuple(doubts))
+    return Record(
+        whole=record, of_weights=record, unspoken=frozenset(unspoken), doubts=tuple(doubts)
+    )
 
 
-def _small_hash(path: Path) -> str | None:
-    """The sha256 of a small file; None of one that is too large to be any that was written."""
-    try:
-        return hashlib.sha256(read_bytes(path)).hexdigest()
-    except ValueError:
-        return None
-
-
-def _parse(path: Path) -> Mapping[str, Any]:
+def _parse(path: Path) -> JsonObject:
     record = read_object(path)
     for key, kind, expected in _KINDS:
         if not isinstance(record.get(key, kind()), kind):
@@ -228,30 +204,27 @@ def _parse(path: Path) -> Mapping[str, Any]:
     return record
 
 
-def _changed_weights(
-    record: Mapping[str, Any], located: Located, container: Container, known: Mapping[str, str]
-) -> Iterator[str]:
-    """The files of weights that are not what a record says, or of which it says nothing.
-
-    Where their hashes are known already, these are compared. Otherwise sizes and the header are,
-    and hashes only if these leave it open, as with the record of an earlier version.
-    """
+def _changed_weights(record: JsonObject, located: Located, container: Container) -> list[str]:
+    """The files of weights that are not what a record says, or of which it says nothing."""
+    # Where their hashes are known already, these are compared. Otherwise sizes and the header are,
+    # and hashes only if these leave it open, as with the record of an earlier version.
+    known = {Path(name).name: digest for name, digest in located.sha256.items()}
     written, stated = record.get("sha256", {}), record.get("weights", {})
     sizes = stated.get("bytes")
     sizes = sizes if isinstance(sizes, dict) else {}
     same_header = stated.get("header") == _header_hash(container)
-    for file in container.files:
-        name = file.name
-        size = file.stat().st_size
+
+    def is_same(file: Path) -> bool:
+        name, size = file.name, file.stat().st_size
         if not isinstance(written.get(name), str) or sizes.get(name, size) != size:
-            yield name
-        elif name in known:
-            if known[name] != written[name]:
-                yield name
-        elif not (same_header and name in sizes) and (
-            located.fetched is not None or hash_file(file) != written[name]
-        ):
-            yield name
+            return False
+        if name in known:
+            return bool(known[name] == written[name])
+        if same_header and name in sizes:
+            return True
+        return located.fetched is None and hash_file(file) == written[name]
+
+    return [file.name for file in container.files if not is_same(file)]
 
 
 def hashed(located: Located) -> Located:
@@ -274,7 +247,7 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
         user=options.overrides or {},
         own=companions.own.get("config", {}),
         own_origins=companions.record.origins,
-        own_first="config" not in companions.unspoken,
+        own_first="config" not in companions.record.unspoken,
         config=companions.config,
         config_file=companions.name_of("config"),
         architecture=options.architecture,
@@ -301,17 +274,12 @@ def own_labels(companions: Companions, num_classes: int) -> Labels | None:
 
 def what_is_read(companions: Companions, part: Part) -> tuple[str, ...]:
     """A note on which layer a larger model reads, by its config.json or else by its code."""
-    read = _stated(companions.whole_config) or part.tower.reads
-    return (f"the larger model reads {read}; here is the ViT's own output",) if read else ()
-
-
-def _stated(config: Mapping[str, Any]) -> str:
-    """The layer that config.json names, and which of its tokens."""
-    said = sections()["reads"]
+    config, said = companions.whole_config, sections()["reads"]
     layer = next((config[key] for key in said["layer"] if config.get(key) is not None), None)
     numbers = layer if isinstance(layer, list) else [layer]
-    if not numbers or not all(type(number) is int for number in numbers):
-        return ""
-    layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-    chosen = (said["tokens"].get(str(config.get(key))) for key in said["chosen_by"])
-    return f"{layers} of this ViT{next(filter(None, chosen), '')}"
+    read = part.tower.reads
+    if numbers and all(type(number) is int for number in numbers):
+        chosen = (said["tokens"].get(str(config.get(key))) for key in said["chosen_by"])
+        layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        read = f"{layers} of this ViT{next(filter(None, chosen), '')}"
+    return (f"the larger model reads {read}; here is the ViT's own output",) if read else ()

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.recognition import Reading
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, printable, size_text
 from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
@@ -33,8 +33,17 @@ def preprocessing_of(
     """
     assert read.statements is not None
     stated, notes = _stated(read.companions, read.found, config, read.statements)
-    scaled, more = _with_own_scale(stated, read.container, read.found.recognised.table)
-    return scaled, (*notes, *more)
+    # Where the files leave normalising to the project's model, two tensors hold its mean and
+    # deviation, which `[constants]` of the dialect's table names.
+    container, table = read.container, read.found.recognised.table
+    usual, ends = table.preprocessing, [table.normalising.get(name) for name in ("mean", "std")]
+    keys = [key for end in ends for key in container.manifest if end and key.endswith(end)]
+    if stated is None or len(keys) != 2:
+        return stated, notes
+    mean = _numbers(container, keys[0], (stated.mean, usual["mean"]))
+    std = _numbers(container, keys[1], (stated.std, usual["std"]))
+    note = "the model normalises pixels itself: its mean and deviation are part of preprocessing"
+    return replace(stated, mean=mean, std=std, normalize=True), (*notes, note)
 
 
 def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
@@ -64,11 +73,9 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
 def _stated(
     companions: Companions, part: Part, config: ViTConfig, said: Statements
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """The preprocessing by the files, or why it is unknown.
-
-    A larger model may cut images into tiles or pad them: that is no reason to refuse its ViT.
-    """
+    """The preprocessing by the files, or why it is unknown."""
     table = part.recognised.table
+    # A larger model may cut images into tiles or pad them: that is no reason to refuse its ViT.
     larger = part.tower.prefix or isinstance(companions.whole_config.get("vision_config"), Mapping)
     try:
         stated = stated_preprocessing(companions, table, config)
@@ -82,14 +89,8 @@ def _stated(
             f"preprocessing is unknown: the larger model's gives {sizes[0]} pixels, and the ViT "
             f"reads {sizes[1]}",
         )
-    if stated is None and (said.architecture or "preprocessing" not in companions.own):
-        return _of_name(table, config, said)
-    return stated, ()
-
-
-def _of_name(
-    table: Table, config: ViTConfig, said: Statements
-) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    if stated is not None or ("preprocessing" in companions.own and not said.architecture):
+        return stated, ()
     for name in said.names(table):
         try:
             found = preprocessing_of_name(table, name, config, arguments=said.arguments)
@@ -98,26 +99,6 @@ def _of_name(
         if found:
             return found, (f"preprocessing is {found.origin}, as nothing else says it",)
     return None, ()
-
-
-def _with_own_scale(
-    preprocessing: Preprocessing | None, container: Container, table: Table
-) -> tuple[Preprocessing | None, tuple[str, ...]]:
-    """The same with what the project's model does to pixels before its ViT reads them.
-
-    The files beside the weights leave normalising to such a model. Which two tensors hold its mean
-    and deviation, `[constants]` of the dialect's table says.
-    """
-    ends = [table.normalising.get(name) for name in ("mean", "std")]
-    keys = [key for end in ends for key in container.manifest if end and key.endswith(end)]
-    if preprocessing is None or len(keys) != len(ends):
-        return preprocessing, ()
-    usual, said = table.preprocessing, preprocessing
-    mean = _numbers(container, keys[0], (said.mean, usual["mean"]))
-    std = _numbers(container, keys[1], (said.std, usual["std"]))
-    scaled = replace(preprocessing, mean=mean, std=std, normalize=True)
-    note = "the model normalises pixels itself: its mean and deviation are part of preprocessing"
-    return scaled, (note,)
 
 
 def _numbers(
@@ -152,23 +133,32 @@ def stated_preprocessing(
     """
     if config.in_channels not in (1, 3):
         return None  # files of images have no such channels
-    own, unknown = _recorded(files), "preprocessing" in files.own
-    if own and not files.unspoken:
+    own, unknown = None, "preprocessing" in files.own
+    if stated := files.own.get("preprocessing"):
+        with _naming(files, "own"):
+            own = Preprocessing.from_dict(stated)
+    if own and not files.record.unspoken:
         return own
     cfg = files.config.get("pretrained_cfg")
     # timm's own are those of ImageNet's red, green and blue
     silent = isinstance(cfg, dict) and not all(cfg.get(name) for name in ("mean", "std"))
     unknown = unknown or (silent and config.in_channels == 1)
-    stated = _live(files, config, without_timm=unknown and silent) or own
-    return stated if stated or unknown else _of_dialect(table, config)
-
-
-def _recorded(files: Companions) -> Preprocessing | None:
-    """The preprocessing in vitconvert.json."""
-    if not (own := files.own.get("preprocessing")):
+    found = _live(files, config, without_timm=unknown and silent) or own
+    section = table.preprocessing
+    if found or unknown or not section:
+        return found
+    if config.in_channels != _RGB and any(
+        # Red, green and blue apart, which says nothing of grey images.
+        isinstance(v := section.get(name), list) and len(set(v)) > 1
+        for name in ("mean", "std")
+    ):
         return None
-    with _naming(files, "own"):
-        return Preprocessing.from_dict(own)
+    return Preprocessing.from_dialect(
+        section,
+        image_size=config.image_size,
+        channels=config.in_channels,
+        origin=table.origin,
+    )
 
 
 def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
@@ -198,7 +188,7 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
 
 
 def preprocessing_of_name(
-    table: Table, name: str, config: ViTConfig, arguments: Mapping[str, Any]
+    table: Table, name: str, config: ViTConfig, arguments: JsonObject
 ) -> Preprocessing | None:
     """A project's preprocessing for an architecture, or None if it is not known.
 
@@ -219,25 +209,6 @@ def preprocessing_of_name(
     return Preprocessing.from_timm(
         {**said, **own, "input_size": [_RGB, *config.image_size]},
         origin=f"{table.ecosystem}'s own for {printable(name)[:80]}{more}",
-    )
-
-
-def _of_dialect(table: Table, config: ViTConfig) -> Preprocessing | None:
-    section = table.preprocessing
-    if not section or (config.in_channels != _RGB and _for_rgb_alone(section)):
-        return None
-    return Preprocessing.from_dialect(
-        section,
-        image_size=config.image_size,
-        channels=config.in_channels,
-        origin=table.origin,
-    )
-
-
-def _for_rgb_alone(section: Mapping[str, Any]) -> bool:
-    """Whether a project states red, green and blue apart, which says nothing of grey images."""
-    return any(
-        isinstance(v := section.get(name), list) and len(set(v)) > 1 for name in ("mean", "std")
     )
 
 

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from vitconvert.model import ViT
 
 
+# A matrix times a single row is summed in another order if the matrix is not aligned in memory, as
+# an allocator aligns it and a mapped file may not: the last bits differ (torch 2.15, MKL).
+_ALIGNMENT = 64  # bytes
+_ON_ONE_ROW = ("head", "pre_logits.", "attn_pool.")  # applied to the pooled token
+
+
 def build_model(
     checkpoint: Checkpoint,
     *,
@@ -30,25 +36,10 @@ def build_model(
         UsageError: There is no such device here, or a change makes no sense for this model.
         MissingFact: Positions are resampled, and nothing tells by which rule.
     """
+    import torch
+
     from vitconvert.facts.surgery import change_channels, resize
     from vitconvert.model import FastViT, ViT
-
-    _check_device(device)
-    tensors, config = checkpoint.tensors, checkpoint.config
-    sizes = {"image_size": image_size, "patch_size": patch_size}
-    tensors, config, _ = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
-    if in_channels not in (None, config.in_channels):
-        tensors, config, _ = change_channels(tensors, config, in_channels)
-    model = (FastViT if fast else ViT)(config, device="meta")
-    aligned = {name: _aligned(t) for name, t in tensors.items() if _multiplies_one_row(name)}
-    model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
-    if num_classes is not None and num_classes != config.num_classes:
-        model.reset_classifier(num_classes)
-    return model.to(device=device, dtype=dtype or _computing_dtype(model)).eval()
-
-
-def _check_device(device: "torch.device | str") -> None:
-    import torch
 
     try:
         torch.empty(0, device=device)
@@ -60,23 +51,19 @@ def _check_device(device: "torch.device | str") -> None:
             evidence={"devices here": f"cpu, {accelerator.type}" if accelerator else "cpu"},
             hint="choose one of these.",
         ) from None
-
-
-# A matrix times a single row is summed in another order if the matrix is not aligned in memory, as
-# an allocator aligns it and a mapped file may not: the last bits differ (torch 2.15, MKL).
-_ALIGNMENT = 64  # bytes
-
-
-def _multiplies_one_row(name: str) -> bool:
-    """Whether a tensor is applied to the pooled token, which is one row for one image."""
-    return name.startswith(("head", "pre_logits.", "attn_pool."))
-
-
-def _aligned(tensor: "torch.Tensor") -> "torch.Tensor":
-    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
-
-
-def _computing_dtype(model: "ViT") -> "torch.dtype":
-    import torch
-
-    return torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
+    tensors, config = checkpoint.tensors, checkpoint.config
+    sizes = {"image_size": image_size, "patch_size": patch_size}
+    tensors, config, _ = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
+    if in_channels not in (None, config.in_channels):
+        tensors, config, _ = change_channels(tensors, config, in_channels)
+    model = (FastViT if fast else ViT)(config, device="meta")
+    aligned = {
+        name: tensor.clone()
+        for name, tensor in tensors.items()
+        if name.startswith(_ON_ONE_ROW) and tensor.data_ptr() % _ALIGNMENT
+    }
+    model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
+    if num_classes is not None and num_classes != config.num_classes:
+        model.reset_classifier(num_classes)
+    computing = torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
+    return model.to(device=device, dtype=dtype or computing).eval()

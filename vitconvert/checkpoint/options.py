@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.arguments import (
     FACTS,
@@ -22,6 +22,7 @@ from vitconvert.arguments import (
     refuse,
     texts,
 )
+from vitconvert.documents import JsonObject
 from vitconvert.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class ReadOptions:
     architecture: str | None = option(
         TEXT, "Name of the architecture, if the file does not show it."
     )
-    overrides: Mapping[str, Any] | None = option(
+    overrides: JsonObject | None = option(
         FACTS,
         "Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
         flag="--set",
@@ -157,7 +158,13 @@ class ReadOptions:
         for pattern in self.ignore:
             matching = fnmatch.filter(every, pattern)
             if not matching:
-                raise _names_nothing(pattern, every, file)
+                words = list(dict.fromkeys(name.split(".")[0] for name in every))
+                alike = nearest(pattern.split(".")[0], words, 3) or words[:3]
+                raise UsageError(
+                    f"No tensor is called {pattern!r}, which is to be ignored.",
+                    evidence={"file": file, "there are": ", ".join(f"{w}.*" for w in alike)},
+                    hint="patterns are of whole names, such as 'aux_head.*'.",
+                )
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found
 
@@ -173,13 +180,3 @@ class ReadOptions:
             return [read_table(Path(self.table))]
         dialect = self.dialect or written_as
         return find_tables(dialect) if dialect else None
-
-
-def _names_nothing(pattern: str, names: Iterable[str], file: object) -> UsageError:
-    words = list(dict.fromkeys(name.split(".")[0] for name in names))
-    alike = nearest(pattern.split(".")[0], words, 3) or words[:3]
-    return UsageError(
-        f"No tensor is called {pattern!r}, which is to be ignored.",
-        evidence={"file": file, "there are": ", ".join(f"{word}.*" for word in alike)},
-        hint="patterns are of whole names, such as 'aux_head.*'.",
-    )

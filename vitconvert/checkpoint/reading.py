@@ -1,13 +1,13 @@
 """From local files to a checkpoint, in stages; only headers and the files beside them are read."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters import merged, separated, with_base
-from vitconvert.checkpoint.checkpoint import Checkpoint, State, states_of
+from vitconvert.checkpoint.checkpoint import Checkpoint, states_of
 from vitconvert.checkpoint.companions import Companions, own_labels, what_is_read
 from vitconvert.checkpoint.images import preprocessing_of
 from vitconvert.checkpoint.options import ReadOptions
@@ -18,7 +18,6 @@ from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertErro
 from vitconvert.file_formats import directory_names
 from vitconvert.formats import Container, TensorInfo, open_container, weights_in
 from vitconvert.sources import Located
-from vitconvert.tables.parts import Part
 
 if TYPE_CHECKING:
     import torch
@@ -33,15 +32,28 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     located, options = with_base(located, options or ReadOptions())
-    before = states_of(_may_be_read(located))
+    path = _path(located)
+    # The state of the files before any is opened, as far as they are known by then.
+    several = path.suffix == ".json" or path.name in directory_names()
+    siblings = path.parent.iterdir() if several and path.parent.is_dir() else [path]
+    before = states_of([*siblings, *located.companions])
     read = explained(begun(open_weights(located, options), located, options))
     assert read.weights is not None
     assert read.ledger is not None
-    _check_fetched(located, read.found)
+    fetched, tower = located.fetched, read.found.tower.prefix
+    if fetched is not None and fetched.tower != tower:  # only the place of its tensors is here
+        raise SourceError(
+            "Another part of this repository was fetched than the one that is to be read.",
+            evidence={"fetched": fetched, "to read": tower or "the whole file"},
+            hint="give the reference itself; with locate(), tower= says what to fetch.",
+        )
     companions, config = read.companions, read.weights.config
     preprocessing, said = preprocessing_of(read, config)
     notes = (*read.ledger.notes, *what_is_read(companions, read.found), *said)
     other_classes = read.merge and read.merge.base.config.num_classes != config.num_classes
+    files = (*read.weights.container.files, *located.companions)
+    # Of shards that are known only now, the state now.
+    opened = {**states_of(files), **{file: before[file] for file in files if file in before}}
     return Checkpoint(
         tensors=read.weights.tensors,
         config=config,
@@ -51,7 +63,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         weights=read.weights,
         merge=read.merge,
         companions=companions,
-        opened=_opened((*read.weights.container.files, *located.companions), before),
+        opened=opened,
         text=read.text,
         text_problem=read.text_problem,
     )
@@ -144,13 +156,9 @@ def recognised(reading: Reading) -> Reading:
         # Of a header alone, what says how weights are packed is not here.
         if dtype is None or reading.companions.located.fetched or not error.computable:
             raise
-        from vitconvert.checkpoint.quantised import dequantised  # few files have such weights
+        from vitconvert.checkpoint.quantised import computed  # few files have such weights
 
-        computed = dequantised(reading.container, dtype)
-        reading = replace(reading, container=computed.container)
-        part = find_vit(reading)
-        done = computed.description(part.names)
-        return replace(reading, part=part, changes=(done,) if done else ())
+        return computed(reading, dtype)
     if asked:
         raise not_quantised(asked, reading.container.path)
     return replace(reading, part=part)
@@ -186,34 +194,6 @@ def not_quantised(dtype: str, *files: object) -> UsageError:
         evidence={"read": ", ".join(map(str, files))},
         hint="leave out --dtype (in Python, dequantise).",
     )
-
-
-def _check_fetched(located: Located, part: Part) -> None:
-    """Refuse to read tensors of which only the place is here.
-
-    Raises:
-        SourceError: Another part of the repository was fetched.
-    """
-    fetched = located.fetched
-    if fetched is not None and fetched.tower != part.tower.prefix:
-        raise SourceError(
-            "Another part of this repository was fetched than the one that is to be read.",
-            evidence={"fetched": fetched, "to read": part.tower.prefix or "the whole file"},
-            hint="give the reference itself; with locate(), tower= says what to fetch.",
-        )
-
-
-def _may_be_read(located: Located) -> list[Path]:
-    """The files, as far as they are known before any is opened."""
-    path = _path(located)
-    several = path.suffix == ".json" or path.name in directory_names()
-    siblings = path.parent.iterdir() if several and path.parent.is_dir() else [path]
-    return [*siblings, *located.companions]
-
-
-def _opened(files: Collection[Path], before: Mapping[Path, State]) -> Mapping[Path, State]:
-    """The state of the files before they were read; of shards found only then, now."""
-    return {**states_of(files), **{file: before[file] for file in files if file in before}}
 
 
 def open_weights(located: Located, options: ReadOptions) -> Container:

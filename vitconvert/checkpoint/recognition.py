@@ -100,79 +100,65 @@ def find_vit(reading: Reading) -> Part:
     try:
         return find_part(header, options.tower)
     except AmbiguousDialect as error:
-        return _told_apart(error, header, options, statements_on(reading.companions, options))
+        return _told_apart(error, header, reading)
 
 
-def _told_apart(
-    error: AmbiguousDialect, header: Header, options: ReadOptions, said: Statements
-) -> Part:
-    """The one of several dialects that fits the number of positions, and what is said.
+def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> Part:
+    """The one of several dialects that fits the number of positions, and what is stated.
 
     Raises:
         AmbiguousDialect: Nothing tells them apart. Names those that are left.
     """
+    said = statements_on(reading.companions, reading.options)
+
+    def is_possible(part: Part) -> bool:
+        try:
+            known = _gather(part, said)
+        except VitConvertError:
+            return False
+        return not known.conflicts and "image_size" not in known.asked
+
     found = [
-        find_part(replace(header, tables=(builtin_tables()[name],)), options.tower)
+        find_part(replace(header, tables=(builtin_tables()[name],)), reading.options.tower)
         for name in error.dialects
         if name in builtin_tables()
     ]
-    left = [part for part in found if _possible(part, said)] or found
+    left = [part for part in found if is_possible(part)] or found
     if name := said.architecture or said.name:
         rows = architectures()
         tables = [part.recognised.table.name for part in left]
         having = [name.split(".")[0] in rows.get(table, ()) for table in tables]
-        without = [table not in rows for table in tables]
-        wanted = having if any(having) else without
+        wanted = having if any(having) else [table not in rows for table in tables]
         left = [part for part, is_wanted in zip(left, wanted, strict=True) if is_wanted] or left
     if len(left) == 1:
         return left[0]
     raise ambiguous([part.recognised.binding for part in left]) if left else error
 
 
-def _possible(part: Part, said: Statements) -> bool:
-    """Whether a dialect has a model of so many positions of which all that is said is true."""
-    try:
-        gathered = gather(part, said)
-    except VitConvertError:
-        return False
-    return not gathered.conflicts and "image_size" not in gathered.asked
-
-
 def gathered(reading: Reading) -> Reading:
-    """Gather what is stated and shown of the ViT, and decide whom to believe."""
+    """Gather what is stated and shown of the ViT, and decide whom to believe.
+
+    Raises:
+        VitConvertError: As `Statements.facts`.
+    """
     part, said = reading.found, statements_on(reading.companions, reading.options)
-    statements = believed(part, said)
-    return replace(reading, statements=statements, gathered=gather(part, statements))
+    known = _gather(part, said)
+    if said.trained and known.conflicts:
+        # A training script names the architecture before its arguments changed it.
+        untold = replace(said, trained={})
+        if not _gather(part, untold).conflicts:
+            said = replace(untold, doubts=(*said.doubts, _DOUBT))
+            known = _gather(part, said)
+    return replace(reading, statements=said, gathered=known)
 
 
 _DOUBT = "the architecture that the training script names is not this one: it was not believed"
 
 
-def believed(part: Part, said: Statements) -> Statements:
-    """The statements, without the name in a training script if the tensors contradict it.
-
-    The script names the architecture before its arguments changed it.
-
-    Raises:
-        VitConvertError: As `Statements.facts`.
-    """
-    if not said.trained or not gather(part, said).conflicts:
-        return said
-    untold = replace(said, trained={})
-    return (
-        said if gather(part, untold).conflicts else replace(untold, doubts=(*said.doubts, _DOUBT))
-    )
-
-
-def gather(part: Part, statements: Statements) -> Gathered:
-    """Weigh what the tensors show and what is stated of the ViT.
-
-    Raises:
-        VitConvertError: As `Statements.facts`.
-    """
+def _gather(part: Part, said: Statements) -> Gathered:
     recognised = part.recognised
-    gathered = gather_facts(recognised.binding, statements.facts(recognised.table))
-    return replace(gathered, notes=(*gathered.notes, *statements.doubts))
+    known = gather_facts(recognised.binding, said.facts(recognised.table))
+    return replace(known, notes=(*known.notes, *said.doubts))
 
 
 def proved(reading: Reading) -> Reading:
@@ -189,7 +175,7 @@ def proved(reading: Reading) -> Reading:
     recognised, file = part.recognised, str(container.path)
     binding = recognised.binding
     try:
-        config = with_stored_grid(container, recognised, known.config())
+        config = _with_stored_grid(container, recognised, known.config())
     except MissingFact as error:
         check_required(binding, file)
         if left := binding.unexplained:  # of which an answer makes nothing
@@ -215,7 +201,7 @@ _LARGEST_GRID = 128  # patches a side to which positions may be scaled
 _ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounded too
 
 
-def with_stored_grid(container: Container, recognised: Recognised, config: ViTConfig) -> ViTConfig:
+def _with_stored_grid(container: Container, recognised: Recognised, config: ViTConfig) -> ViTConfig:
     """The configuration with the grid to which positions are scaled in the stored tables.
 
     Raises:

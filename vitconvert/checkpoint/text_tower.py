@@ -5,14 +5,13 @@ towers have a place.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import TextConfig, field_names
+from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts, check_dtypes
 from vitconvert.facts.project_config import broken_must_nots, facts_from_config, unknown_arguments
@@ -20,36 +19,40 @@ from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.detection import denied_by
 from vitconvert.tables.dialects import text_tables_beside
 
-if TYPE_CHECKING:
-    pass
-
 _OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
 
 
 def text_found(reading: Reading) -> Reading:
     """Find the text tower of a file, or why it cannot be carried."""
     assert reading.weights is not None
-    text, problem = _find_text(reading.weights, reading.companions)
-    return replace(reading, text=text, text_problem=problem)
+    found = _find_text(reading.weights, reading.companions)
+    if isinstance(found, Text):
+        return replace(reading, text=found)
+    return replace(reading, text_problem=found)
 
 
-def _find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
-    """The text tower, or None and a problem.
+def _find_text(weights: Weights, companions: Companions) -> Text | str:
+    """The text tower, or why it cannot be carried; "" if there is none.
 
     It can where one table explains every tensor that the image tower leaves, and everything that
-    decides its function is known. A file without one has neither.
+    decides its function is known.
     """
     tables = () if weights.tower.prefix else text_tables_beside(weights.table, weights.config)
     binding = weights.recognised.binding
     shapes = {key: binding.shapes[key] for key in binding.ignored}
     found = [tried for table in tables if (tried := bind(table, shapes)).links]
+    if not found:
+        return ""
     fitting = next((tried for tried in found if tried.fits), None)
     if fitting is None:
-        nearest = max(found, key=lambda tried: tried.explained, default=None)
-        return None, _why_not(nearest) if nearest else ""
+        nearest = max(found, key=lambda tried: tried.explained)
+        left = [*nearest.unexplained, *nearest.misfits, *nearest.misshapen]
+        lacking = [" or ".join(group) for group in nearest.lacking]
+        what = f"does not explain {some(left)}" if left else f"finds no {', '.join(lacking)}"
+        return f"the table of {nearest.table.title} {what}"
     if stated := denied_by(fitting.table, companions.whole_config):
         title = fitting.table.title
-        return None, f"config.json says {stated}, whose texts may be read otherwise than by {title}"
+        return f"config.json says {stated}, whose texts may be read otherwise than by {title}"
     container, prefix = weights.container, weights.recognised.prefix
     try:
         config = derive_text(fitting, companions.whole_config)
@@ -58,20 +61,13 @@ def _find_text(weights: Weights, companions: Companions) -> tuple[Text | None, s
         dtypes = {key: container.manifest[prefix + key].dtype for key in fitting.shapes}
         check_dtypes(fitting, dtypes, file)
     except NotRepresentable as error:
-        return None, error.in_one_line()
+        return error.in_one_line()
     except VitConvertError as error:
-        return None, "; ".join((error.fact.rstrip("."), *error.details))
-    return Text(config=config, binding=fitting, container=container, prefix=prefix), ""
+        return "; ".join((error.fact.rstrip("."), *error.details))
+    return Text(config=config, binding=fitting, container=container, prefix=prefix)
 
 
-def _why_not(nearest: Binding) -> str:
-    left = [*nearest.unexplained, *nearest.misfits, *nearest.misshapen]
-    lacking = [" or ".join(group) for group in nearest.lacking]
-    what = f"does not explain {some(left)}" if left else f"finds no {', '.join(lacking)}"
-    return f"the table of {nearest.table.title} {what}"
-
-
-def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig:
+def derive_text(binding: Binding, their_config: JsonObject) -> TextConfig:
     """What is known of a text tower: by its tensors, its project's file and its project's code.
 
     Raises:
@@ -81,7 +77,20 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
     table = binding.table
     if unknown := unknown_arguments(table, their_config):
         raise NotRepresentable(f"its configuration says {', '.join(unknown)}")
-    shown = _shown(binding)
+    sizes, links = binding.sizes.known, binding.links
+    blocks = {link.indices["i"] for several in links.values() for link in several if link.indices}
+    shown: dict[str, object] = {
+        "vocab_size": sizes.get("vocabulary", 0),
+        "context_length": sizes.get("position", 0),
+        "embed_dim": sizes.get("width", 0),
+        "mlp_dim": sizes.get("hidden", 0),
+        "num_features": sizes.get("feature", 0),
+        "depth": len(blocks),
+        "head_bias": "text.head.bias" in links,
+        "logit_bias": "logit_bias" in links,
+    }
+    heads = {"num_heads": sizes.get("head"), "head_dim": sizes.get("dim")}  # of Keras' kernels
+    shown |= {name: size for name, size in heads.items() if size}
     facts = facts_from_config(table, their_config)
     contradictions = [
         f"{name} {value} in {origin}, {shown[name]} by the tensors"
@@ -90,7 +99,7 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
     ]
     if contradictions:
         raise NotRepresentable(f"contradicted: {'; '.join(contradictions)}")
-    known: dict[str, Any] = {name: value for name, (value, _) in facts.items()} | shown
+    known: JsonDict = {name: value for name, (value, _) in facts.items()} | shown
     for default in table.defaults:
         if default.name not in known and default.holds(known.get):
             known[default.name] = default.value
@@ -107,23 +116,7 @@ def derive_text(binding: Binding, their_config: Mapping[str, Any]) -> TextConfig
     return config
 
 
-def _shown(binding: Binding) -> dict[str, Any]:
-    sizes, links = binding.sizes.known, binding.links
-    blocks = {link.indices["i"] for several in links.values() for link in several if link.indices}
-    heads = {"num_heads": sizes.get("head"), "head_dim": sizes.get("dim")}  # of Keras' kernels
-    return {name: size for name, size in heads.items() if size} | {
-        "vocab_size": sizes.get("vocabulary", 0),
-        "context_length": sizes.get("position", 0),
-        "embed_dim": sizes.get("width", 0),
-        "mlp_dim": sizes.get("hidden", 0),
-        "num_features": sizes.get("feature", 0),
-        "depth": len(blocks),
-        "head_bias": "text.head.bias" in links,
-        "logit_bias": "logit_bias" in links,
-    }
-
-
-def _settle_heads(known: dict[str, Any]) -> None:
+def _settle_heads(known: JsonDict) -> None:
     """The number of heads, or what is in one, from the other."""
     width = known["embed_dim"]
     for one, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):

@@ -3,10 +3,11 @@
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.config import TextConfig, ViTConfig
-from vitconvert.facts.plan import Assembly, Plan, plan_reading
+from vitconvert.documents import JsonDict
+from vitconvert.facts.plan import Plan, plan_reading
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.detection import Recognised
@@ -61,18 +62,14 @@ class Weights:
     @functools.cached_property
     def infos(self) -> Mapping[str, TensorInfo]:
         """Dtype and shape of each canonical tensor, from the header alone."""
-        return {
-            assembly.target: TensorInfo(
-                dtype=self._dtype(assembly), shape=self.plan.shape(assembly)
-            )
-            for assembly in self.plan.assemblies
-        }
-
-    def _dtype(self, assembly: Assembly) -> str:
-        """torch's name, or those of all parts where they differ."""
         manifest, prefix = self.container.manifest, self.recognised.prefix
-        sources = (prefix + piece.source for piece in assembly.pieces if piece.source)
-        return " and ".join(sorted({manifest[source].dtype for source in sources}))
+        infos = {}
+        for assembly in self.plan.assemblies:
+            sources = (prefix + piece.source for piece in assembly.pieces if piece.source)
+            # torch's name, or those of all parts where they differ.
+            dtype = " and ".join(sorted({manifest[source].dtype for source in sources}))
+            infos[assembly.target] = TensorInfo(dtype=dtype, shape=self.plan.shape(assembly))
+        return infos
 
     def read_canonical(self, name: str) -> "torch.Tensor":
         """Read one canonical tensor, and do not keep it."""
@@ -157,7 +154,7 @@ class Text:
         links = (link for several in self.binding.links.values() for link in several)
         return tuple(dict.fromkeys(link.theirs for link in links if link.theirs))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `vitconvert.json` and `--json`."""
         return {"table": self.table.name, "tensors": len(self.keys), "config": vars(self.config)}
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any
 
+from vitconvert.documents import JsonObject
 from vitconvert.errors import ConflictingFact, NotRepresentable
 
 # What these initialise differently leaves the base as it is (PEFT 0.21, tuners/lora/config.py).
@@ -100,7 +100,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(.*\.)?({pattern})$")
 
 
-def parse_adapter_config(content: Mapping[str, Any], file: str) -> AdapterConfig:
+def parse_adapter_config(content: JsonObject, file: str) -> AdapterConfig:
     """Read what PEFT writes.
 
     Raises:

@@ -6,7 +6,7 @@ Source: bitsandbytes 0.50 (`_ops.py`, `backends/default/ops.py`, `functional.py`
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.quantised.weight import (
     FOUR_BIT,
@@ -61,42 +61,55 @@ def open_rows(container: Container, name: str, found: QuantisedNames) -> Weight:
 
 
 def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Weight:
-    """A weight in blocks of 4 bits, each with a scale."""
+    """A weight in blocks of 4 bits, each with a scale; the scales may be quantised themselves."""
     packed, scales, values, state = parts_of(
         container, name, found, "numbers", "scales", "values", "state"
     )
-    stated, manifest = _state(container, state), container.manifest
-    shape, block = _shape(container, state, stated), _block(container, state, stated, "blocksize")
-    count = math.prod(shape)
-    if manifest[packed].nbytes != (count + 1) // 2:
+    info = container.manifest[state]
+    if info.dtype != "uint8" or info.nbytes > _LONGEST_STATE:
+        raise unfit(container, state, "is no short text")
+    stated = parsed(container, state, container.read(state).numpy().tobytes())
+    shape = stated.get("shape")
+    if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
+        raise unfit(container, state, "says no shape")
+    count, block = math.prod(shape), _block(container, state, stated, "blocksize")
+    if container.manifest[packed].nbytes != (count + 1) // 2:
         raise unfit(container, packed, f"has not the half bytes of {size_text(shape)} weights")
     check_list(container, values, "float32", 16)
+    nested = any(key.startswith("nested") for key in (*found.parts, *stated))
     blocks = -(-count // block)
-    nested = _nested(container, name, found, stated, blocks)
-    if nested is None:
+    factors = _nested_scales(container, name, found, stated, blocks) if nested else None
+    if factors is None:
         check_list(container, scales, "float32", blocks)
 
     def compute(read: Read) -> "Tensor":
-        factors = nested(read) if nested else read(scales)
-        return _four_bit(read(packed), factors, read(values), block, shape)
+        import torch
+
+        # nf4 and fp4: two places in a list of 16 values to a byte, high bits first. Each run of
+        # `block` weights has one factor, and the last half byte may be left over.
+        pairs = read(packed).contiguous().view(torch.uint8).flatten().int()
+        places = torch.stack([pairs >> 4, pairs & 15], dim=1).flatten()[:count]
+        factor = factors(read) if factors else read(scales)
+        return (read(values)[places] * _spread(factor, block, count)).reshape(shape)
 
     kind = state.rpartition("__")[2]
     return Weight(
         title=f"{FOUR_BIT} ({kind}{', scales of 8 bit' if nested else ''})",
         parts=tuple(found.parts.values()),
-        shape=shape,
+        shape=tuple(shape),
         dtype=dtype_of(container, state, stated.get("dtype")),
         rounds_inputs=False,
         compute=compute,
     )
 
 
-def _nested(
-    container: Container, name: str, found: QuantisedNames, stated: Mapping[str, Any], blocks: int
-) -> Compute | None:
-    """The function that computes the scales, where they are quantised themselves."""
-    if not any(key.startswith("nested") for key in (*found.parts, *stated)):
-        return None
+def _nested_scales(
+    container: Container,
+    name: str,
+    found: QuantisedNames,
+    stated: Mapping[str, object],
+    blocks: int,
+) -> Compute:
     places, scales, values = parts_of(
         container, name, found, "scales", "nested scales", "nested values"
     )
@@ -115,40 +128,11 @@ def _nested(
     return compute
 
 
-def _state(container: Container, key: str) -> Mapping[str, Any]:
-    info = container.manifest[key]
-    if info.dtype != "uint8" or info.nbytes > _LONGEST_STATE:
-        raise unfit(container, key, "is no short text")
-    return parsed(container, key, container.read(key).numpy().tobytes())
-
-
-def _shape(container: Container, key: str, stated: Mapping[str, Any]) -> tuple[int, ...]:
-    sizes = stated.get("shape")
-    if not isinstance(sizes, list) or not sizes or not all(type(n) is int and n > 0 for n in sizes):
-        raise unfit(container, key, "says no shape")
-    return tuple(sizes)
-
-
-def _block(container: Container, key: str, stated: Mapping[str, Any], word: str) -> int:
+def _block(container: Container, key: str, stated: Mapping[str, object], word: str) -> int:
     block = stated.get(word)
     if type(block) is not int or block not in _BLOCKS:
         raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is none")
     return block
-
-
-def _four_bit(
-    packed: "Tensor", scales: "Tensor", values: "Tensor", block: int, shape: tuple[int, ...]
-) -> "Tensor":
-    """bitsandbytes' nf4 and fp4: two places in a list of 16 values to a byte, high bits first.
-
-    Each run of `block` weights has one factor, and the last half byte may be left over.
-    """
-    import torch
-
-    pairs = packed.contiguous().view(torch.uint8).flatten().int()
-    places = torch.stack([pairs >> 4, pairs & 15], dim=1).flatten()
-    count = math.prod(shape)
-    return (values[places[:count]] * _spread(scales, block, count)).reshape(shape)
 
 
 def _spread(scales: "Tensor", block: int, count: int) -> "Tensor":

@@ -4,10 +4,8 @@ Source: torchao 0.18 (`quantization/quant_primitives.py`, `dequantize_affine` an
 `_dequantize_affine_float8`).
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -34,21 +32,24 @@ _PLAIN = ("Int8Tensor", "Float8Tensor", "IntxUnpackedToInt8Tensor")
 _NUMBERS = ("int8", "float8_e4m3fn", "float8_e5m2")
 
 
-def opener(container: Container) -> Callable[[Container, str, QuantisedNames], Weight]:
-    """Opens the weights of one file, whose header is read once for all of them."""
-    return partial(_open, of_all=functools.cache(partial(_said_of_all, container)))
-
-
-def _open(
-    container: Container, name: str, found: QuantisedNames, of_all: "Callable[[], set[_Said]]"
+def open_torchao(
+    of_all: "Callable[[], set[_Said]]", container: Container, name: str, found: QuantisedNames
 ) -> Weight:
-    """A weight of 8 bits, of whole numbers or floats."""
+    """A weight of 8 bits, of whole numbers or floats; `of_all` is what `said_of_all` gives."""
     numbers, scales = parts_of(container, name, found, "numbers", "scales")
     zeros, manifest = found.parts.get("zeros"), container.manifest
     known = ("numbers", "scales", "zeros")
     if more := [key for role, key in found.parts.items() if role not in known]:
         raise unfit(container, more[0], "belongs to a quantised weight, and is not read here")
-    stated = _said_by_torchao(container, name, of_all)
+    # transformers 5.23 renames tensors when it saves them, and not what the header says of them: so
+    # the words count that are on this tensor, or else alike on every quantised one.
+    own = container.metadata.get(name) or container.extras.get(f"{name}.{WORDS}")
+    alike = {_understood(container, name, str(own))} if own else of_all()
+    if len(alike) != 1:
+        raise unfit(container, name, "is quantised by torchao, and nothing says how")
+    (stated,) = alike
+    if stated.kind not in _PLAIN:
+        raise unfit(container, name, f"is a {stated.kind} of torchao, which is not read here")
     shape, each = manifest[numbers].shape, manifest[scales].shape
     if manifest[numbers].dtype not in _NUMBERS:
         raise unfit(container, numbers, "has not whole numbers or floats of 8 bits")
@@ -86,22 +87,7 @@ class _Said:
     blocks: str | None
 
 
-def _said_by_torchao(container: Container, name: str, of_all: Callable[[], set[_Said]]) -> _Said:
-    """The words of the header on a tensor, or alike on every quantised one.
-
-    transformers 5.23 renames tensors when it saves them, and not what the header says of them.
-    """
-    own = container.metadata.get(name) or container.extras.get(f"{name}.{WORDS}")
-    alike = {_understood(container, name, str(own))} if own else of_all()
-    if len(alike) != 1:
-        raise unfit(container, name, "is quantised by torchao, and nothing says how")
-    (stated,) = alike
-    if stated.kind not in _PLAIN:
-        raise unfit(container, name, f"is a {stated.kind} of torchao, which is not read here")
-    return stated
-
-
-def _said_of_all(container: Container) -> set[_Said]:
+def said_of_all(container: Container) -> set[_Said]:
     """The words of the header on all quantised tensors, by whatever name."""
     mark = '"_tensor_data_names"'
     texts = dict.fromkeys(text for text in container.metadata.values() if mark in text)

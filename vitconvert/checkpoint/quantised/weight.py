@@ -16,9 +16,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vitconvert.documents import parse_object
+from vitconvert.documents import JsonObject, parse_object
 from vitconvert.errors import CorruptFile, TensorMismatch
 from vitconvert.formats import Container, TensorInfo
 
@@ -32,6 +32,7 @@ ROWS = "bitsandbytes, 8 bit"
 FOUR_BIT = "bitsandbytes, 4 bit"
 TORCHAO = "torchao"
 GGUF = "GGUF, Q8_0"
+_Q8_0 = 34  # bytes of a block of 32 in GGUF (ggml-quants.c, dequantize_row_q8_0)
 _COMPUTED = ("float32", "float16", "bfloat16")  # in which the libraries themselves compute them
 
 # What follows a weight's name -> its scheme, and what the tensor is to it.
@@ -134,7 +135,7 @@ def parts_of(container: Container, name: str, found: QuantisedNames, *roles: str
     return [found.parts[role] for role in roles]
 
 
-def parsed(container: Container, name: str, text: bytes) -> Mapping[str, Any]:
+def parsed(container: Container, name: str, text: bytes) -> JsonObject:
     """The words on how a weight was packed, which are JSON."""
     try:
         return parse_object(text)
@@ -166,4 +167,29 @@ def unfit(container: Container, key: str, fact: str) -> TensorMismatch:
         evidence={"file": container.path},
         meaning="So it is not known which weights these numbers stand for.",
         hint="convert the checkpoint that it was quantised from.",
+    )
+
+
+def open_gguf(container: Container, name: str, found: QuantisedNames) -> Weight:
+    """A weight of llama.cpp in blocks of 32 numbers and a scale: Q8_0."""
+    (numbers,) = parts_of(container, name, found, "numbers")
+    info = container.manifest[numbers]
+    if info.dtype != "uint8" or len(info.shape) < 2 or info.shape[-1] != _Q8_0:
+        raise unfit(container, numbers, "is not made of blocks of 32 weights")
+
+    def compute(read: Read) -> "Tensor":
+        import torch
+
+        # A float16 factor, then 32 whole numbers: (..., B, 34) uint8 -> (..., B * 32)
+        packed = read(numbers)
+        scales = packed[..., :2].contiguous().view(torch.float16).float()
+        return (packed[..., 2:].contiguous().view(torch.int8).float() * scales).flatten(-2)
+
+    return Weight(
+        title=GGUF,
+        parts=(numbers,),
+        shape=(*info.shape[:-2], info.shape[-2] * 32),
+        dtype="float32",
+        rounds_inputs=True,
+        compute=compute,
     )
