@@ -7,21 +7,18 @@ that a conversion need not import the Hub's client.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path, PurePosixPath
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.config import ViTConfig
 from vitconvert.conversion.record import Proof, first_source_line
 from vitconvert.errors import printable, size_text
-from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs import program_of
-from vitconvert.programs.example import Example, vitconvert_example
+from vitconvert.programs.example import vitconvert_example
 from vitconvert.programs.target import Target
-from vitconvert.sources import Located
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
 
@@ -33,7 +30,6 @@ _LICENSES = (
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
 _RANDOM = "**Its weights are random: nothing was learned, and its answers mean nothing.**\n"
-_TEXTS_TOO = "zero-shot-image-classification"
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -53,79 +49,84 @@ def write_card(
         tensors: What was written.
         proof: What was found out.
     """
-    located = source.located
+    located, ledger = source.located, source.ledger
+    # What the source is called, without the places of one machine.
+    stated = located.name or located.repo
+    place = published(located.reference).removeprefix("local-dir:")
+    name = published(stated) if stated else PurePosixPath(place).name or "Vision Transformer"
+    reasons = Counter(ledger.ignored.values())
+    accounts = [
+        ("tensors", ledger.counts),
+        *(("assumed", f"{field} {value}") for field, value in ledger.assumed.items()),
+        *(("changed", change) for change in ledger.changed),
+        *(("ignored", f"{count}: {reason}") for reason, count in reasons.items()),
+        *(("note", note) for note in ledger.notes),
+    ]
+    other = "other outputs than the source's: {} is lossy, as measured above"
+    lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
+    proved = [
+        ("parity", "\n".join(proof.parity_lines())),
+        *(("after it", other.format(step)) for step in lossy),
+        *(("opened by", line) for line in proof.opened_lines()),
+        *(("images", departure) for departure in proof.departures),
+    ]
     has_processor = (directory / "preprocessor_config.json").is_file()
     examples = [
         *program_of(target.table).examples(target, source, has_processor),
         vitconvert_example(source.config, source.preprocessing),
     ]
-    texts = [("texts", str(source.text.config))] if source.text else []
+    uses = (f"{example.title}:\n\n```python\n{example.code}\n```" for example in examples)
     parts = [
         _metadata(source, target),
-        f"# `{_plain(_name(located))}`\n\n"
+        f"# `{_plain(name)}`",
         f"A Vision Transformer in the layout of {target.table.title}, written by vitconvert "
         f"{VERSION}.\n{_RANDOM if source.random else ''}"
         "`vitconvert.json` tells everything below, and more, to programs.",
-        _section("Model", _table([*_model(source, target, tensors), *texts])),
-        _section("Origin", _block(_origin(source, proof.sha256_in))),
-        _section("Assumed, changed, ignored", _block(_accounts(source.ledger))),
-        _section("Proof", _block(_proof(proof, source.ledger))),
-        _section("Use", "\n\n".join(map(_example, examples))),
+        "## Model",
+        _table(_model(source, target, tensors)),
+        "## Origin",
+        _block(_origin(source, proof.sha256_in)),
+        "## Assumed, changed, ignored",
+        _block(accounts),
+        "## Proof",
+        _block(proved),
+        "## Use",
+        *uses,
     ]
     (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def _metadata(source: Checkpoint, target: Target) -> str:
-    programs = tuple(program_of(target.table).openers(source.config))
-    stated: dict[str, str | list[str] | None] = {
-        **_license(source),
-        "library_name": programs[0] if programs else "vitconvert",
-        "pipeline_tag": _TEXTS_TOO if source.text else _task(source.config),
-        "base_model": source.located.repo,
-        "tags": [*programs, "vitconvert", "vision-transformer"],
-    }
-    lines = [line for key, value in stated.items() if value for line in _yaml(key, value)]
-    return "\n".join(["---", *lines, "---"])
-
-
-def _yaml(key: str, value: str | list[str]) -> Iterable[str]:
-    # A JSON string of ASCII is a quoted YAML scalar, whatever it holds.
-    if isinstance(value, str):
-        return [f"{key}: {json.dumps(value)}"]
-    return [f"{key}:", *(f"- {json.dumps(item)}" for item in value)]
-
-
-def _license(source: Checkpoint) -> dict[str, str | list[str] | None]:
-    """The licence, where the checkpoint's own configuration states one."""
-    record = source.their_config.get("pretrained_cfg")
-    stated = record.get("license") if isinstance(record, dict) else None
-    if not isinstance(stated, str) or not _LICENSE.fullmatch(stated.lower()):
-        return {}
-    name = stated.lower()
-    known = name in _LICENSES
-    return {"license": name} if known else {"license": "other", "license_name": name}
-
-
-def _task(config: ViTConfig) -> str:
+    config, programs = source.config, tuple(program_of(target.table).openers(source.config))
     # A projection, as CLIP's, is a head without a bias.
     classifies = config.num_classes and config.head_bias
-    return "image-classification" if classifies else "image-feature-extraction"
-
-
-def _name(located: Located) -> str:
-    """What the source is called, without the places of one machine."""
-    if stated := located.name or located.repo:
-        return published(stated)
-    place = published(located.reference).removeprefix("local-dir:")
-    return PurePosixPath(place).name or "Vision Transformer"
+    task = "image-classification" if classifies else "image-feature-extraction"
+    stated: dict[str, str | None] = {
+        "library_name": programs[0] if programs else "vitconvert",
+        "pipeline_tag": "zero-shot-image-classification" if source.text else task,
+        "base_model": source.located.repo,
+    }
+    record = source.their_config.get("pretrained_cfg")
+    licence = record.get("license") if isinstance(record, dict) else None
+    if isinstance(licence, str) and _LICENSE.fullmatch(licence.lower()):
+        name = licence.lower()
+        other = {"license": "other", "license_name": name}
+        stated = {**({"license": name} if name in _LICENSES else other), **stated}
+    # A JSON string of ASCII is a quoted YAML scalar, whatever it holds.
+    lines = [f"{key}: {json.dumps(value)}" for key, value in stated.items() if value]
+    tags = [f"- {json.dumps(tag)}" for tag in (*programs, "vitconvert", "vision-transformer")]
+    return "\n".join(["---", *lines, "tags:", *tags, "---"])
 
 
 def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]) -> _Rows:
     config, theirs = source.config, target.their_config
     called = theirs.get("architecture") or ", ".join(theirs.get("architectures", ()))
+    learned = [info for name, info in tensors.items() if not name.endswith(_STATISTICS)]
+    count = sum(prod(info.shape) for info in learned)
+    kind = "classes" if config.head_bias else "features, projected"
     return [
         *([("architecture", f"`{_plain(str(called))}`")] if called else []),
-        ("parameters", f"{_parameters(tensors):,}, {', '.join(_dtypes(tensors))}"),
+        ("parameters", f"{count:,}, {', '.join(sorted({info.dtype for info in learned}))}"),
         (
             "blocks",
             f"{config.depth}, of width {config.embed_dim}, {config.num_heads} heads of "
@@ -138,24 +139,10 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
         ),
         ("arithmetic", f"{config.activation}, {config.norm} norms with eps {config.norm_eps:g}"),
         ("pooling", config.pooling),
-        ("output", _output(config)),
+        ("output", f"{config.num_classes} {kind}" if config.num_classes else "pooled features"),
         ("preprocessing", _preprocessing(source.preprocessing)),
+        *([("texts", str(source.text.config))] if source.text else []),
     ]
-
-
-def _output(config: ViTConfig) -> str:
-    if not config.num_classes:
-        return "pooled features"
-    kind = "classes" if config.head_bias else "features, projected"
-    return f"{config.num_classes} {kind}"
-
-
-def _parameters(tensors: Mapping[str, TensorInfo]) -> int:
-    return sum(prod(info.shape) for name, info in tensors.items() if not name.endswith(_STATISTICS))
-
-
-def _dtypes(tensors: Mapping[str, TensorInfo]) -> list[str]:
-    return sorted({i.dtype for name, i in tensors.items() if not name.endswith(_STATISTICS)})
 
 
 def _preprocessing(stated: Preprocessing | None) -> str:
@@ -194,36 +181,6 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
         *(("as published", name) for name in located.verified),
         *([("fetched", str(located.fetched))] if located.fetched else []),
     ]
-
-
-def _accounts(ledger: Ledger) -> _Rows:
-    reasons = Counter(ledger.ignored.values())
-    return [
-        ("tensors", ledger.counts),
-        *(("assumed", f"{field} {value}") for field, value in ledger.assumed.items()),
-        *(("changed", change) for change in ledger.changed),
-        *(("ignored", f"{count}: {reason}") for reason, count in reasons.items()),
-        *(("note", note) for note in ledger.notes),
-    ]
-
-
-def _proof(proof: Proof, ledger: Ledger) -> _Rows:
-    lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
-    other = "other outputs than the source's: {} is lossy, as measured above"
-    return [
-        ("parity", "\n".join(proof.parity_lines())),
-        *(("after it", other.format(step)) for step in lossy),
-        *(("opened by", line) for line in proof.opened_lines()),
-        *(("images", departure) for departure in proof.departures),
-    ]
-
-
-def _example(example: Example) -> str:
-    return f"{example.title}:\n\n```python\n{example.code}\n```"
-
-
-def _section(title: str, text: str) -> str:
-    return f"## {title}\n\n{text}"
 
 
 def _table(rows: _Rows) -> str:

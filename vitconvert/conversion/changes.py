@@ -8,15 +8,13 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
 from vitconvert.errors import ParityFailed, UsageError
-from vitconvert.facts.accounts import Ledger
 from vitconvert.labels import Labels
-from vitconvert.preprocessing import Preprocessing
 from vitconvert.tables.canonical import expected_shapes
 
 if TYPE_CHECKING:
@@ -40,102 +38,53 @@ def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool = T
         return checkpoint
     from vitconvert.facts import surgery
 
-    checkpoint = _resized(checkpoint, options)
-    tensors, config = checkpoint.tensors, checkpoint.config
-    if options.in_channels not in (None, config.in_channels):
-        after = surgery.change_channels(tensors, config, options.in_channels)
-        preprocessing = _in_channels(checkpoint.preprocessing, options.in_channels)
-        checkpoint = replace(_after(checkpoint, *after), preprocessing=preprocessing)
-    if options.num_classes is not None:
-        after = surgery.replace_head(checkpoint.tensors, checkpoint.config, options.num_classes)
-        checkpoint = replace(_after(checkpoint, *after), own_labels=None)
-    if options.classes is not None:
-        checkpoint = _with_classes(checkpoint, options.classes)
-    if checkpoint.text and (options.num_classes, options.classes) != (None, None):
-        problem = "what leads from images to the space of texts was changed"
-        checkpoint = replace(checkpoint, text=None, text_problem=problem)
-    if options.dtype is not None:
-        checkpoint = _with_dtype(checkpoint, options.dtype, measured=measured)
-    return checkpoint
-
-
-def without_numbers(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with tensors that have a dtype and a shape only."""
-    import torch
-
-    from vitconvert.facts.materialise import materialise
-
-    if not checkpoint.as_read:
-        return checkpoint  # changed here, and so on the meta device already
-    weights = checkpoint.weights
-    manifest, prefix = weights.container.manifest, weights.recognised.prefix
-
-    def read(name: str) -> torch.Tensor:
-        info = manifest[prefix + name]
-        return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
-
-    with torch.device("meta"):
-        tensors = materialise(replace(weights.plan, constants={}), read)
-    return replace(checkpoint, tensors=tensors)
-
-
-def with_effect_of_merge(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with a line in its ledger on what merging an adapter did to the numbers."""
-    if checkpoint.merge is None:
-        return checkpoint
-    ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
-    return replace(checkpoint, ledger=ledger)
-
-
-def _after(checkpoint: Checkpoint, tensors: Any, config: Any, *changes: str) -> Checkpoint:
-    ledger = checkpoint.ledger.with_changes(changes)
-    return replace(checkpoint, tensors=tensors, config=config, ledger=ledger)
-
-
-def _resized(checkpoint: Checkpoint, options: WriteOptions) -> Checkpoint:
-    from vitconvert.facts.surgery import resize
-
-    tensors, config, descriptions = resize(
-        checkpoint.tensors,
-        checkpoint.config,
-        image_size=options.image_size,
-        patch_size=options.patch_size,
-        doubt=checkpoint.resampling_doubt,
+    sizes = {"image_size": options.image_size, "patch_size": options.patch_size}
+    tensors, config, texts = surgery.resize(
+        checkpoint.tensors, checkpoint.config, **sizes, doubt=checkpoint.resampling_doubt
     )
     preprocessing = checkpoint.preprocessing
     if preprocessing and config.image_size != checkpoint.config.image_size:
         preprocessing = preprocessing.at_size(config.image_size)
-    after = _after(checkpoint, tensors, config, *descriptions)
-    return replace(after, preprocessing=preprocessing)
-
-
-def _in_channels(preprocessing: Preprocessing | None, channels: int) -> Preprocessing | None:
-    """Give every channel the average mean and deviation, as for grey images."""
-    if preprocessing is None or channels not in (1, 3):  # image files have no such channels
-        return None
-    count = preprocessing.channels
-    if count == channels:
-        return preprocessing
-    return replace(
-        preprocessing,
-        mean=(sum(preprocessing.mean) / count,) * channels,
-        std=(sum(preprocessing.std) / count,) * channels,
-        origin=f"{preprocessing.origin}, for {channels} channels",
+    labels, text, problem = checkpoint.own_labels, checkpoint.text, checkpoint.text_problem
+    ledger = checkpoint.ledger
+    channels = options.in_channels
+    if channels is not None and channels != config.in_channels:
+        tensors, config, change = surgery.change_channels(tensors, config, channels)
+        texts = (*texts, change)
+        if preprocessing and channels not in (1, 3):
+            preprocessing = None  # image files have no such channels
+        elif preprocessing and (count := preprocessing.channels) != channels:
+            preprocessing = replace(  # every channel has the average, as for grey images
+                preprocessing,
+                mean=(sum(preprocessing.mean) / count,) * channels,
+                std=(sum(preprocessing.std) / count,) * channels,
+                origin=f"{preprocessing.origin}, for {channels} channels",
+            )
+    if options.num_classes is not None:
+        tensors, config, change = surgery.replace_head(tensors, config, options.num_classes)
+        texts, labels = (*texts, change), None
+    if options.classes is not None:
+        named = checkpoint.labels
+        indices = [_index(name, named) for name in options.classes]
+        tensors, config, change = surgery.select_classes(tensors, config, indices)
+        texts, origin = (*texts, change), named.origin if named else ""
+        if named and named.assumed:  # what is kept of them is written down, and stays an assumption
+            origin = f"assumed: {origin}"
+            ledger = replace(ledger, assumed={**ledger.assumed, "labels": f"of {origin}"})
+        labels = Labels((named[index] for index in indices), origin=origin) if named else None
+    if text and (options.num_classes is not None or options.classes is not None):
+        text, problem = None, "what leads from images to the space of texts was changed"
+    after = replace(
+        checkpoint,
+        tensors=tensors,
+        config=config,
+        preprocessing=preprocessing,
+        own_labels=labels,
+        text=text,
+        text_problem=problem,
+        ledger=ledger.with_changes(texts),
     )
-
-
-def _with_classes(checkpoint: Checkpoint, classes: Sequence[int | str]) -> Checkpoint:
-    from vitconvert.facts.surgery import select_classes
-
-    labels = checkpoint.labels
-    indices = [_index(name, labels) for name in classes]
-    after = _after(checkpoint, *select_classes(checkpoint.tensors, checkpoint.config, indices))
-    if labels and labels.assumed:  # what is kept of them is written down, and stays an assumption
-        labels = Labels(labels, origin=f"assumed: {labels.origin}")
-        assumed = {**after.ledger.assumed, "labels": f"of {labels.origin}"}
-        after = replace(after, ledger=replace(after.ledger, assumed=assumed))
-    kept = labels and Labels((labels[index] for index in indices), origin=labels.origin)
-    return replace(after, own_labels=kept)
+    return after if options.dtype is None else _cast(after, options.dtype, measured=measured)
 
 
 def _index(name: int | str, labels: Labels | None) -> int:
@@ -156,7 +105,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
     )
 
 
-def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Checkpoint:
+def _cast(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Checkpoint:
     from vitconvert.facts.surgery import cast
 
     tensors, change = cast(checkpoint.tensors, dtype)
@@ -164,6 +113,27 @@ def _with_dtype(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool)
     after = replace(checkpoint, tensors=tensors, text=text)
     effect = f"; logits change by {effect_on_logits(checkpoint, after):.1e}" if measured else ""
     return replace(after, ledger=checkpoint.ledger.with_changes([change + effect]))
+
+
+def without_numbers(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with tensors that have a dtype and a shape only."""
+    import torch
+
+    from vitconvert.facts.materialise import materialise
+
+    if not checkpoint.as_read:
+        return checkpoint  # changed here, and so on the meta device already
+    weights = checkpoint.weights
+    manifest, prefix = weights.container.manifest, weights.recognised.prefix
+
+    def read(name: str) -> torch.Tensor:
+        info = manifest[prefix + name]
+        return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
+
+    # Constants are compared by their values, and there are none.
+    with torch.device("meta"):
+        tensors = materialise(replace(weights.plan, constants={}), read)
+    return replace(checkpoint, tensors=tensors)
 
 
 def with_steps(
@@ -179,26 +149,34 @@ def with_steps(
     Raises:
         ParityFailed: A step is exact in real arithmetic, but not in floating point here.
     """
-    take = _taken if measured else _taken_in_shape
     for step in steps:
-        checkpoint = take(checkpoint, step)
+        checkpoint = _taken(checkpoint, step) if measured else _taken_in_shape(checkpoint, step)
     return checkpoint
 
 
 def _taken(before: Checkpoint, step: Step) -> Checkpoint:
     from vitconvert.comparison import TOLERANCE
 
-    config = step.config(before.config)
-    assert config is not None
-    after = replace(before, tensors=step.tensors(before.tensors, before.config), config=config)
+    tensors = step.tensors(before.tensors, before.config)
+    after = replace(before, tensors=tensors, config=step.becomes(before.config))
     if step.lossy:
-        return replace(after, ledger=_with_effect(before, after, step))
+        effects = measured_effects(before, after)
+        ledger = before.ledger.with_changes(_sentences(step, effects))
+        named = ({"step": step.name, **effect} for effect in effects)
+        return replace(after, ledger=replace(ledger, measured=(*ledger.measured, *named)))
     effect = effect_on_logits(before, after)
     if not effect <= TOLERANCE:
+        meaning = "A matrix that the step divides by is nearly singular."
+        hint = "nothing was written. Choose a target that needs no such step."
+        dtypes = {str(t.dtype).removeprefix("torch.") for t in before.tensors.values()}
+        if half := sorted(dtypes & {"float16", "bfloat16"}):
+            meaning = f"The weights are {' and '.join(half)}, so the sums are rounded to that."
+            hint = "nothing was written. --dtype float32 avoids that rounding."
         raise ParityFailed(
             f"{step.name} changes the logits of these weights by more than rounding.",
             evidence={"relative difference": f"{effect:.3g}", "tolerance": TOLERANCE},
-            **_why_inexact(before),
+            meaning=meaning,
+            hint=hint,
         )
     change = f"{step.name}: {step.change}; logits change by {effect:.1e}"
     return replace(after, ledger=before.ledger.with_changes([change]))
@@ -208,29 +186,15 @@ def _taken_in_shape(before: Checkpoint, step: Step) -> Checkpoint:
     import torch
 
     before = without_numbers(before)
-    config = step.config(before.config)
-    assert config is not None
-    dtype = next(iter(before.tensors.values())).dtype
+    config, dtype = step.becomes(before.config), next(iter(before.tensors.values())).dtype
     tensors = {
         name: torch.empty(shape, dtype=dtype, device="meta")
         if name not in before.tensors or before.tensors[name].shape != shape
         else before.tensors[name]
         for name, shape in expected_shapes(config).items()
     }
-    return _after(before, tensors, config, f"{step.name}: {step.change}")
-
-
-def _why_inexact(checkpoint: Checkpoint) -> dict[str, str]:
-    dtypes = {str(t.dtype).removeprefix("torch.") for t in checkpoint.tensors.values()}
-    if half := sorted(dtypes & {"float16", "bfloat16"}):
-        return {
-            "meaning": f"The weights are {' and '.join(half)}, so the sums are rounded to that.",
-            "hint": "nothing was written. --dtype float32 avoids that rounding.",
-        }
-    return {
-        "meaning": "A matrix that the step divides by is nearly singular.",
-        "hint": "nothing was written. Choose a target that needs no such step.",
-    }
+    ledger = before.ledger.with_changes([f"{step.name}: {step.change}"])
+    return replace(before, tensors=tensors, config=config, ledger=ledger)
 
 
 def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
@@ -252,25 +216,32 @@ def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
     return relative_difference(new, old[:, : new.shape[1]])
 
 
-def _with_effect(before: Checkpoint, after: Checkpoint, step: Step) -> Ledger:
-    """The ledger with a lossy step and its largest effect, absolute and relative, by images."""
-    effects = measured_effects(before, after)
+class Effect(TypedDict):
+    """How far two checkpoints are apart on images of one kind."""
+
+    images: str
+    absolute: float | None  # None stands for a number that is not finite
+    relative: float | None
+    argmax_kept: int
+    rows: int
+
+
+def _sentences(step: Step, effects: Sequence[Effect]) -> list[str]:
+    """A lossy step and its largest effect, absolute and relative, by images."""
     texts = [f"{step.name} (lossy): {step.change}"]
     for effect in effects:
         absolute, relative = (
-            "no finite number" if effect[name] is None else f"{effect[name]:.1e}"
-            for name in ("absolute", "relative")
+            "no finite number" if size is None else f"{size:.1e}"
+            for size in (effect["absolute"], effect["relative"])
         )
         texts.append(
             f"{step.name}: on {effect['images']}, outputs change by {absolute} at most (relative "
             f"{relative}), argmax kept in {effect['argmax_kept']} of {effect['rows']}"
         )
-    measured = ({"step": step.name, **effect} for effect in effects)
-    ledger = before.ledger.with_changes(texts)
-    return replace(ledger, measured=(*ledger.measured, *measured))
+    return texts
 
 
-def measured_effects(before: Checkpoint, after: Checkpoint) -> list[dict[str, Any]]:
+def measured_effects(before: Checkpoint, after: Checkpoint) -> list[Effect]:
     """How far two checkpoints are apart on noise and on an image.
 
     Both are computed by vitconvert's ViT in float32 on a CPU, from the weights as they are.
@@ -278,7 +249,7 @@ def measured_effects(before: Checkpoint, after: Checkpoint) -> list[dict[str, An
     Returns:
         For each kind of images, the largest difference (`absolute`), the same over the largest
         output of `before` (`relative`), and in how many of `rows` the largest entry stayed
-        (`argmax_kept`). None stands for a number that is not finite.
+        (`argmax_kept`).
     """
     import torch
 
@@ -289,12 +260,18 @@ def measured_effects(before: Checkpoint, after: Checkpoint) -> list[dict[str, An
     size, channels, taken = config.image_size, config.in_channels, before.preprocessing
     images = sampled_images(size, channels, taken, seed=0, batch=_BATCH)
     old, new = (build_model(each, dtype=torch.float32) for each in (before, after))
-    effects = []
+    effects: list[Effect] = []
     for kind, batch in images.items():
         with torch.inference_mode():
             outputs = (new(batch.float()), old(batch.float()))
         found = compare_outputs(*outputs, images=kind, dtype="float32", tolerance=0.0)
-        sizes = {"absolute": found.absolute, "relative": found.relative}
-        finite = {name: value if math.isfinite(value) else None for name, value in sizes.items()}
-        effects.append({"images": kind, **finite, "argmax_kept": found.agreed, "rows": found.rows})
+        effects.append(
+            {
+                "images": kind,
+                "absolute": found.absolute if math.isfinite(found.absolute) else None,
+                "relative": found.relative if math.isfinite(found.relative) else None,
+                "argmax_kept": found.agreed,
+                "rows": found.rows,
+            }
+        )
     return effects

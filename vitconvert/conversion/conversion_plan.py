@@ -1,24 +1,22 @@
 """What a conversion would do, from headers alone: no weights are read and nothing is written."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.config import ViTConfig
 from vitconvert.conversion.changes import without_numbers
-from vitconvert.conversion.convert import Prepared, prepare
+from vitconvert.conversion.convert import Outcome, Prepared, prepare
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
-from vitconvert.conversion.text_tower import text_infos, tokenizer_files
+from vitconvert.conversion.text_tower import small_files, text_infos
 from vitconvert.conversion.weights import weights_files
-from vitconvert.facts.accounts import Ledger
+from vitconvert.documents import JsonDict
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
 from vitconvert.formats import ITEM_SIZE, TensorInfo
 from vitconvert.programs.target import Target
-from vitconvert.sources import Located
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.canonical import expected_tensors
 
@@ -47,7 +45,7 @@ class PlannedTensor:
     in_ranges: int | None
     rearranged: int | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
             "name": self.assembly.target,
@@ -62,15 +60,10 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class ConversionPlan:
+class ConversionPlan(Outcome):
     """What a conversion would do.
 
     Attributes:
-        located: Where the source comes from.
-        source_dialect, target_dialect: Names of the tables on both sides.
-        config: Architecture and numerics of what would be written.
-        ledger: What would become of each tensor of the source.
-        passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
         tensors: Each tensor that would be written, once.
         guards: What would be checked of the weights before they are written.
         files: Names of the files that would be written.
@@ -78,12 +71,6 @@ class ConversionPlan:
         streamed: Whether bytes would go from file to file; otherwise they go through memory.
     """
 
-    located: Located
-    source_dialect: str
-    target_dialect: str
-    config: ViTConfig
-    ledger: Ledger
-    passed_over: Mapping[str, str]
     tensors: tuple[PlannedTensor, ...]
     guards: tuple[str, ...]
     files: tuple[str, ...]
@@ -116,16 +103,10 @@ class ConversionPlan:
         """Bytes of constants, mostly zeros, that would be filled in from file to file."""
         return self.nbytes - self.in_ranges - self.rearranged if self.streamed else 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
-            "source": self.located.reference,
-            "source_dialect": self.source_dialect,
-            "target_dialect": self.target_dialect,
-            "config": self.config.to_dict(),
-            "origins": dict(self.config.origins),
-            "ledger": self.ledger.to_dict(),
-            "passed_over": dict(self.passed_over),
+            **super().to_dict(),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
             "guards": list(self.guards),
             "files": list(self.files),
@@ -142,8 +123,14 @@ def plan_checkpoint(
     if output is not None:
         check_source(output, checkpoint.sources)
     prepared = prepare(checkpoint, options, measured=False)
-    source, target = prepared.source, prepared.target
-    plan = compose(_reading_plan(checkpoint.weights.plan, source.config), target.plan)
+    source, target, reading = prepared.source, prepared.target, checkpoint.weights.plan
+    read = {assembly.target for assembly in reading.assemblies}
+    created = (  # by a change, and read as if the source had it
+        Assembly(name, axes, (Piece(name, axes),))
+        for name, axes in expected_tensors(source.config).items()
+        if name not in read
+    )
+    plan = compose(replace(reading, assemblies=(*reading.assemblies, *created)), target.plan)
     weights = source.weights
     moved = None
     if source.as_read:
@@ -152,24 +139,23 @@ def plan_checkpoint(
     altered = _altered(prepared)
     tensors = []
     for assembly, written in zip(plan.assemblies, target.plan.assemblies, strict=True):
-        sources = (piece.source for piece in written.pieces)
-        kinds = {altered[name] for name in sources if name in altered}
-        tensors.append(_planned(assembly, infos, moved, plan.zeros, sorted(kinds)))
+        kinds = {altered[p.source] for p in written.pieces if p.source in altered}
+        tensors.append(_planned(assembly, infos, moved, plan, kinds))
     text = dict(_text_tensors(target, source))
-    tensors += text.values()
     infos |= {name: tensor.info for name, tensor in text.items()}
     files = weights_files(target.table, infos, options.max_bytes)
     index = ["model.safetensors.index.json"] if len(files) > 1 else []
-    small = {**prepared.companions(infos).files, **tokenizer_files(source, target)}
+    small = small_files(source, target, prepared.companions(infos))
+    guards = (
+        *(f"{name} is zero" for step in prepared.steps for name in step.zero),
+        *(step.guard for step in prepared.steps if step.guard),
+        *(f"{piece.taken} is zero" for piece in plan.zeros),
+        *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
+    )
     return ConversionPlan(
-        located=source.located,
-        source_dialect=source.dialect,
-        target_dialect=target.table.name,
-        config=source.config,
-        ledger=source.ledger,
-        passed_over=prepared.passed_over,
-        tensors=tuple(tensors),
-        guards=tuple(_guards(prepared, plan)),
+        **prepared.outcome(),
+        tensors=(*tensors, *text.values()),
+        guards=guards,
         files=(*files, *index, *small, "README.md", "vitconvert.json"),
         wrapper=target.table.wrapper,
         streamed=moved is not None,
@@ -178,6 +164,14 @@ def plan_checkpoint(
 
 def _altered(prepared: Prepared) -> dict[str, str]:
     """Our tensors whose values change, and how: "lossy" or "step"."""
+
+    def only_wider(old: "torch.Tensor | None", new: "torch.Tensor") -> bool:
+        import torch  # a plan without changes needs none
+
+        if old is None or old.shape != new.shape:
+            return False
+        return torch.promote_types(old.dtype, new.dtype) == new.dtype
+
     source, before, after = prepared.source, prepared.before, prepared.changed
     found = dict.fromkeys(
         (
@@ -190,28 +184,11 @@ def _altered(prepared: Prepared) -> dict[str, str]:
     )
     if after.tensors is not before.tensors:
         found |= {
-            name: "step" if _only_wider(before.tensors.get(name), tensor) else "lossy"
+            name: "step" if only_wider(before.tensors.get(name), tensor) else "lossy"
             for name, tensor in after.tensors.items()
             if tensor is not before.tensors.get(name)
         }
     return found | dict.fromkeys(before.merge.touched if before.merge else (), "lossy")
-
-
-def _only_wider(before: "torch.Tensor | None", after: "torch.Tensor") -> bool:
-    import torch
-
-    return (
-        before is not None
-        and before.shape == after.shape
-        and torch.promote_types(before.dtype, after.dtype) == after.dtype
-    )
-
-
-def _guards(prepared: Prepared, plan: Plan) -> Iterator[str]:
-    yield from (f"{name} is zero" for step in prepared.steps for name in step.zero)
-    yield from (step.guard for step in prepared.steps if step.guard)
-    yield from (f"{piece.taken} is zero" for piece in plan.zeros)
-    yield from (f"{name} is as in {constant.text}" for name, constant in plan.constants.items())
 
 
 def _text_tensors(target: Target, source: Checkpoint) -> Iterator[tuple[str, PlannedTensor]]:
@@ -221,31 +198,17 @@ def _text_tensors(target: Target, source: Checkpoint) -> Iterator[tuple[str, Pla
     text, infos = source.text, text_infos(target.text, source.text)
     plan = compose(text.plan, target.text.plan)
     moved = None if text.dtype else moves(plan, text.container, text.prefix)
-    kinds = ["lossy"] if text.dtype else []
     for assembly in plan.assemblies:
-        yield assembly.target, _planned(assembly, infos, moved, plan.zeros, kinds)
+        kinds = ["lossy"] if text.dtype else []
+        yield assembly.target, _planned(assembly, infos, moved, plan, kinds)
     for name, number in target.text.numbers.items():
+        assembly = Assembly(name, Axes(()), (), (number,))
         yield (
             name,
             PlannedTensor(
-                assembly=Assembly(name, Axes(()), (), (number,)),
-                info=infos[name],
-                steps=("structure",),
-                in_ranges=0,
-                rearranged=0,
+                assembly=assembly, info=infos[name], steps=("structure",), in_ranges=0, rearranged=0
             ),
         )
-
-
-def _reading_plan(reading: Plan, after: ViTConfig) -> Plan:
-    """The reading plan; a tensor that a change creates is read as if it were in the source."""
-    read = {assembly.target for assembly in reading.assemblies}
-    made = (
-        Assembly(name, axes, (Piece(name, axes),))
-        for name, axes in expected_tensors(after).items()
-        if name not in read
-    )
-    return replace(reading, assemblies=(*reading.assemblies, *made))
 
 
 def _infos_in_memory(target: Target, source: Checkpoint) -> dict[str, TensorInfo]:
@@ -266,25 +229,27 @@ def _planned(
     assembly: Assembly,
     infos: Mapping[str, TensorInfo],
     moved: Mapping[str, Move] | None,
-    zeros: Iterable[Piece],
-    kinds: list[str],
+    plan: Plan,
+    kinds: Collection[str],
 ) -> PlannedTensor:
+    """How a tensor is made, beyond what changes its values (`kinds`)."""
     name, pieces = assembly.target, assembly.pieces
     sources = {piece.source for piece in pieces}
     found = {
         "layout": any(_relaid(piece, assembly) for piece in pieces),
         "structure": len(pieces) != 1 or any(piece.take or piece.put for piece in pieces),
-        "guarded": None in sources or any(piece.source in sources for piece in zeros),
+        "guarded": None in sources or any(piece.source in sources for piece in plan.zeros),
     }
     in_ranges = rearranged = None
     if moved:
         boxes, size = moved[name].boxes, ITEM_SIZE[infos[name].dtype]
         in_ranges = size * sum(box.count for box in boxes if box.is_a_run and box.fills_a_run)
         rearranged = size * sum(box.count for box in boxes) - in_ranges
+    taken = (step for step, is_taken in found.items() if is_taken)
     return PlannedTensor(
         assembly=assembly,
         info=infos[name],
-        steps=(*(step for step, taken in found.items() if taken), *kinds) or ("rename",),
+        steps=(*taken, *sorted(kinds)) or ("rename",),
         in_ranges=in_ranges,
         rearranged=rearranged,
     )

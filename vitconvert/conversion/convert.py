@@ -1,7 +1,7 @@
 """Converts a checkpoint to a directory that other programs load, with the same function.
 
-Read, choose a target, take its steps: up to there a plan (`conversion_plan.py`) goes the same way.
-Then the files are written.
+Read, choose a target, take its steps (`prepare`): up to there a plan (`conversion_plan.py`) goes
+the same way. Then the files are written.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,7 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
-from vitconvert.conversion.changes import (
-    changed,
-    with_effect_of_merge,
-    with_steps,
-    without_numbers,
-)
+from vitconvert.conversion.changes import changed, with_steps, without_numbers
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source, whole_output
 from vitconvert.conversion.record import (
@@ -37,13 +32,13 @@ from vitconvert.conversion.target import (
     family_note,
 )
 from vitconvert.conversion.text_tower import (
-    copy_tokenizer,
-    whole_configuration,
+    small_files,
     with_text,
     with_tokenizer,
+    write_small_files,
 )
-from vitconvert.conversion.weights import contents_for, frames_notes, write_weights
-from vitconvert.documents import write_json
+from vitconvert.conversion.weights import contents_for, write_weights
+from vitconvert.documents import JsonDict
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
 from vitconvert.programs import CompanionFiles, DescribedModel, program_of
@@ -84,6 +79,17 @@ class Prepared:
         program = program_of(self.target.table)
         return program.companions(self.target, self.source.preprocessing, dtypes)
 
+    def outcome(self) -> dict[str, Any]:
+        """The fields of `Outcome`."""
+        return {
+            "located": self.source.located,
+            "source_dialect": self.source.dialect,
+            "target_dialect": self.target.table.name,
+            "config": self.source.config,
+            "ledger": self.source.ledger,
+            "passed_over": self.passed_over,
+        }
+
 
 def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Prepared:
     """Change a checkpoint, choose its target and take the steps to it.
@@ -97,10 +103,12 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
         NotRepresentable: No target that is meant computes this function.
         UsageError: There is no such target, or no such step.
     """
-    if measured:
-        before = with_effect_of_merge(checkpoint)
-    else:
-        before = without_numbers(checkpoint) if options.changes else checkpoint
+    before = checkpoint
+    if measured and checkpoint.merge:
+        ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
+        before = replace(checkpoint, ledger=ledger)
+    elif not measured and options.changes:
+        before = without_numbers(checkpoint)
     after = changed(before, options, measured=measured)
     if options.image_only:
         source = replace(after, text=None, text_problem="as you asked" if after.text else "")
@@ -109,8 +117,14 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     model = describe(source)
     choice = choose_target(options.to, model, options.allow)
     source = with_text(source, choice.target)
-    more = (*frames_notes(choice.target), family_note(source, choice.target, model))
-    notes = (*source.ledger.notes, *filter(None, more))
+    family = family_note(source, choice.target, model)
+    frames = {a.target: count for a in choice.target.plan.assemblies for _, count in a.axes.frames}
+    of_video = (
+        f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; "
+        f"those of {count} frames that it was the sum of before do not come back"
+        for name, count in frames.items()
+    )
+    notes = (*source.ledger.notes, *of_video, *([family] if family else []))
     source = replace(source, ledger=replace(source.ledger, notes=notes))
     return Prepared(
         before=before,
@@ -123,37 +137,67 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Conversion:
-    """What a conversion did.
+class Outcome:
+    """What a conversion and its plan tell alike.
 
     Attributes:
-        output: The directory that was written.
         located: Where the source came from.
         source_dialect, target_dialect: Names of the tables on both sides.
         config: Architecture and numerics, with the origin of each field.
         ledger: What became of each tensor of the source.
         passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
-        parity: Comparison with the source's own implementation, or None if it was not asked for.
-        opened: How other programs that loaded the output agree with vitconvert.
-        departures: What they do differently with images than the checkpoint's own project.
-        proof: What was found out, with what is of the source and what of the output.
-        first_source: Where the source came from before vitconvert wrote it; "" if it did not.
-        sha256: File of the output to hash.
     """
 
-    output: Path
     located: Located
     source_dialect: str
     target_dialect: str
     config: ViTConfig
     ledger: Ledger
     passed_over: Mapping[str, str]
-    parity: "ParityReport | None"
-    opened: "tuple[Opened, ...]"
-    departures: tuple[str, ...]
+
+    def to_dict(self) -> JsonDict:
+        """For `--json`."""
+        return {
+            "source": self.located.reference,
+            "source_dialect": self.source_dialect,
+            "target_dialect": self.target_dialect,
+            "config": self.config.to_dict(),
+            "origins": dict(self.config.origins),
+            "ledger": self.ledger.to_dict(),
+            "passed_over": dict(self.passed_over),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Conversion(Outcome):
+    """What a conversion did.
+
+    Attributes:
+        output: The directory that was written.
+        proof: What was found out, with what is of the source and what of the output.
+        first_source: Where the source came from before vitconvert wrote it; "" if it did not.
+        sha256: File of the output to hash.
+    """
+
+    output: Path
     sha256: Mapping[str, str]
     proof: Proof
     first_source: str = ""
+
+    @property
+    def parity(self) -> "ParityReport | None":
+        """Comparison with the source's own implementation, or None if it was not asked for."""
+        return self.proof.parity
+
+    @property
+    def opened(self) -> "tuple[Opened, ...]":
+        """How other programs that loaded the output agree with vitconvert."""
+        return self.proof.opened
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """What they do differently with images than the checkpoint's own project."""
+        return self.proof.departures
 
     def __repr__(self) -> str:
         verdict = self.parity.verdict if self.parity else "not verified"
@@ -162,17 +206,11 @@ class Conversion:
             f"{self.target_dialect} in {str(self.output)!r}, {verdict}>"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
             "output": str(self.output),
-            "source": self.located.reference,
-            "source_dialect": self.source_dialect,
-            "target_dialect": self.target_dialect,
-            "config": self.config.to_dict(),
-            "origins": dict(self.config.origins),
-            "ledger": self.ledger.to_dict(),
-            "passed_over": dict(self.passed_over),
+            **super().to_dict(),
             **self.proof.to_dict(),
             "first_source": self.first_source,
             "departures": list(self.departures),
@@ -191,8 +229,15 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
+    # Hashing takes as long as moving bytes: it goes on beside what follows.
     sha256_in = source_hashes(checkpoint)
-    parity = _verified(checkpoint) if verify else None
+    parity = None
+    if verify:
+        from vitconvert.parity.verification import verify_checkpoint
+
+        # Of the source as it was read: what is changed after it is measured by itself.
+        parity = verify_checkpoint(checkpoint, until_equal=True)
+        parity.raise_if_failed()
     prepared = prepare(checkpoint, options, measured=True)
     source, target = prepared.source, prepared.target
     contents = contents_for(target, source, options.allow)
@@ -211,37 +256,42 @@ def convert_checkpoint(
             config=companions.within,
             read_soon=verify,
         )
-        config_file = target.table.config_file
-        for name, companion in companions.files.items():
-            of_both = config_file is not None and name == config_file.file
-            whole = whole_configuration(source, target, companion) if of_both else companion
-            write_json(directory / name, whole)
-        copy_tokenizer(source, target, directory)
+        write_small_files(directory, small_files(source, target, companions))
+        read = "as it was read" if checkpoint.ledger.changed else ""
         proof = Proof(
             parity=parity,
             opened=_opened(directory, target, source) if verify else (),
             departures=companions.departures,
             sha256_in=sha256_in(),
             changed=source.ledger.changed[len(prepared.before.ledger.changed) :],
-            read=_as_read(checkpoint),
+            read="with its adapter merged" if checkpoint.merge else read,
         )
         write_card(directory, source, target, infos, proof)
         write_record(directory, source, target, proof, sha256_out=sha256_out, command=command)
     return Conversion(
+        **prepared.outcome(),
         output=output,
-        located=source.located,
-        source_dialect=source.dialect,
-        target_dialect=target.table.name,
-        config=source.config,
-        ledger=source.ledger,
-        passed_over=prepared.passed_over,
-        parity=parity,
-        opened=proof.opened,
-        departures=proof.departures,
         sha256=sha256_out,
         proof=proof,
         first_source=first_source_line(source),
     )
+
+
+def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
+    """How each program that the output is for computes it.
+
+    Raises:
+        ParityFailed: One computes otherwise.
+    """
+    from vitconvert.programs.opening import open_both_towers, open_output
+
+    model = build_model(source)
+    opened = open_output(directory, target.table, model)
+    if source.text and target.text:
+        opened = (*opened, *open_both_towers(directory, target.text.table, source, model))
+    for consumer in opened:
+        consumer.raise_if_failed()
+    return opened
 
 
 def respell(
@@ -258,29 +308,3 @@ def respell(
         return dict(tensors)
     target = choose_without_steps(to, DescribedModel(config=config)).target
     return materialise(target.plan, tensors.__getitem__)
-
-
-def _verified(checkpoint: Checkpoint) -> "ParityReport":
-    from vitconvert.parity.verification import verify_checkpoint
-
-    report = verify_checkpoint(checkpoint, until_equal=True)
-    report.raise_if_failed()
-    return report
-
-
-def _as_read(checkpoint: Checkpoint) -> str:
-    if checkpoint.merge:
-        return "with its adapter merged"
-    return "as it was read" if checkpoint.ledger.changed else ""
-
-
-def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
-    from vitconvert.programs.opening import open_both_towers, open_output
-
-    model = build_model(source)
-    opened = open_output(directory, target.table, model)
-    if source.text and target.text:
-        opened = (*opened, *open_both_towers(directory, target.text.table, source, model))
-    for consumer in opened:
-        consumer.raise_if_failed()
-    return opened

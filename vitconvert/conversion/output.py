@@ -87,21 +87,21 @@ def check_source(path: Path, sources: Iterable[Path]) -> None:
     """
     if not path.is_dir():
         return
-    taken = _identities([path, *path.iterdir()])
+
+    def identities(paths: Iterable[Path]) -> set[tuple[int, int]]:
+        # Device and inode, which are the same under every name and through links.
+        found = (one.stat() for one in paths if one.exists())
+        return {(status.st_dev, status.st_ino) for status in found}
+
+    taken = identities([path, *path.iterdir()])
     for source in sources:
         places = (source, *source.absolute().parents, *source.resolve().parents)
-        if taken & _identities(places):
+        if taken & identities(places):
             raise UsageError(
                 "The output would replace its own source.",
                 evidence={"source": source, "output": path},
                 hint="-o names another directory.",
             )
-
-
-def _identities(paths: Iterable[Path]) -> set[tuple[int, int]]:
-    """Device and inode of each path, which are the same under every name and through links."""
-    found = (path.stat() for path in paths if path.exists())
-    return {(status.st_dev, status.st_ino) for status in found}
 
 
 def whole_output(path: Path, *, overwrite: bool) -> AbstractContextManager[Path]:

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.conversion.output import RECORD, files_of
-from vitconvert.documents import write_json
+from vitconvert.documents import JsonDict, write_json
 from vitconvert.errors import printable
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.formats import hash_file
 from vitconvert.programs.target import Target
-from vitconvert.sources import Located, locate
+from vitconvert.sources import locate
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
 
@@ -63,7 +63,7 @@ class Proof:
         to = "the changed model" if self.changed else f"the source {self.read}" * bool(self.read)
         return [line for opened in self.opened for line in opened.summary(to=to).split("\n")]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """What was compared, of the source or of the output, for `vitconvert.json` and `--json`."""
         parity = self.parity and {**self.parity.to_dict(), "of": "source"}
         return {"parity": parity, "opened_by": [opened.to_dict() for opened in self.opened]}
@@ -98,6 +98,13 @@ def write_record(
     written = {
         name: sha256_out.get(name) or hash_file(directory / name) for name in files_of(directory)
     }
+    origins = dict.fromkeys(config.origins, _ASKED)
+    for field in kept:  # a user's word is known for it without the source, too
+        origin = config.origins[field]
+        named = source.is_users(origin) and not origin.startswith(USER)
+        origins[field] = f"{USER}: {origin}" if named else origin
+    with open_weights(locate(directory), ReadOptions()) as container:
+        weights = stated_weights(container)
     record = {
         "vitconvert": VERSION,
         "command": command,
@@ -105,10 +112,7 @@ def write_record(
         "target": target.table.name,
         "converted_from": dict(source.first_source) or None,
         "config": config.to_dict(),
-        "origins": {
-            field: _origin(source, origin) if field in kept else _ASKED
-            for field, origin in config.origins.items()
-        },
+        "origins": origins,
         "preprocessing": source.preprocessing and source.preprocessing.to_dict(),
         "text": source.text.to_dict() if source.text else None,
         "labels": labels and list(labels),
@@ -118,22 +122,10 @@ def write_record(
         "ledger": source.ledger.to_dict(),
         **stated,
         "sha256": written,
-        "weights": _stated_weights(directory),
+        "weights": weights,
         "files": sorted([*written, RECORD]),
     }
     write_json(directory / RECORD, record)
-
-
-def _origin(source: Checkpoint, origin: str) -> str:
-    """Where a field comes from, so that a user's word is known for it without the source."""
-    named = source.is_users(origin) and not origin.startswith(USER)
-    return f"{USER}: {origin}" if named else origin
-
-
-def _stated_weights(directory: Path) -> dict[str, Any]:
-    """What tells, without reading them all, that weights are still those that were written."""
-    with open_weights(locate(directory), ReadOptions()) as container:
-        return stated_weights(container)
 
 
 def first_source_line(source: Checkpoint) -> str:
@@ -147,7 +139,7 @@ def first_source_line(source: Checkpoint) -> str:
     return f"before, from {published(where)} ({first.get('dialect')})" if where else ""
 
 
-def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> dict[str, Any]:
+def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> JsonDict:
     """Where a checkpoint came from; `sha256` has the hashes of its files."""
     located = source.located
     return {
@@ -167,13 +159,14 @@ def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> dict[str, An
 
 
 def weights_metadata(source: Checkpoint, target: Target) -> dict[str, str]:
-    """What the weights say of their own origin, wherever they are copied.
-
-    Only what is the same on every machine, so no path and no time, and only what is known before
-    a byte is written: a local file is hashed while it is moved, and waiting for that would take
-    as long as moving it. Its hash is in `vitconvert.json`.
-    """
+    """What the weights say of their own origin, wherever they are copied."""
+    # Only what is the same on every machine, so no path and no time, and only what is known before
+    # a byte is written: a local file is hashed while it is moved, and waiting for that would take
+    # as long as moving it. Its hash is in vitconvert.json.
     located = source.located
+    name = located.weights.name if located.weights else None
+    # In a repository a file may lie in a folder.
+    hashes = (digest for file, digest in located.sha256.items() if Path(file).name == name)
     stated = {
         "version": VERSION,
         "source_dialect": source.dialect,
@@ -181,15 +174,9 @@ def weights_metadata(source: Checkpoint, target: Target) -> dict[str, str]:
         "source_repo": located.repo,
         "source_revision": located.revision,
         "source_url": located.url and published(located.url),
-        "source_sha256": _sha256_of_weights(located),
+        "source_sha256": next(hashes, None),
     }
     return {f"vitconvert.{key}": value for key, value in stated.items() if value}
-
-
-def _sha256_of_weights(located: Located) -> str | None:
-    name = located.weights.name if located.weights else None
-    # In a repository a file may lie in a folder.
-    return next((found for file, found in located.sha256.items() if Path(file).name == name), None)
 
 
 def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:

@@ -7,7 +7,7 @@ rounding or the step itself makes of the numbers is measured by whoever takes it
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
@@ -28,7 +28,8 @@ class Step:
         name: As it is allowed: `--allow NAME`.
         change: What it does, in words.
         alters: What it changes the values of, as canonical names with `{i}` for each block.
-        config: The configuration after it, or None where it does not apply.
+        applies: Whether a model can take it.
+        becomes: The configuration after it.
         tensors: The tensors after it.
         free: Whether it leaves every number as it is, so that nobody need allow it.
         zero: Tensors that it leaves out, which are refused where they are not zero.
@@ -39,23 +40,15 @@ class Step:
 
     name: str
     change: str
-    alters: tuple[str, ...]
-    config: Callable[[ViTConfig], ViTConfig | None]
+    alters: tuple[str, ...] = ()
+    applies: Callable[[ViTConfig], object]
+    becomes: Callable[[ViTConfig], ViTConfig]
     tensors: Callable[[Tensors, ViTConfig], Tensors] = lambda tensors, _: tensors
     free: bool = False
     zero: tuple[str, ...] = ()
     guard: str = ""
     lossy: bool = False
     narrows: bool = False
-
-
-def _changed(config: ViTConfig, applies: object, **fields: Any) -> ViTConfig | None:
-    return config.replace(**fields) if applies else None
-
-
-def _without_class_position(config: ViTConfig) -> ViTConfig | None:
-    folds = config.learned_positions and config.num_prefix_positions
-    return _changed(config, folds, no_embed_class=True)
 
 
 def _fold_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -71,12 +64,6 @@ def _fold_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, **folded}
 
 
-def _with_class_position(config: ViTConfig) -> ViTConfig | None:
-    adds = config.learned_positions and config.no_embed_class and config.class_token
-    # Registers stay without, as in DINOv2.
-    return _changed(config, adds, no_embed_class=False, register_positions=False)
-
-
 def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     import torch
 
@@ -86,11 +73,15 @@ def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
 
 
-def _with_fitted_positions(config: ViTConfig) -> ViTConfig | None:
-    own = {"position_embedding": "learned", "position_grid": (), "position_square": False}
+def _with_fitted_positions(config: ViTConfig) -> ViTConfig:
     rule = config.position_resampling
-    own["position_resampling"] = "bicubic_antialias" if rule == "first" else rule
-    return _changed(config, config.own_grid, **own, no_embed_class=True)
+    return config.replace(
+        position_embedding="learned",
+        position_grid=(),
+        position_square=False,
+        position_resampling="bicubic_antialias" if rule == "first" else rule,
+        no_embed_class=True,
+    )
 
 
 def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
@@ -108,12 +99,10 @@ def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
     return tensors if fitted is None else {**kept, "pos_embed": fitted.contiguous()}
 
 
-def _key_bias_cancels(config: ViTConfig) -> bool:
-    """Whether a bias of the keys adds the same number to every score of a query.
-
-    A rotary embedding turns it by the position, a norm of q and k rescales it, and heads that are
-    differences have two softmaxes, for each of which it holds.
-    """
+def key_bias_cancels(config: ViTConfig) -> bool:
+    """Whether a bias of the keys adds the same number to every score of a query."""
+    # A rotary embedding turns it by the position, a norm of q and k rescales it, and heads that are
+    # differences have two softmaxes, for each of which it holds.
     normed = config.qk_norm or config.whole_qk_norm
     return config.joined_qkv and config.qkv_bias and config.rope == "none" and not normed
 
@@ -127,9 +116,9 @@ def _drop_key_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {**tensors, **dropped}
 
 
-def _without_qkv_bias(config: ViTConfig) -> ViTConfig | None:
-    folds = (
-        _key_bias_cancels(config)
+def _qkv_bias_folds(config: ViTConfig) -> bool:
+    return (
+        key_bias_cancels(config)
         and config.block_order == "pre"
         and config.norm_bias
         and config.attention_proj
@@ -138,16 +127,10 @@ def _without_qkv_bias(config: ViTConfig) -> ViTConfig | None:
         and not config.differential
         and config.num_heads * config.head_dim <= config.embed_dim
     )
-    return _changed(config, folds, qkv_bias=False)
 
 
 def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
-    """Into the bias of the norm before, and of the projection after.
-
-    Queries: the norm's bias moves by d with W_q d = b_q. Keys: what W_k d adds, and their own
-    bias, softmax cancels. Values: attention weights sum to 1, so W_v d and b_v reach the
-    projection whole.
-    """
+    """Into the bias of the norm before, and of the projection after."""
     import torch
 
     folded = dict(tensors)
@@ -156,6 +139,9 @@ def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
         query, _, value = weight.reshape(3, -1, config.embed_dim)
         bias = folded.pop(f"{block}attn.qkv.bias").double()
         query_bias, _, value_bias = bias.reshape(3, -1)
+        # Queries: the norm's bias moves by d with W_q d = b_q. Keys: what W_k d adds, and their own
+        # bias, softmax cancels. Values: attention weights sum to 1, so W_v d and b_v reach the
+        # projection whole. Least squares, as a W_q of less than full rank has no inverse.
         shift = torch.linalg.lstsq(query, query_bias[:, None], driver="gelsd").solution[:, 0]
         after = tensors[f"{block}attn.proj.weight"].double() @ (value_bias - value @ shift)
         for name, change in ((f"{block}norm1.bias", shift), (f"{block}attn.proj.bias", after)):
@@ -164,18 +150,8 @@ def _fold_qkv_bias(tensors: Tensors, config: ViTConfig) -> Tensors:
 
 
 def _norms_one_token(config: ViTConfig) -> bool:
-    """Whether only one token is read behind the last norm, so that it may stand on either side."""
+    # Where only one token is read behind the last norm, that may stand on either side of pooling.
     return config.pooling == "token" and not config.dist_token
-
-
-def _with_norm_after_pooling(config: ViTConfig) -> ViTConfig | None:
-    moves = _norms_one_token(config) and config.final_norm and not config.fc_norm
-    return _changed(config, moves, final_norm=False, fc_norm=True)
-
-
-def _with_norm_before_pooling(config: ViTConfig) -> ViTConfig | None:
-    moves = _norms_one_token(config) and config.fc_norm and not config.final_norm
-    return _changed(config, moves, final_norm=True, fc_norm=False)
 
 
 def _rename(old: str, new: str, tensors: Tensors, _: ViTConfig) -> Tensors:
@@ -185,42 +161,15 @@ def _rename(old: str, new: str, tensors: Tensors, _: ViTConfig) -> Tensors:
     }
 
 
-def _with_token_as_register(config: ViTConfig) -> ViTConfig | None:
-    """DeiTForImageClassification reads the class token alone: the other one is a register."""
-    unread = config.dist_token and not config.dist_head and not config.num_registers
-    as_one = {"dist_token": False, "num_registers": 1, "register_positions": True}
-    return _changed(config, unread, **as_one)
-
-
-def _with_register_as_token(config: ViTConfig) -> ViTConfig | None:
-    like_class = config.register_positions or not config.num_prefix_positions
-    one = config.class_token and not config.dist_token and config.num_registers == 1
-    return _changed(config, one and like_class, dist_token=True, num_registers=0)
-
-
-def _with_class_token_alone(config: ViTConfig) -> ViTConfig | None:
-    concatenates = config.pooling == "token_avg" and not config.num_classes
-    return _changed(config, concatenates, pooling="token")
-
-
-def _with_all_tokens(config: ViTConfig) -> ViTConfig | None:
-    plain = not (config.num_classes or config.representation_size or config.fc_norm)
-    gives = config.pooling == "token" and config.class_token and plain
-    return _changed(config, gives, pooling="none")
-
-
-def _store_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
+def _periods(config: ViTConfig) -> "Tensor":
     from vitconvert.model.rope import dinov3_periods
 
-    periods = dinov3_periods(config.head_dim // 4, config.rope_temperature)
-    return {**tensors, "rope.periods": periods}
+    return dinov3_periods(config.head_dim // 4, config.rope_temperature)
 
 
 def _compute_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
-    from vitconvert.model.rope import dinov3_periods
-
     stored = tensors["rope.periods"].double()
-    computed = dinov3_periods(config.head_dim // 4, config.rope_temperature).double()
+    computed = _periods(config).double()
     if not (differ := float((stored / computed - 1).abs().max())) <= _ROUNDING:
         raise NotRepresentable(
             "The target computes the periods of the rotary embedding, and these are others.",
@@ -251,49 +200,56 @@ STEPS: Mapping[str, Step] = {
             name="fold-class-position",
             change="the positions of class and other tokens were added to the tokens",
             alters=("cls_token", "dist_token", "reg_token", "pos_embed"),
-            config=_without_class_position,
+            applies=lambda c: c.learned_positions and c.num_prefix_positions,
+            becomes=lambda c: c.replace(no_embed_class=True),
             tensors=_fold_class_position,
         ),
         Step(
             name="zero-class-position",
             change="class and distillation token got positions of zero",
             alters=("pos_embed",),
-            config=_with_class_position,
+            applies=lambda c: c.learned_positions and c.no_embed_class and c.class_token,
+            # Registers stay without, as in DINOv2.
+            becomes=lambda c: c.replace(no_embed_class=False, register_positions=False),
             tensors=_zero_class_position,
         ),
         Step(
             name="fit-positions",
             change="the positions, which have a grid of their own, were fitted to the image's grid",
             alters=("pos_embed",),
-            config=_with_fitted_positions,
+            applies=lambda c: c.own_grid,
+            becomes=_with_fitted_positions,
             tensors=_fit_positions,
         ),
         Step(
             name="drop-key-bias",
             change="the bias of the keys, which softmax cancels, was set to zero",
             alters=("blocks.{i}.attn.qkv.bias",),
-            config=lambda config: config if _key_bias_cancels(config) else None,
+            applies=key_bias_cancels,
+            becomes=lambda c: c,
             tensors=_drop_key_bias,
         ),
         Step(
             name="fold-qkv-bias",
             change="the bias of q, k and v was folded into norm1.bias and attn.proj.bias",
             alters=("blocks.{i}.norm1.bias", "blocks.{i}.attn.proj.bias"),
-            config=_without_qkv_bias,
+            applies=_qkv_bias_folds,
+            becomes=lambda c: c.replace(qkv_bias=False),
             tensors=_fold_qkv_bias,
         ),
         Step(
             name="class-token-alone",
             change="the features are the class token's, without the mean of the patches beside it",
-            alters=(),
-            config=_with_class_token_alone,
+            applies=lambda c: c.pooling == "token_avg" and not c.num_classes,
+            becomes=lambda c: c.replace(pooling="token"),
             narrows=True,
         ),
         Step(
             name="norm-after-pooling",
             change="the norm of all tokens became one of the class token, the only one read",
             alters=("fc_norm.weight", "fc_norm.bias"),
-            config=_with_norm_after_pooling,
+            applies=lambda c: _norms_one_token(c) and c.final_norm and not c.fc_norm,
+            becomes=lambda c: c.replace(final_norm=False, fc_norm=True),
             tensors=partial(_rename, "norm.", "fc_norm."),
             free=True,
         ),
@@ -301,7 +257,8 @@ STEPS: Mapping[str, Step] = {
             name="norm-before-pooling",
             change="the norm of the class token became one of all tokens, of which it is read",
             alters=("norm.weight", "norm.bias"),
-            config=_with_norm_before_pooling,
+            applies=lambda c: _norms_one_token(c) and c.fc_norm and not c.final_norm,
+            becomes=lambda c: c.replace(final_norm=True, fc_norm=False),
             tensors=partial(_rename, "fc_norm.", "norm."),
             free=True,
         ),
@@ -309,7 +266,9 @@ STEPS: Mapping[str, Step] = {
             name="token-as-register",
             change="the distillation token, which nothing reads, became a register",
             alters=("reg_token",),
-            config=_with_token_as_register,
+            # DeiTForImageClassification reads the class token alone: the other is a register.
+            applies=lambda c: c.dist_token and not c.dist_head and not c.num_registers,
+            becomes=lambda c: c.replace(dist_token=False, num_registers=1, register_positions=True),
             tensors=partial(_rename, "dist_token", "reg_token"),
             free=True,
         ),
@@ -317,7 +276,13 @@ STEPS: Mapping[str, Step] = {
             name="register-as-token",
             change="the one register became a distillation token, which nothing reads",
             alters=("dist_token",),
-            config=_with_register_as_token,
+            applies=lambda c: (
+                c.class_token
+                and not c.dist_token
+                and c.num_registers == 1
+                and (c.register_positions or not c.num_prefix_positions)
+            ),
+            becomes=lambda c: c.replace(dist_token=True, num_registers=0),
             tensors=partial(_rename, "reg_token", "dist_token"),
             free=True,
         ),
@@ -325,18 +290,17 @@ STEPS: Mapping[str, Step] = {
             name="store-rope-periods",
             change="the periods of the rotary embedding, which were computed, were stored",
             alters=("rope.periods",),
-            config=lambda config: _changed(
-                config, config.rope == "dinov3" and not config.rope_periods, rope_periods=True
-            ),
-            tensors=_store_periods,
+            applies=lambda c: c.rope == "dinov3" and not c.rope_periods,
+            becomes=lambda c: c.replace(rope_periods=True),
+            tensors=lambda tensors, config: {**tensors, "rope.periods": _periods(config)},
             free=True,
         ),
         Step(
             name="compute-rope-periods",
             change="the stored periods of the rotary embedding, which are those that the target "
             "computes, were left out",
-            alters=(),
-            config=lambda config: _changed(config, config.rope_periods, rope_periods=False),
+            applies=lambda c: c.rope_periods,
+            becomes=lambda c: c.replace(rope_periods=False),
             tensors=_compute_periods,
             free=True,
             guard="rope.periods is what the target computes",
@@ -345,23 +309,28 @@ STEPS: Mapping[str, Step] = {
             name="all-tokens",
             change="the features are all tokens, of which the first is the class token that was "
             "pooled",
-            alters=(),
-            config=_with_all_tokens,
+            applies=lambda c: (
+                c.pooling == "token"
+                and c.class_token
+                and not (c.num_classes or c.representation_size or c.fc_norm)
+            ),
+            becomes=lambda c: c.replace(pooling="none"),
             free=True,
         ),
         Step(
             name="zero-patch-bias",
             change="the projection of the patches, which has no bias, got one of zeros",
             alters=("patch_embed.proj.bias",),
-            config=lambda config: _changed(config, not config.patch_bias, patch_bias=True),
+            applies=lambda c: not c.patch_bias,
+            becomes=lambda c: c.replace(patch_bias=True),
             tensors=partial(_with_zero_bias, "patch_embed.proj"),
             free=True,
         ),
         Step(
             name="drop-patch-bias",
             change="the bias of the patches' projection, which is zero, was left out",
-            alters=(),
-            config=lambda config: _changed(config, config.patch_bias, patch_bias=False),
+            applies=lambda c: c.patch_bias,
+            becomes=lambda c: c.replace(patch_bias=False),
             tensors=partial(
                 _leave_out,
                 "patch_embed.proj.bias",
@@ -374,21 +343,16 @@ STEPS: Mapping[str, Step] = {
             name="zero-head-bias",
             change="the head, a projection without bias, got a bias of zeros",
             alters=("head.bias",),
-            config=lambda config: _changed(
-                config, config.num_classes and not config.head_bias, head_bias=True
-            ),
+            applies=lambda c: c.num_classes and not c.head_bias,
+            becomes=lambda c: c.replace(head_bias=True),
             tensors=partial(_with_zero_bias, "head"),
             free=True,
         ),
         Step(
             name="drop-head-bias",
             change="the bias of the head, which is zero, was left out",
-            alters=(),
-            config=lambda config: _changed(
-                config,
-                config.num_classes and config.head_bias and not config.dist_head,
-                head_bias=False,
-            ),
+            applies=lambda c: c.num_classes and c.head_bias and not c.dist_head,
+            becomes=lambda c: c.replace(head_bias=False),
             tensors=partial(
                 _leave_out,
                 "head.bias",
@@ -406,14 +370,10 @@ NORM_EPS = "norm-eps"
 
 def replace_norm_eps(eps: float) -> Step:
     """The lossy step to norms with another eps: x / sqrt(var + eps) for every var."""
-
-    def with_eps(config: ViTConfig) -> ViTConfig | None:
-        return config.replace(norm_eps=eps) if config.norm_eps != eps else None
-
     return Step(
         name=NORM_EPS,
         change=f"the eps of all norms became {eps:g}",
-        alters=(),
-        config=with_eps,
+        applies=lambda config: config.norm_eps != eps,
+        becomes=lambda config: config.replace(norm_eps=eps),
         lossy=True,
     )

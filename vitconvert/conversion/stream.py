@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from vitconvert.facts.plan import Assembly, Piece, Plan, Steps
+from vitconvert.facts.plan import Piece, Plan, Steps
 from vitconvert.formats import (
     ITEM_SIZE,
     Box,
@@ -68,13 +68,29 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
     dtypes = {name: source.manifest[prefix + name].dtype for name in names}
     places = {name: source.places.get(prefix + name) for name in names}
     found = {name: place for name, place in places.items() if place}
-    infos = {a.target: _info(a, plan, dtypes) for a in plan.assemblies}
-    known = {name: info for name, info in infos.items() if info}
-    if len(found) < len(places) or len(known) < len(infos):
+    if len(found) < len(places):
         return None
-    if any(any(a.fill) and not _is_written(a, known[a.target].dtype) for a in plan.assemblies):
-        return None
-    return {a.target: _move(a, plan, found, known[a.target]) for a in plan.assemblies}
+    moved = {}
+    for assembly in plan.assemblies:
+        of_parts = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
+        if assembly.dtype:
+            of_parts = {assembly.dtype}
+        # An array without elements has the dtype of the others.
+        dtype, *others = of_parts or {next(iter(dtypes.values()))}
+        # A constant is written as it is, without rounding.
+        whole = all(number.is_integer() for number in assembly.fill)
+        exact = not any(assembly.fill) or (dtype in _NUMBERS and (whole or dtype != "bfloat16"))
+        if others or not exact:
+            return None
+        info = TensorInfo(dtype=dtype, shape=plan.shape(assembly))
+        steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
+        boxes = (
+            _box(piece, steps, plan, found[piece.source], ITEM_SIZE[dtype], assembly.axes.origins)
+            for piece in assembly.pieces
+            if piece.source is not None
+        )
+        moved[assembly.target] = Move(info=info, boxes=tuple(boxes), fill=assembly.fill)
+    return moved
 
 
 def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content] | None:
@@ -92,32 +108,6 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
     if found is None or not all(_is_zero(piece, plan, source, prefix) for piece in plan.zeros):
         return None
     return {name: move.content() for name, move in found.items()}
-
-
-def _is_written(assembly: Assembly, dtype: str) -> bool:
-    """Whether the constants of a tensor can be written as they are, without rounding."""
-    whole = all(number.is_integer() for number in assembly.fill)
-    return dtype in _NUMBERS and (whole or dtype != "bfloat16")
-
-
-def _info(assembly: Assembly, plan: Plan, dtypes: Mapping[str, str]) -> TensorInfo | None:
-    found = {dtypes[piece.source] for piece in assembly.pieces if piece.source}
-    if assembly.dtype:
-        found = {assembly.dtype}
-    if not found:  # an array without elements has the dtype of the others
-        found = {next(iter(dtypes.values()))}
-    return TensorInfo(dtype=found.pop(), shape=plan.shape(assembly)) if len(found) == 1 else None
-
-
-def _move(assembly: Assembly, plan: Plan, places: Mapping[str, Stretch], info: TensorInfo) -> Move:
-    steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
-    origins = assembly.axes.origins
-    boxes = (
-        _box(piece, steps, plan, places[piece.source], ITEM_SIZE[info.dtype], origins)
-        for piece in assembly.pieces
-        if piece.source is not None
-    )
-    return Move(info=info, boxes=tuple(boxes), fill=assembly.fill)
 
 
 def _constant(info: TensorInfo, fill: tuple[float, ...], _room: object) -> Iterator[memoryview]:
@@ -178,6 +168,7 @@ def _coalesced(
     axes: list[tuple[int, int, int]],
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The same elements with as few axes as possible: sizes, strides, steps."""
+    # Fewer axes are longer runs, which are moved at once.
     kept: list[tuple[int, int, int]] = []
     for size, stride, step in axes:
         if size == 1:

@@ -41,7 +41,15 @@ class Choice:
 
 def describe(source: Checkpoint) -> DescribedModel:
     """What a target has to represent."""
-    text = source.text
+    text, mapping = source.text, source.table.config_file
+    # What it is called: what marks it in its project's own file, or else its names.
+    marks = [look_up(source.their_config, key) for key in mapping.identify] if mapping else []
+    called = [str(mark) for mark in marks if mark]
+    if not called:
+        named = look_up(source.their_config, mapping.architecture) if mapping else None
+        stated = (o for o in source.config.origins.values() if o.startswith("architecture "))
+        names = (named, source.located.name, *stated, source.dialect)
+        called = [str(name) for name in names if name]
     return DescribedModel(
         config=source.config,
         preprocessing=source.preprocessing,
@@ -50,7 +58,7 @@ def describe(source: Checkpoint) -> DescribedModel:
         name=source.located.name,
         their_config=source.their_config,
         text=DescribedText(config=text.config, table=text.table) if text else None,
-        called=_names_of(source),
+        called=tuple(called),
     )
 
 
@@ -74,19 +82,23 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str] =
     if NORM_EPS in allow:
         model = _with_any_eps(model)
     try:
-        return _with_zeroing(choose_without_steps(to, model, allow), model, allow)
+        choice = choose_without_steps(to, model, allow)
     except NotRepresentable as error:
-        for steps in _combinations(allow, _lossy_steps(to, model, allow)):
-            if found := _fitting(to, model, steps, allow):
-                return _with_zeroing(found, model, allow)
-        error.steps, offer = _offer(to, model) or ((), None)
-        error.hint = offer or _without_head(to, model) or error.hint
-        held = (builtin_tables()[name] for name, why in holders(model).items() if why is None)
-        error.holders = tuple(sorted({table.ecosystem for table in held if not _adapted(table)}))
-        if model.dialect is not None and model.dialect in builtin_tables():
-            error.source = ecosystem_of(model.dialect)
-        error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
-        raise
+        lossy = _lossy_steps(to, model, allow) if NORM_EPS in allow else ()
+        tried = (_fitting(to, model, steps, allow) for steps in _combinations(allow, lossy))
+        if (found := next(filter(None, tried), None)) is None:
+            error.steps, offer = _offer(to, model) or ((), None)
+            error.hint = offer or _without_head(to, model) or error.hint
+            held = (builtin_tables()[name] for name, why in holders(model).items() if not why)
+            error.holders = tuple(sorted({one.ecosystem for one in held if not _adapted(one)}))
+            if model.dialect is not None and model.dialect in builtin_tables():
+                error.source = ecosystem_of(model.dialect)
+            error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
+            raise
+        choice = found
+    # What the target leaves out is made zero last, where that is allowed.
+    zeroing = _zeroing(choice.target, model)
+    return replace(choice, steps=(*choice.steps, *(s for s in zeroing if s.name in allow)))
 
 
 def choose_without_steps(
@@ -129,8 +141,8 @@ def holders(model: DescribedModel) -> dict[str, str | None]:
         except NotRepresentable as error:
             found[name] = error.in_one_line()
             continue
-        why = f"leaves out {left_out[0].taken}, which is not known to be zero" if left_out else None
-        found[name] = why
+        taken = left_out[0].taken if left_out else ""
+        found[name] = f"leaves out {taken}, which is not known to be zero" if taken else None
     return found
 
 
@@ -139,14 +151,19 @@ def _candidates(to: str | Table, model: DescribedModel, allow: Sequence[str]) ->
     if isinstance(to, Table):
         return [[to]]
 
-    def may_be_chosen(table: Table) -> bool:
-        allowed = _adapted(table) in ("", *allow)
-        return table.name == to or (not table.historic and allowed)
+    def order(table: Table) -> tuple[object, ...]:
+        mark = _mark(table, model.config)
+        nearness = -len(_family(mark)) if _is_of(mark, model) else 0
+        return mark not in model.called, nearness, table.name != model.dialect
 
     return [
         sorted(
-            filter(may_be_chosen, find_tables(layout)),
-            key=lambda table: (_nearness(table, model), table.name != model.dialect),
+            (
+                table
+                for table in find_tables(layout)
+                if table.name == to or (not table.historic and _adapted(table) in ("", *allow))
+            ),
+            key=order,
         )
         for layout in _layouts(to)
     ]
@@ -167,11 +184,9 @@ def _leaves_out(table: Table, config: ViTConfig) -> bool:
 
 
 def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
-    """Led by the dialect that comes nearest; the others are in the details.
-
-    It has a place for all tensors (of several, it is the one that the ecosystem is called after),
-    or its models are at least of this kind, or its reason is the shortest.
-    """
+    """Led by the dialect that comes nearest; the others are in the details."""
+    # It has a place for all tensors (of several, it is the one that the ecosystem is called after),
+    # or its models are at least of this kind, or its reason is the shortest.
     reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
 
     def distance(name: str) -> tuple[int, int]:
@@ -196,10 +211,11 @@ def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> No
 
 
 def _combinations(names: Iterable[str], lossy: Sequence[Step] = ()) -> Iterator[tuple[Step, ...]]:
-    """No step, one or two, since no dialect needs more; each also with as many that are free.
+    """No step, one or two; each also with as many that are free.
 
     After all of them, each comes behind a step that is lossy.
     """
+    # No dialect needs more than two: weights_map/CONVERSIONS.md has every pair.
     steps = [STEPS[name] for name in names if name in STEPS]
     free = [step for step in STEPS.values() if step.free]
     for first in ((), *((step,) for step in lossy)):
@@ -216,10 +232,10 @@ def _fitting(
     """The target after these steps, each of which must change something."""
     config = model.config
     for step in steps:
-        after = step.config(config)
-        if after is None or after == config:
+        before = config
+        config = step.becomes(before) if step.applies(before) else before
+        if config == before:
             return None
-        config = after
     try:
         choice = choose_without_steps(to, replace(model, config=config), allow)
     except NotRepresentable:
@@ -227,15 +243,10 @@ def _fitting(
     return replace(choice, steps=steps)
 
 
-def _with_zeroing(choice: Choice, model: DescribedModel, allow: Sequence[str]) -> Choice:
-    """With the step that makes zero what the target leaves out, where it is allowed."""
-    return replace(choice, steps=(*choice.steps, *_zeroing(choice.target, model, allow)))
-
-
-def _zeroing(target: Target, model: DescribedModel, allow: Sequence[str]) -> tuple[Step, ...]:
+def _zeroing(target: Target, model: DescribedModel) -> tuple[Step, ...]:
+    """The step that makes zero what a target leaves out, if there is one for it."""
     step = STEPS["drop-key-bias"]
-    fits = target.plan.zeros and step.name in allow and step.config(model.config)
-    return (step,) if fits else ()
+    return (step,) if target.plan.zeros and step.applies(model.config) else ()
 
 
 def _with_any_eps(model: DescribedModel) -> DescribedModel:
@@ -245,8 +256,6 @@ def _with_any_eps(model: DescribedModel) -> DescribedModel:
 
 def _lossy_steps(to: str | Table, model: DescribedModel, allow: Sequence[str]) -> list[Step]:
     """The step to each eps that models of the target have, the nearest first."""
-    if NORM_EPS not in allow:
-        return []
     ours = model.config.norm_eps
     found: set[float] = set()
     for table in itertools.chain(*_candidates(to, model, allow)):
@@ -274,10 +283,9 @@ def _adapted(table: Table) -> str:
 def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
     """All steps that together would help, if any do, and the hint that names them."""
     exact = [name for name, step in STEPS.items() if not step.free]
-    lossy = _lossy_steps(to, model, [NORM_EPS])
     if model.text and _fitting(to, _with_any_eps(model), (), ()):
         return (NORM_EPS,), f"--allow {NORM_EPS} makes it fit; it changes the text tower's norms."
-    for first in ((), *((step,) for step in lossy)):
+    for first in ((), *((step,) for step in _lossy_steps(to, model, [NORM_EPS]))):
         for modules in dict.fromkeys(((), _adapted_modules(to))):
             for more in _combinations(exact):
                 steps = (*first, *more)
@@ -301,7 +309,7 @@ def _without_head(to: str | Table, model: DescribedModel) -> str | None:
 def _hint(
     choice: Choice, modules: Sequence[str], model: DescribedModel
 ) -> tuple[tuple[str, ...], str]:
-    zeroing = [step.name for step in _zeroing(choice.target, model, tuple(STEPS))]
+    zeroing = [step.name for step in _zeroing(choice.target, model)]
     allowed = [step.name for step in choice.steps if not step.free]
     names = (*allowed, *modules, *zeroing)
     options = " ".join(f"--allow {name}" for name in names)
@@ -316,24 +324,6 @@ def _hint(
 
 
 # Families: where several classes compute the same function, a model is written for its own.
-
-
-def _names_of(source: Checkpoint) -> tuple[str, ...]:
-    """What a checkpoint is called: what marks it in its project's own file, or else its names."""
-    mapping = source.table.config_file
-    marks = [look_up(source.their_config, key) for key in mapping.identify] if mapping else []
-    if any(marks):
-        return tuple(str(mark) for mark in marks if mark)
-    named = look_up(source.their_config, mapping.architecture) if mapping else None
-    stated = (o for o in source.config.origins.values() if o.startswith("architecture "))
-    names = (named, source.located.name, *stated, source.dialect)
-    return tuple(str(name) for name in names if name)
-
-
-def _nearness(table: Table, model: DescribedModel) -> tuple[bool, int]:
-    """How far the class that a dialect writes is from the model's family; the least is nearest."""
-    mark = _mark(table, model.config)
-    return mark not in model.called, -len(_family(mark)) if _is_of(mark, model) else 0
 
 
 def family_note(source: Checkpoint, target: Target, model: DescribedModel) -> str:

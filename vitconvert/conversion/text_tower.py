@@ -1,25 +1,20 @@
 """Text towers on their way from one project's files to another's, beside the image tower."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.weights import Text
 from vitconvert.conversion.stream import stream
-from vitconvert.documents import read_bytes, write_json
+from vitconvert.documents import JsonDict, JsonObject, read_bytes, write_json
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.facts.plan import compose
 from vitconvert.formats import Content, TensorInfo, content_of
 from vitconvert.programs import program_of
-from vitconvert.programs.program import Tokenizer
+from vitconvert.programs.program import CompanionFiles, Tokenizer
 from vitconvert.programs.target import Target, TextTarget, merged
-
-if TYPE_CHECKING:
-    import torch
 
 _MOST_BYTES = 2**28  # of a file of a tokenizer; 34 MB is Gemma's, which SigLIP 2 has
 _OPENAIS = 49408  # ids of OpenAI's tokenizer, which open_clip has built in
@@ -60,18 +55,16 @@ def with_tokenizer(source: Checkpoint) -> Checkpoint:
 
 def text_contents(target: TextTarget, text: Text) -> dict[str, Content]:
     """Every tensor of a text tower in the target: bytes of the file, where nothing is cast."""
-    moved = None
+    contents = None
     if text.dtype is None:
-        moved = stream(compose(text.plan, target.plan), text.container, text.prefix)
-    contents = moved or {n: content_of(n, t) for n, t in _materialised(target, text).items()}
+        contents = stream(compose(text.plan, target.plan), text.container, text.prefix)
+    if contents is None:
+        from vitconvert.facts.materialise import materialise
+
+        ours = materialise(text.plan, text.read)
+        tensors = materialise(target.plan, ours.__getitem__)
+        contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
     return contents | {name: number_content(n) for name, n in target.numbers.items()}
-
-
-def _materialised(target: TextTarget, text: Text) -> "dict[str, torch.Tensor]":
-    from vitconvert.facts.materialise import materialise
-
-    ours = materialise(text.plan, text.read)
-    return materialise(target.plan, ours.__getitem__)
 
 
 def text_infos(target: TextTarget, text: Text) -> dict[str, TensorInfo]:
@@ -87,27 +80,27 @@ def text_infos(target: TextTarget, text: Text) -> dict[str, TensorInfo]:
 
 def number_content(number: int) -> Content:
     """A whole number as a tensor."""
-    return Content(info=TensorInfo(dtype="int64", shape=()), chunks=partial(_bytes_of, number))
+    chunks = lambda _room: iter([memoryview(struct.pack("<q", number))])  # noqa: E731
+    return Content(info=TensorInfo(dtype="int64", shape=()), chunks=chunks)
 
 
-def _bytes_of(number: int, _room: object) -> Iterator[memoryview]:
-    yield memoryview(struct.pack("<q", number))
+def small_files(source: Checkpoint, target: Target, companions: CompanionFiles) -> Tokenizer:
+    """What lies beside the weights, by name: JSON to write, and files of a tokenizer to copy.
 
-
-def whole_configuration(
-    source: Checkpoint, target: Target, written: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """What is written of both towers, on top of what the source says in the same words.
-
-    A file of the same kind keeps what plays no part here: how texts are made ready, for instance.
+    Where both towers go on in a file of the same kind, it keeps what plays no part here: how texts
+    are made ready, for instance.
     """
-    same = source.text and target.text and source.text.table is target.text.table
-    if not same or source.table is not target.table:
-        return written
-    return merged(_kept(source.companions.whole_config), written)
+    files: dict[str, Path | JsonObject] = dict(companions.files)
+    text, config_file = source.text, target.table.config_file
+    if text and target.text and text.table is target.text.table and source.table is target.table:
+        name = config_file.file if config_file else ""
+        if name in companions.files:
+            kept = _kept(source.companions.whole_config)
+            files[name] = merged(kept, companions.files[name])
+    return {**files, **tokenizer_files(source, target)}
 
 
-def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(config: JsonObject) -> JsonDict:
     return {
         key: _kept(value) if isinstance(value, Mapping) else value
         for key, value in config.items()
@@ -126,18 +119,27 @@ def tokenizer_files(source: Checkpoint, target: Target) -> Tokenizer:
     files, folder = source.located.tokenizer, source.located.folder
     if not (source.text and target.text and files and folder):
         return {}
+    real = folder.resolve()
+    # A file of its folder, or of the Hub's cache, whose folders are links into their blobs.
+    blobs = [above.parent / "blobs" for above in real.parents if above.name == "snapshots"]
     for path in files.values():
-        _check_place(path, folder)
+        if path.resolve().parent not in (real / path.parent.relative_to(folder), *blobs):
+            raise SourceError(
+                f"{path.name} is a link that leads out of its folder.",
+                evidence={"file": path, "leads to": path.resolve()},
+                hint="put the file itself there, or leave the texts behind: --image-only.",
+            )
     return program_of(target.table).tokenizer(files, target)
 
 
-def copy_tokenizer(source: Checkpoint, target: Target, directory: Path) -> None:
-    """Copy them as they are.
+def write_small_files(directory: Path, files: Tokenizer) -> None:
+    """Write JSON, and copy files as they are.
 
     Raises:
-        SourceError, CorruptFile: As `tokenizer_files`, or one is larger than any tokenizer.
+        SourceError: A file cannot be read.
+        CorruptFile: One is larger than any tokenizer.
     """
-    for name, content in tokenizer_files(source, target).items():
+    for name, content in files.items():
         place = directory / name
         place.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Mapping):
@@ -147,15 +149,3 @@ def copy_tokenizer(source: Checkpoint, target: Target, directory: Path) -> None:
             place.write_bytes(read_bytes(content, _MOST_BYTES))
         except ValueError as error:
             raise CorruptFile(f"{content.name} is no tokenizer: {error}.") from None
-
-
-def _check_place(path: Path, folder: Path) -> None:
-    """A file of its folder, or of the Hub's cache, whose folders are links into their blobs."""
-    real, place = folder.resolve(), path.resolve().parent
-    blobs = [above.parent / "blobs" for above in real.parents if above.name == "snapshots"]
-    if place not in (real / path.parent.relative_to(folder), *blobs):
-        raise SourceError(
-            f"{path.name} is a link that leads out of its folder.",
-            evidence={"file": path, "leads to": path.resolve()},
-            hint="put the file itself there, or leave the texts behind: --image-only.",
-        )

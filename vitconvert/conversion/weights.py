@@ -1,13 +1,13 @@
 """The weights of an output: moved as bytes where possible, through memory otherwise."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.conversion.steps import STEPS
 from vitconvert.conversion.stream import stream
 from vitconvert.conversion.text_tower import text_contents
+from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.facts.plan import compose
 from vitconvert.file_formats import written_formats
@@ -23,16 +23,6 @@ from vitconvert.formats import (
 from vitconvert.programs import program_of
 from vitconvert.programs.target import Target
 from vitconvert.tables.table import Table
-
-
-def frames_notes(target: Target) -> Iterator[str]:
-    """What is written for each frame of a video, where a target reads videos."""
-    found = {a.target: count for a in target.plan.assemblies for _, count in a.axes.frames}
-    for name, count in found.items():
-        yield (
-            f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; "
-            f"those of {count} frames that it was the sum of before do not come back"
-        )
 
 
 def contents_for(
@@ -52,28 +42,23 @@ def contents_for(
         plan = compose(weights.plan, target.plan)
         contents = stream(plan, weights.container, weights.recognised.prefix)
     if contents is None:
-        contents = _materialised(target, source, allow)
+        from vitconvert.facts.materialise import materialise
+
+        try:
+            tensors = materialise(target.plan, source.tensors.__getitem__)
+        except NotRepresentable as error:
+            step = STEPS["drop-key-bias"]
+            if step.applies(source.config):
+                names = " ".join(f"--allow {name}" for name in (*allow, step.name))
+                error.hint = (
+                    f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes "
+                    "zero."
+                )
+            raise
+        contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
     if source.text and target.text:
         contents |= text_contents(target.text, source.text)
     return contents
-
-
-def _materialised(
-    target: Target, checkpoint: Checkpoint, allow: Sequence[str]
-) -> dict[str, Content]:
-    from vitconvert.facts.materialise import materialise
-
-    try:
-        tensors = materialise(target.plan, checkpoint.tensors.__getitem__)
-    except NotRepresentable as error:
-        step = STEPS["drop-key-bias"]
-        if step.config(checkpoint.config):
-            names = " ".join(f"--allow {name}" for name in (*allow, step.name))
-            error.hint = (
-                f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes zero."
-            )
-        raise
-    return {name: content_of(name, tensor) for name, tensor in tensors.items()}
 
 
 def weights_files(
@@ -86,7 +71,13 @@ def weights_files(
     """
     form = written_formats()[table.container]
     name = form.output
-    files = _in_own_files(table, name, infos) if table.files else split(name, infos, most)
+    if table.files:  # the project keeps some tensors in files of their own
+        files: dict[str, list[str]] = {name: []}
+        for tensor in infos:
+            of = (file for file, begin in table.files.items() if tensor.startswith(begin))
+            files.setdefault(next(of, name), []).append(tensor)
+    else:
+        files = split(name, infos, most)
     if most is not None and (not form.sharded or program_of(table).one_file):
         raise UsageError(
             f"{table.title} is read from one file, {name}.",
@@ -96,17 +87,6 @@ def weights_files(
     return files
 
 
-def _in_own_files(
-    table: Table, first: str, infos: Mapping[str, TensorInfo]
-) -> dict[str, list[str]]:
-    """The files that the project keeps tensors in; one without tensors is not written."""
-    found: dict[str, list[str]] = {first: []}
-    for name in infos:
-        of = (file for file, begin in table.files.items() if name.startswith(begin))
-        found.setdefault(next(of, first), []).append(name)
-    return found
-
-
 def write_weights(
     directory: Path,
     table: Table,
@@ -114,7 +94,7 @@ def write_weights(
     most: int | None = None,
     *,
     metadata: Mapping[str, str],
-    config: Mapping[str, Any] | None = None,
+    config: JsonObject | None = None,
     read_soon: bool = True,
 ) -> dict[str, str]:
     """Write the file (or files) of weights.
