@@ -1,14 +1,15 @@
 """How two checkpoints of any dialects differ: in their headers, then in their values."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.companions import hashed
 from vitconvert.checkpoint.reading import not_quantised, open_weights
+from vitconvert.checkpoint.weights import Weights
 from vitconvert.comparison import ValueDifference, compare_values
-from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonDict
 from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
@@ -48,7 +49,7 @@ class Side:
     ignored: Mapping[str, str]
     problem: VitConvertError | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
             "source": self.located.reference,
@@ -67,7 +68,7 @@ class FieldDifference:
     origin_a: str
     origin_b: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
             "a": {"value": self.a, "origin": self.origin_a},
@@ -131,7 +132,7 @@ class Difference:
         """Whether nothing that was compared differs."""
         return not self.parts
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
             "equal": self.equal,
@@ -158,164 +159,129 @@ def diff_located(
     """Say how two checkpoints differ; see `vitconvert.diff`."""
     if not header:
         a, b = hashed(a), hashed(b)
+    one, two = _read(a, options_a), _read(b, options_b)
     asked = options_a.dequantise or options_b.dequantise
-    attempts = _try(a, _for_one(options_a)), _try(b, _for_one(options_b))
-    if asked and not any(map(_was_quantised, attempts)):
+    if asked and not any(
+        read.ledger.dequantised if isinstance(read, Checkpoint) else isinstance(read, Quantised)
+        for read in (one, two)
+    ):
         raise not_quantised(asked, a.reference, b.reference)
-    match attempts:
-        case Checkpoint() as one, Checkpoint() as two:
-            if not header:
-                one.weights.check_constants()
-                two.weights.check_constants()
-            return _difference(_canonical(one), _canonical(two), attempts, (a, b), header)
-    containers = [
-        attempt.weights.container
-        if isinstance(attempt, Checkpoint)
-        else open_weights(located, options)
-        for attempt, located, options in zip(attempts, (a, b), (options_a, options_b), strict=True)
-    ]
-    raw = _raw(containers[0], options_a), _raw(containers[1], options_b)
-    return _difference(*raw, attempts, (a, b), header)
+    if isinstance(one, Checkpoint) and isinstance(two, Checkpoint):
+        if not header:
+            one.weights.check_constants()
+            two.weights.check_constants()
+        mine, theirs = _canonical(one.weights), _canonical(two.weights)
+        besides = _besides(one, two)
+    else:
+        mine, theirs = _raw(one, a, options_a), _raw(two, b, options_b)
+        besides = _Besides(fields={}, preprocessing=(), labels=(), unstated=())
+    both = {n: (info, theirs.infos[n]) for n, info in mine.infos.items() if n in theirs.infos}
+    alike = [name for name, pair in both.items() if pair[0].shape == pair[1].shape]
+    compared = {n: compare_values(mine.read(n), theirs.read(n)) for n in alike if not header}
+    mine.container.close()
+    theirs.container.close()
+    values = {name: value for name, value in compared.items() if value is not None}
+    equal = tuple(name for name in compared if name not in values)
+    return Difference(
+        a=_side(a, one),
+        b=_side(b, two),
+        naming=mine.naming,
+        only_a={name: info for name, info in mine.infos.items() if name not in both},
+        only_b={name: info for name, info in theirs.infos.items() if name not in both},
+        headers={name: pair for name, pair in both.items() if pair[0] != pair[1]},
+        bit_equal=None if header else equal,
+        values=None if header else values,
+        **besides,
+    )
 
 
-_Attempt = Checkpoint | VitConvertError
-
-
-def _for_one(options: ReadOptions) -> ReadOptions:
-    """A dtype stated for both is about the one that is quantised."""
-    return replace(options, dequantise=None, cast_to=options.dequantise)
-
-
-def _was_quantised(attempt: _Attempt) -> bool:
-    """Whether its weights were computed, or could not be."""
-    if isinstance(attempt, VitConvertError):
-        return isinstance(attempt, Quantised)
-    return attempt.ledger.dequantised
-
-
-def _try(located: Located, options: ReadOptions) -> _Attempt:
+def _read(located: Located, options: ReadOptions) -> Checkpoint | VitConvertError:
+    # A dtype stated for both is about the one that is quantised.
+    options = replace(options, dequantise=None, cast_to=options.dequantise)
     try:
         return read_checkpoint(located, options)
     except _UNREADABLE as problem:
         return problem
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Tensors:
-    """Tensors under the names that both sides share."""
+class _Tensors(NamedTuple):
+    """Tensors of a file, under the names that both sides share."""
 
     naming: str
+    container: Container
     infos: Mapping[str, TensorInfo]
     read: "Callable[[str], torch.Tensor]"
-    close: Callable[[], None]
 
 
-def _raw(container: Container, options: ReadOptions) -> _Tensors:
+def _canonical(weights: Weights) -> _Tensors:
+    return _Tensors("canonical", weights.container, weights.infos, weights.read_canonical)
+
+
+def _raw(read: Checkpoint | VitConvertError, located: Located, options: ReadOptions) -> _Tensors:
+    if isinstance(read, Checkpoint):
+        container = read.weights.container
+    else:
+        container = open_weights(located, options)
     ignored = options.ignored(container.manifest, container.path)
     infos = {name: info for name, info in container.manifest.items() if name not in ignored}
-    return _Tensors(naming="raw", infos=infos, read=container.read, close=container.close)
+    return _Tensors("raw", container, infos, container.read)
 
 
-def _canonical(checkpoint: Checkpoint) -> _Tensors:
-    weights = checkpoint.weights
-    return _Tensors(
-        naming="canonical",
-        infos=weights.infos,
-        read=weights.read_canonical,
-        close=weights.container.close,
-    )
+def _side(located: Located, read: Checkpoint | VitConvertError) -> Side:
+    if isinstance(read, Checkpoint):
+        ignored = read.ledger.ignored
+        return Side(located=located, dialect=read.dialect, ignored=ignored, problem=None)
+    return Side(located=located, dialect=None, ignored={}, problem=read)
 
 
-def _difference(
-    a: _Tensors,
-    b: _Tensors,
-    attempts: tuple[_Attempt, _Attempt],
-    located: tuple[Located, Located],
-    header: bool,
-) -> Difference:
-    both = {name: (info, b.infos[name]) for name, info in a.infos.items() if name in b.infos}
-    alike = [name for name, (one, two) in both.items() if one.shape == two.shape]
-    compared = (
-        {} if header else {name: compare_values(a.read(name), b.read(name)) for name in alike}
-    )
-    a.close()
-    b.close()
-    bit_equal = tuple(name for name, value in compared.items() if value is None)
-    values = {name: value for name, value in compared.items() if value is not None}
-    return Difference(
-        a=_side(located[0], attempts[0]),
-        b=_side(located[1], attempts[1]),
-        naming=a.naming,
-        only_a={name: info for name, info in a.infos.items() if name not in both},
-        only_b={name: info for name, info in b.infos.items() if name not in both},
-        headers={name: pair for name, pair in both.items() if pair[0] != pair[1]},
-        bit_equal=None if header else bit_equal,
-        values=None if header else values,
-        **_companions(*attempts),
-    )
+class _Besides(TypedDict):
+    """The fields of `Difference` that are not about tensors."""
+
+    fields: Mapping[str, FieldDifference]
+    preprocessing: tuple[str, ...]
+    labels: tuple[str, ...]
+    unstated: tuple[str, ...]
 
 
-def _side(located: Located, attempt: _Attempt) -> Side:
-    if not isinstance(attempt, Checkpoint):
-        return Side(located=located, dialect=None, ignored={}, problem=attempt)
-    ignored = attempt.ledger.ignored
-    return Side(located=located, dialect=attempt.dialect, ignored=ignored, problem=None)
-
-
-def _companions(a: _Attempt, b: _Attempt) -> dict[str, Any]:
-    """Differences besides the tensors, if both checkpoints can be read."""
-    if not isinstance(a, Checkpoint) or not isinstance(b, Checkpoint):
-        return {"fields": {}, "preprocessing": (), "labels": (), "unstated": ()}
-    mine, theirs = a.preprocessing, b.preprocessing
-    names, other_names = _stated_labels(a), _stated_labels(b)
+def _besides(a: Checkpoint, b: Checkpoint) -> _Besides:
+    mine, theirs = a.config.function(), b.config.function()
+    fields = {
+        name: FieldDifference(
+            a=mine.get(name),
+            b=theirs.get(name),
+            origin_a=a.config.origins.get(name, "default"),
+            origin_b=b.config.origins.get(name, "default"),
+        )
+        for name in {**mine, **theirs}
+        if mine.get(name) != theirs.get(name)
+    }
+    images = a.preprocessing, b.preprocessing
+    names = [None if one.labels is None or one.labels.assumed else one.labels for one in (a, b)]
+    stated = {"how images are prepared": images, "what the classes are called": names}
     return {
-        "fields": dict(_fields(a.config, b.config)),
-        "preprocessing": mine.differences(theirs) if mine and theirs else (),
-        "labels": _label_differences(names, other_names) if names and other_names else (),
+        "fields": fields,
+        "preprocessing": images[0].differences(images[1]) if images[0] and images[1] else (),
+        "labels": _label_differences(names[0], names[1]) if names[0] and names[1] else (),
         "unstated": (
             *(f"{side}: {doubt}" for side, one in (("a", a), ("b", b)) for doubt in one.doubts),
-            *_unstated("how images are prepared", mine, theirs),
-            *_unstated("what the classes are called", names, other_names),
+            *(
+                f"only {'a' if two is None else 'b'} says {what}"
+                for what, (one, two) in stated.items()
+                if (one is None) != (two is None)
+            ),
         ),
     }
-
-
-def _fields(a: ViTConfig, b: ViTConfig) -> Iterator[tuple[str, FieldDifference]]:
-    mine, theirs = a.function(), b.function()
-    for name in {**mine, **theirs}:
-        if mine.get(name) != theirs.get(name):
-            yield (
-                name,
-                FieldDifference(
-                    a=mine.get(name),
-                    b=theirs.get(name),
-                    origin_a=a.origins.get(name, "default"),
-                    origin_b=b.origins.get(name, "default"),
-                ),
-            )
-
-
-def _unstated(what: str, a: object, b: object) -> tuple[str, ...]:
-    if (a is None) == (b is None):
-        return ()
-    return (f"only {'a' if b is None else 'b'} says {what}",)
-
-
-def _stated_labels(checkpoint: Checkpoint) -> Labels | None:
-    labels = checkpoint.labels
-    return None if labels is None or labels.assumed else labels
 
 
 def _label_differences(a: Labels, b: Labels) -> tuple[str, ...]:
     if len(a) != len(b):
         return (f"{len(a)} classes are named in a and {len(b)} in b",)
-    pairs = enumerate(zip(a, b, strict=True))
     return tuple(
         f"class {index} is {mine!r} in a and {theirs!r} in b"
-        for index, (mine, theirs) in pairs
+        for index, (mine, theirs) in enumerate(zip(a, b, strict=True))
         if mine != theirs
     )
 
 
-def _info(info: TensorInfo) -> dict[str, Any]:
+def _info(info: TensorInfo) -> dict[str, object]:
     return {"dtype": info.dtype, "shape": list(info.shape)}

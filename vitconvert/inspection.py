@@ -4,19 +4,19 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from vitconvert.checkpoint.companions import what_is_read
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import begun, open_weights, stages
 from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Text
+from vitconvert.documents import JsonDict
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.project_config import Facts
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
-from vitconvert.tables.parts import Part, Tower
+from vitconvert.tables.parts import Tower
 
 # What the `format` of safetensors' metadata says of who wrote it: the frameworks of its own
 # `safetensors` package (https://github.com/huggingface/safetensors), and MLX.
@@ -81,7 +81,7 @@ class Inspection:
         """Bytes of all tensors."""
         return sum(info.nbytes for info in self.tensors.values())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonDict:
         """For `--json`."""
         return {
             "source": self.located.reference,
@@ -125,6 +125,11 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     except VitConvertError as error:
         problem = error
     part, gathered = reading.part, reading.gathered
+    tower = part.tower if part and part.tower.prefix else None
+    readers: tuple[str, ...] = ()
+    if part:
+        of_whole = program_of(part.recognised.table).packages or ("the code of its own project",)
+        readers = (*(["the code of the larger model"] if tower else of_whole), "vitconvert")
     return Inspection(
         located=located,
         format=container.format,
@@ -132,8 +137,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         tensors=container.manifest,
         dialect=part.recognised.table.name if part else None,
         written_by=tuple(_writers(container, reading)),
-        opened_by=tuple(_readers(part)) if part else (),
-        tower=part.tower if part and part.tower.prefix else None,
+        opened_by=readers,
+        tower=tower,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
         facts=gathered.facts if gathered else {},
         missing=gathered.asked if gathered else {},
@@ -146,22 +151,22 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
 
 
 def _notes(container: Container, reading: Reading) -> Iterator[str]:
-    with suppress(VitConvertError):  # whoever needs the record says what is wrong with it
-        if not reading.gathered:
-            yield from reading.companions.record.doubts
     if reading.gathered:
         yield from reading.gathered.notes
+    else:
+        with suppress(VitConvertError):  # whoever needs the record says what is wrong with it
+            yield from reading.companions.record.doubts
     yield from container.notes
-    if reading.gathered and reading.part:
-        yield from reading.part.notes()
-        yield from what_is_read(reading.companions, reading.part)
+    if reading.gathered:
+        yield from reading.found.notes()
+        yield from what_is_read(reading.companions, reading.found)
         yield from reading.changes
 
 
 def _writers(container: Container, reading: Reading) -> Iterator[str]:
     companions = reading.companions
-    if part := reading.part:
-        yield f"{part.recognised.table.title} (names of the tensors)"
+    if reading.part:
+        yield f"{reading.part.recognised.table.title} (names of the tensors)"
     if framework := container.metadata.get("format"):
         yield f"{_FRAMEWORKS.get(framework, framework)} (header of the file)"
     with suppress(VitConvertError):  # whoever needs these files says what is wrong with them
@@ -169,12 +174,3 @@ def _writers(container: Container, reading: Reading) -> Iterator[str]:
             yield f"transformers {companions.whole_config['transformers_version']} (config.json)"
         if companions.own:
             yield "vitconvert (vitconvert.json)"
-
-
-def _readers(part: Part) -> Iterator[str]:
-    """Packages, then vitconvert, which opens whatever it recognises."""
-    if part.tower.prefix:
-        yield "the code of the larger model"
-    else:
-        yield from program_of(part.recognised.table).packages or ("the code of its own project",)
-    yield "vitconvert"
