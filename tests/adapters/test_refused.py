@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.adapters.writing import saved
-from tests.huggingface.classes import CLASSES, LABELS, MLP, _case
+from tests.adapters.writing import VIT, saved
+from tests.huggingface.classes import CLASSES
 from tests.packages import peft
 from vitconvert.api import inspect, load_checkpoint
 from vitconvert.errors import (
@@ -19,7 +19,6 @@ from vitconvert.errors import (
     VitConvertError,
 )
 
-VIT = _case("ViTForImageClassification", "ViTConfig", "hf_vit", MLP, LABELS)
 QV = ["q_proj", "v_proj"]
 START = "base_model.model.vit.layers.0.attention.q_proj."
 

@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.huggingface.classes import LABELS, MLP, SIZES, Case
 from tests.packages import peft
 from tests.small_models import randomise_calmly
+
+VIT = Case(name="ViTForImageClassification", dialect="hf_vit", arguments={**SIZES, **MLP, **LABELS})
 
 
 def with_adapter(model: nn.Module, **config: Any) -> nn.Module:

@@ -4,10 +4,7 @@ import json
 
 import pytest
 
-from tests.adapters.writing import saved
-from tests.huggingface.classes import LABELS, MLP, _case
-
-VIT = _case("ViTForImageClassification", "ViTConfig", "hf_vit", MLP, LABELS)
+from tests.adapters.writing import VIT, saved
 
 
 @pytest.mark.filterwarnings("ignore")  # PEFT 0.21 calls what transformers 5.23 deprecates

@@ -223,6 +223,20 @@ def random_model(**fields):
 OUTPUTS = {"all-tokens", *(name for name, step in STEPS.items() if step.narrows)}
 
 
+# What a model has before a step that it needs for it.
+BEFORE = {
+    "zero-class-position": {"no_embed_class": True},
+    "fit-positions": {"position_embedding": "grid", "position_grid": (4, 5)},
+    "norm-before-pooling": {"final_norm": False, "fc_norm": True},
+    "token-as-register": {"dist_token": True, "num_registers": 0},
+    "register-as-token": {"dist_token": False, "num_registers": 1, "register_positions": True},
+    "store-rope-periods": {"rope": "dinov3", "position_embedding": "none"},
+    "compute-rope-periods": {"rope": "dinov3", "position_embedding": "none", "rope_periods": True},
+    "zero-patch-bias": {"patch_bias": False, "pre_norm": False},
+    "zero-head-bias": {"head_bias": False},
+}
+
+
 @pytest.mark.parametrize("name", sorted(STEPS.keys() - OUTPUTS))
 @pytest.mark.parametrize(
     "fields",
@@ -236,34 +250,19 @@ OUTPUTS = {"all-tokens", *(name for name, step in STEPS.items() if step.narrows)
     ids=str,
 )
 def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
-    step = STEPS[name]
-    if name == "norm-before-pooling":
-        fields = fields | {"final_norm": False, "fc_norm": True}
-    if name.endswith("-rope-periods"):
-        stored = name == "compute-rope-periods"
-        fields = fields | {"rope": "dinov3", "position_embedding": "none", "rope_periods": stored}
-    if name in ("token-as-register", "register-as-token"):  # of one such token
-        fields = fields | {"dist_token": name == "token-as-register", "num_registers": 0}
-        fields |= {} if fields["dist_token"] else {"num_registers": 1, "register_positions": True}
-    if name == "zero-head-bias":
-        fields = fields | {"head_bias": False}
-    if name == "zero-patch-bias":
-        fields = fields | {"patch_bias": False, "pre_norm": False}
-    if name == "fit-positions":
-        fields = fields | {"position_embedding": "grid", "position_grid": (4, 5)}
-    model = random_model(**fields, no_embed_class=name == "zero-class-position")
+    step, fields = STEPS[name], fields | BEFORE.get(name, {})
+    model = random_model(**fields)
     for key in step.zero:
         torch.nn.init.zeros_(model.get_parameter(key))
     if model.config.rope_periods:
         periods = dinov3_periods(model.config.head_dim // 4, model.config.rope_temperature)
         model.get_parameter("rope.periods").data.copy_(periods)
-    config = step.config(model.config)
-    if (name == "fold-qkv-bias" and fields.get("block_order") == "post") or (
-        "pooling" in name and fields.get("dist_token")
-    ):
-        assert config is None
+    without_place = name == "fold-qkv-bias" and fields.get("block_order") == "post"
+    if without_place or ("pooling" in name and fields.get("dist_token")):
+        assert not step.applies(model.config)
         return
-    changed = ViT(config).eval()
+    assert step.applies(model.config)
+    changed = ViT(step.becomes(model.config)).eval()
     changed.load_state_dict(step.tensors(model.state_dict(), model.config))
     x = images(size=(24, 16))
     assert changed.state_dict().keys() != model.state_dict().keys() or any(
@@ -273,72 +272,53 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
     torch.testing.assert_close(changed(x), model(x), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"rope": "axial", "position_embedding": "none"},
-        {"qk_norm": True},
-        {"qkv_bias": False},
+NO_POSITIONS, AVERAGED = {"position_embedding": "none"}, {"class_token": False, "pooling": "avg"}
+KEYS_DO_NOT_CANCEL = ({"rope": "axial", **NO_POSITIONS}, {"qk_norm": True}, {"qkv_bias": False})
+# What would change nothing, or the function.
+NOT = {
+    "fold-class-position": [AVERAGED, {"no_embed_class": True}, NO_POSITIONS],
+    "zero-class-position": [
+        {},
+        {"no_embed_class": True, **NO_POSITIONS},
+        {"no_embed_class": True, **AVERAGED},
     ],
-    ids=str,
-)
-def test_a_key_bias_is_dropped_only_where_softmax_cancels_it(fields):
-    model = random_model(**fields)
-    assert STEPS["drop-key-bias"].config(model.config) is None
-    assert STEPS["fold-qkv-bias"].config(model.config) is None
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
+    "drop-key-bias": KEYS_DO_NOT_CANCEL,
+    "fold-qkv-bias": [
+        *KEYS_DO_NOT_CANCEL,
         *({"block_order": "post"}, {"norm_bias": False}, {"norm": "rms", "norm_bias": False}),
         *({"proj_bias": False}, {"attention_norm": True}, {"differential": True}),
         {"attention_proj": False, "head_dim": 12},
         {"num_heads": 5},  # more channels than the width: not every bias has an origin
     ],
-    ids=str,
-)
-def test_a_bias_is_folded_only_where_others_can_take_it(fields):
-    assert STEPS["fold-qkv-bias"].config(random_config()) is not None
-    assert STEPS["fold-qkv-bias"].config(random_config(**fields)) is None
+    "norm-after-pooling": [{"pooling": "avg"}, {"final_norm": False}, {"fc_norm": True}],
+    "norm-before-pooling": [
+        {"fc_norm": True, "final_norm": False, "pooling": "avg"},
+        *({}, {"final_norm": False}, {"fc_norm": True}),
+    ],
+    "compute-rope-periods": [{"rope": "dinov3"}],
+    "store-rope-periods": [{"rope": "axial"}, {"rope": "dinov3", "rope_periods": True}],
+    "token-as-register": [
+        {},
+        {"dist_token": True, "dist_head": True},
+        {"dist_token": True, "num_registers": 1},
+    ],
+    "register-as-token": [
+        *({}, {"num_registers": 2}, {"num_registers": 1, "register_positions": False}),
+        {"num_registers": 1, "dist_token": True},
+    ],
+    "zero-head-bias": [{}, {"head_bias": False, "num_classes": 0}],
+    "drop-head-bias": [
+        *({"head_bias": False}, {"num_classes": 0}, {"dist_token": True, "dist_head": True}),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "fields"),
-    [
-        ("fold-class-position", {"class_token": False, "pooling": "avg"}),
-        ("fold-class-position", {"no_embed_class": True}),
-        ("fold-class-position", {"position_embedding": "none"}),
-        ("zero-class-position", {}),
-        ("zero-class-position", {"no_embed_class": True, "position_embedding": "none"}),
-        ("zero-class-position", {"no_embed_class": True, "class_token": False, "pooling": "avg"}),
-        ("norm-after-pooling", {"pooling": "avg"}),
-        ("norm-after-pooling", {"final_norm": False}),
-        ("norm-after-pooling", {"fc_norm": True}),
-        ("norm-before-pooling", {"fc_norm": True, "final_norm": False, "pooling": "avg"}),
-        ("norm-before-pooling", {}),
-        ("norm-before-pooling", {"final_norm": False}),
-        ("norm-before-pooling", {"fc_norm": True}),
-        ("compute-rope-periods", {"rope": "dinov3"}),
-        ("store-rope-periods", {"rope": "axial"}),
-        ("store-rope-periods", {"rope": "dinov3", "rope_periods": True}),
-        ("token-as-register", {}),
-        ("token-as-register", {"dist_token": True, "dist_head": True}),
-        ("token-as-register", {"dist_token": True, "num_registers": 1}),
-        ("register-as-token", {}),
-        ("register-as-token", {"num_registers": 2}),
-        ("register-as-token", {"num_registers": 1, "register_positions": False}),
-        ("register-as-token", {"num_registers": 1, "dist_token": True}),
-        ("zero-head-bias", {}),
-        ("zero-head-bias", {"head_bias": False, "num_classes": 0}),
-        ("drop-head-bias", {"head_bias": False}),
-        ("drop-head-bias", {"num_classes": 0}),
-        ("drop-head-bias", {"dist_token": True, "dist_head": True}),
-    ],
-    ids=str,
+    ("name", "fields"), [(name, fields) for name, several in NOT.items() for fields in several]
 )
 def test_a_step_that_would_change_nothing_or_the_function_does_not_apply(name, fields):
-    assert STEPS[name].config(random_config(**fields)) is None
+    assert STEPS["fold-qkv-bias"].applies(random_config())
+    assert not STEPS[name].applies(random_config(**fields))
 
 
 def test_an_image_size_that_no_weight_depends_on_is_told():
@@ -366,36 +346,18 @@ def test_every_table_of_relative_positions_is_resampled():
         assert torch.equal(tensors[name], tensor), name
 
 
-def test_a_refusal_offers_the_step_that_helps_and_the_step_helps(timm_directory, tmp_path):
-    source = timm_directory("deit3_small_patch16_224", **TINY)
-    options = {"to": "hf_vit", "overrides": {}, "verify": True}
-    with pytest.raises(NotRepresentable) as error:
-        vitconvert.convert(source, output=tmp_path / "no", **options)
-    # DeiT III also has LayerScale, for which transformers' ViT has no place: nothing helps.
-    assert error.value.hint is None or "--allow" not in error.value.hint
-    plain = timm_directory(**TINY, no_embed_class=True)
-    with pytest.raises(NotRepresentable) as error:
-        vitconvert.convert(plain, output=tmp_path / "no", to="hf_vit")
-    assert error.value.hint == (
-        "--allow zero-class-position makes it fit, with the same function and other bytes."
-    )
-    allow = ["zero-class-position", "fold-qkv-bias"]
-    conversion = vitconvert.convert(plain, output=tmp_path / "out", to="hf_vit", allow=allow)
-    assert conversion.opened[0].consumer == "transformers"
-    assert conversion.ledger.changed == (
-        "zero-class-position: class and distillation token got positions of zero; "
-        "logits change by 0.0e+00",
-    )
+SAME = "makes it fit, with the same function and other bytes"
 
 
 @pytest.mark.parametrize(
     ("to", "allow", "hint"),
     [
+        ("hf_vit", [], f"--allow zero-class-position {SAME}."),
         (
             "hf",
             ["drop-key-bias"],
-            "--allow zero-class-position --allow drop-key-bias makes it fit, with the same "
-            "function and other bytes; drop-key-bias only if the bias of the keys is not zero.",
+            f"--allow zero-class-position --allow drop-key-bias {SAME}; drop-key-bias only if the "
+            "bias of the keys is not zero.",
         ),
         (
             "hf_beit",
@@ -406,22 +368,31 @@ def test_a_refusal_offers_the_step_that_helps_and_the_step_helps(timm_directory,
         (
             "lucidrains",
             [],
-            "--allow zero-class-position --allow fold-qkv-bias --allow adapted-module makes it "
-            "fit, with the same function and other bytes.",
+            f"--allow zero-class-position --allow fold-qkv-bias --allow adapted-module {SAME}.",
         ),
     ],
 )
 def test_a_refusal_offers_all_steps_that_help_together(to, allow, hint, timm_directory, tmp_path):
-    parts = {"no_embed_class": True, "init_values": None if to == "lucidrains" else 0.5}
-    source = timm_directory(**TINY, **parts)
+    """What is allowed and not needed is not taken."""
+    scaled = None if to in ("lucidrains", "hf_vit") else 0.5
+    source = timm_directory(**TINY, no_embed_class=True, init_values=scaled)
     options = {"to": to, "output": tmp_path / "out"}
     with pytest.raises(NotRepresentable) as error:
         vitconvert.convert(source, allow=allow, verify=False, **options)
     assert error.value.hint == hint
     offered = re.findall(r"--allow (\S+)", hint)
-    conversion = vitconvert.convert(source, allow=offered, **options)
+    more = ["fold-qkv-bias"] if to == "hf_vit" else []
+    conversion = vitconvert.convert(source, allow=[*offered, *more], **options)
     taken = {change.partition(":")[0] for change in conversion.ledger.changed}
     assert taken - {"norm-after-pooling"} == set(offered) - {"adapted-module"}
+
+
+def test_no_step_is_offered_where_none_helps(timm_directory, tmp_path):
+    """DeiT III has LayerScale, for which transformers' ViT has no place."""
+    source = timm_directory("deit3_small_patch16_224", **TINY)
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.convert(source, to="hf_vit", output=tmp_path / "no")
+    assert "--allow" not in (error.value.hint or "")
 
 
 @pytest.mark.parametrize("name", ["vit_intern300m_patch14_448", "vit_giant_patch14_dinov2"])

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from tests.hub_server import HubServer, use_hub
 from tests.packages import open_clip, timm, transformers
 from tests.preprocessing.test_timm import awkward_files
 from tests.small_models import SMALL_TIMM as SMALL
+from vitconvert.cli.convert import conversion_report
 from vitconvert.errors import ConflictingFact
 from vitconvert.preprocessing import Preprocessing
 
@@ -222,6 +222,8 @@ def test_a_model_of_no_photographs_says_so(timm_directory, tmp_path):
     source = timm_directory(**SMALL, img_size=32, in_chans=4)
     conversion = vitconvert.convert(source, output=tmp_path / "out", verify=False)
     assert conversion.departures == ("nothing says how images become the model's input",)
+    line = "images         nothing says how images become the model's input"
+    assert line in list(conversion_report(conversion))
 
 
 def test_a_squash_to_the_size_itself_cuts_nothing():
@@ -230,15 +232,6 @@ def test_a_squash_to_the_size_itself_cuts_nothing():
     assert replace(squashed, crop=False).differences(squashed) == ()
     assert Preprocessing.from_timm({"crop_mode": "squash", "crop_pct": 0.9}).cuts
     assert Preprocessing.from_timm({"crop_mode": "center", "crop_pct": 1.0}).cuts
-
-
-def test_the_report_tells_departures(timm_directory, tmp_path):
-    from vitconvert.cli.convert import conversion_report
-
-    source = timm_directory(**SMALL, img_size=32, in_chans=4)
-    conversion = vitconvert.convert(source, output=Path(tmp_path / "out"), verify=False)
-    line = "images         nothing says how images become the model's input"
-    assert line in list(conversion_report(conversion))
 
 
 def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_path):

@@ -176,18 +176,6 @@ def test_a_tower_that_has_no_name(classes, timm_directory, tmp_path):
     assert "none is this one (there is no `open_clip_config.json`)" in card
 
 
-def test_open_clip_sees_that_queries_of_a_timm_tower_were_turned(timm_directory, tmp_path):
-    source, output = timm_directory(**NAMELESS, num_classes=7), tmp_path / "out"
-    vitconvert.convert(source, to="openclip", output=output, verify=False)
-    tensors = load_file(output / "model.safetensors")
-    tensors["visual.trunk.blocks.1.attn.qkv.weight"][:30] *= -1
-    save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
-    model = vitconvert.load_model(source)
-    _, computed = open_output(output, builtin_tables()["openclip_timm"], model)
-    with pytest.raises(ParityFailed, match=r"open_clip .* computes something else"):
-        computed.raise_if_failed()
-
-
 @pytest.mark.parametrize("changes", [{}, {"num_classes": 0}], ids=["projected", "bare"])
 @pytest.mark.parametrize("photographs", [True, False])
 @torch.no_grad()

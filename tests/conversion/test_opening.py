@@ -39,14 +39,6 @@ def test_torchvision_opens_what_is_for_it(timm_directory, tmp_path):
     assert recorded == [opened.to_dict() for opened in conversion.opened]
 
 
-@pytest.mark.parametrize("to", ["jax", "big_vision"])
-def test_numpy_and_timms_reader_open_an_npz(to, tmp_path):
-    np.savez(tmp_path / "vit.npz", **google_arrays(depth=2, heads=3, width=48, size=24))
-    conversion = vitconvert.convert(tmp_path / "vit.npz", to=to, output=tmp_path / "out")
-    assert names(conversion) == ["numpy.load", "timm"]
-    assert conversion.opened[0].bit_equal and conversion.opened[1].relative <= 2e-5
-
-
 @pytest.mark.parametrize(
     ("changes", "to", "dialect"),
     [
@@ -126,65 +118,82 @@ def test_a_model_that_classifies_every_token_opens(timm_directory, tmp_path):
     ]
 
 
-def test_an_attention_pooling_goes_to_big_vision(tmp_path):
+def google(folder: Path) -> Path:
+    """Google's file."""
+    np.savez(folder / "vit.npz", **google_arrays(depth=2, heads=3, width=48, size=24))
+    return folder / "vit.npz"
+
+
+def siglip(folder: Path) -> Path:
+    """A model of transformers that pools with attention."""
     sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 70, "image_size": 24, "patch_size": 8}
     model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**sizes))
-    fill(model).save_pretrained(tmp_path / "siglip")
-    conversion = vitconvert.convert(tmp_path / "siglip", to="big_vision", output=tmp_path / "out")
+    fill(model).save_pretrained(folder / "siglip")
+    return folder / "siglip"
+
+
+@pytest.mark.parametrize(
+    ("source", "to"), [(google, "jax"), (google, "big_vision"), (siglip, "big_vision")]
+)
+def test_numpy_and_timms_reader_open_an_npz(source, to, tmp_path):
+    conversion = vitconvert.convert(source(tmp_path), to=to, output=tmp_path / "out")
     assert names(conversion) == ["numpy.load", "timm"]
-    assert conversion.opened[1].relative <= 2e-5
+    assert conversion.opened[0].bit_equal and conversion.opened[1].relative <= 2e-5
 
 
-def swapped(tensors: dict[str, torch.Tensor], first: str, second: str) -> dict[str, torch.Tensor]:
-    return tensors | {first: tensors[second], second: tensors[first]}
+def swapped(first, second):
+    return lambda tensors: {first: tensors[second], second: tensors[first]}
 
 
-def test_torchvision_sees_that_two_norms_were_swapped(timm_directory, tmp_path):
-    source, output = timm_directory(**PLAIN), tmp_path / "out"
-    vitconvert.convert(source, to="torchvision", output=output, verify=False)
-    layer = "encoder.layers.encoder_layer_1"
-    wrong = swapped(
-        torch.load(output / "model.pt", weights_only=True),
-        f"{layer}.ln_1.weight",
-        f"{layer}.ln_2.weight",
-    )
-    torch.save(wrong, output / "model.pt")
-    table = builtin_tables()["torchvision"]
-    read, computed = open_output(output, table, vitconvert.load_model(source))
-    assert read.bit_equal and not computed.bit_equal
-    with pytest.raises(ParityFailed, match=r"torchvision .* computes something else"):
-        computed.raise_if_failed()
+LAYER = "encoder.layers.encoder_layer_1"
+MHA = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1"
+QKV = "visual.trunk.blocks.1.attn.qkv.weight"
+READ = {
+    "model.pt": lambda file: torch.load(file, weights_only=True),
+    "model.npz": lambda file: dict(np.load(file)),
+    "model.safetensors": load_file,
+}
+WRITE = {
+    "model.pt": torch.save,
+    "model.npz": lambda tensors, file: np.savez(file, **tensors),
+    "model.safetensors": lambda tensors, file: save_file(tensors, file, {"format": "pt"}),
+}
 
 
-def test_timms_reader_sees_that_queries_and_keys_were_swapped(tmp_path):
-    source = tmp_path / "vit.npz"
-    arrays = google_arrays(depth=2, heads=3, width=48, size=24)
-    np.savez(source, **arrays)
-    (tmp_path / "out").mkdir()
-    mha = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1"
-    arrays |= {
-        f"{mha}/query/bias": arrays[f"{mha}/key/bias"],
-        f"{mha}/key/bias": arrays[f"{mha}/query/bias"],
+@pytest.mark.parametrize(
+    ("source", "table", "file", "wrong"),
+    [
+        (
+            *("timm", "torchvision", "model.pt"),
+            swapped(f"{LAYER}.ln_1.weight", f"{LAYER}.ln_2.weight"),
+        ),
+        ("google", "google_jax", "model.npz", swapped(f"{MHA}/query/bias", f"{MHA}/key/bias")),
+        (
+            *("open_clip", "openclip", "model.safetensors"),
+            lambda tensors: {"visual.proj": tensors["visual.proj"].flip(0).contiguous()},
+        ),
+        (
+            *("timm", "openclip_timm", "model.safetensors"),
+            lambda tensors: {QKV: torch.cat([-tensors[QKV][:30], tensors[QKV][30:]])},
+        ),
+    ],
+    ids=["swapped norms", "swapped queries and keys", "a turned projection", "turned queries"],
+)
+def test_a_program_sees_what_is_wrong(source, table, file, wrong, timm_directory, tmp_path):
+    sources = {
+        "timm": lambda: timm_directory(**PLAIN),
+        "google": lambda: google(tmp_path),
+        "open_clip": lambda: openclip_directory(tmp_path / "source"),
     }
-    np.savez(tmp_path / "out" / "model.npz", **arrays)
-    table = builtin_tables()["google_jax"]
-    model = vitconvert.load_model(source)
-    _, computed = open_output(tmp_path / "out", table, model)
-    with pytest.raises(ParityFailed, match="computes something else"):
-        computed.raise_if_failed()
-
-
-def test_open_clip_sees_that_a_projection_was_turned(tmp_path):
-    source = openclip_directory(tmp_path / "source")
-    output = tmp_path / "out"
-    vitconvert.convert(source, to="openclip", output=output, verify=False)
-    tensors = load_file(output / "model.safetensors")
-    tensors["visual.proj"] = tensors["visual.proj"].flip(0).contiguous()
-    save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
-    model = vitconvert.load_model(source)
-    _, computed = open_output(output, builtin_tables()["openclip"], model)
-    with pytest.raises(ParityFailed, match=r"open_clip .* computes something else"):
+    place, output = sources[source](), tmp_path / "out"
+    vitconvert.convert(place, to=table, output=output, verify=False)
+    tensors = READ[file](output / file)
+    WRITE[file](tensors | wrong(tensors), output / file)
+    model = vitconvert.load_model(place)
+    read, computed = open_output(output, builtin_tables()[table], model)
+    assert read.bit_equal and not computed.bit_equal
+    with pytest.raises(ParityFailed, match=r"(torchvision|timm|open_clip).* computes something"):
         computed.raise_if_failed()
 
 
@@ -208,34 +217,23 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("to", ["timm", "hf"])
 def test_periods_of_a_rotation_go_without_where_the_target_computes_them(to, tmp_path):
-    torch.save(dinov3(), tmp_path / "dinov3.pth")
-    options = {"to": to, "output": tmp_path / "out", "overrides": {"num_heads": 3}}
-    plan = vitconvert.plan_conversion(
-        tmp_path / "dinov3.pth", to=to, overrides=options["overrides"]
-    )
+    """Meta's published files hold others, rounded to bfloat16, which have no place."""
+    tensors, options = dinov3(), {"to": to, "overrides": {"num_heads": 3}}
+    torch.save(tensors, tmp_path / "dinov3.pth")
+    plan = vitconvert.plan_conversion(tmp_path / "dinov3.pth", **options)
     assert "rope.periods is what the target computes" in plan.guards
-    done = vitconvert.convert(tmp_path / "dinov3.pth", **options)
+    done = vitconvert.convert(tmp_path / "dinov3.pth", output=tmp_path / "out", **options)
     assert done.ledger.changed[0].startswith("compute-rope-periods: ")
     assert all(opened.relative <= 2e-5 for opened in done.opened)
-
-
-@pytest.mark.parametrize("to", ["timm", "hf"])
-def test_other_periods_of_a_rotation_have_no_place(to, tmp_path):
-    """Meta's published files hold them rounded to bfloat16."""
-    rounded = {"rope_embed.periods": dinov3()["rope_embed.periods"].bfloat16().float()}
-    torch.save(dinov3() | rounded, tmp_path / "dinov3.pth")
+    tensors["rope_embed.periods"] = tensors["rope_embed.periods"].bfloat16().float()
+    torch.save(tensors, tmp_path / "rounded.pth")
     with pytest.raises(NotRepresentable, match="and these are others") as error:
-        vitconvert.convert(
-            tmp_path / "dinov3.pth",
-            to=to,
-            output=tmp_path / "out",
-            overrides={"num_heads": 3},
-        )
+        vitconvert.convert(tmp_path / "rounded.pth", output=tmp_path / "no", **options)
     assert error.value.evidence == {
         "tensor": "rope.periods",
         "relative difference": "1.9e-03",
     }
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "no").exists()
 
 
 def test_verdicts_in_words():

@@ -14,7 +14,7 @@ from tests.hub_server import HubServer, use_hub
 from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM, randomise
 from vitconvert.cli import main
-from vitconvert.errors import MissingFact, OutputExists
+from vitconvert.errors import MissingFact
 from vitconvert.formats import hash_file
 
 SIZES = SMALL_TIMM | {"img_size": 48}
@@ -214,18 +214,6 @@ def test_shards_are_compared_one_by_one(output, tmp_path):
         vitconvert.load_checkpoint(sharded)  # safetensors has no room for more
     record = json.loads((sharded / "vitconvert.json").read_text())
     assert shard.name in record["weights"]["bytes"]
-
-
-def test_what_a_record_lists_is_not_removed_for_it(output, tmp_path):
-    record = {"files": ["thesis.txt"], "sha256": {"thesis.txt": "0" * 64}}
-    (tmp_path / "elsewhere").mkdir()
-    for directory in (output, tmp_path / "elsewhere"):
-        (directory / "thesis.txt").write_text("years of work")
-        (directory / "vitconvert.json").write_text(json.dumps(record))
-        with pytest.raises(OutputExists) as caught:
-            vitconvert.convert(tmp_path / "source", output=directory, overwrite=True, verify=False)
-        assert "thesis.txt" in caught.value.details
-        assert (directory / "thesis.txt").read_text() == "years of work"
 
 
 def test_where_only_the_record_knew_the_error_says_why(output, tmp_path):
