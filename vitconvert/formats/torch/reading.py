@@ -44,7 +44,7 @@ _NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their argu
 # OpenMMLab's training keeps the history of losses; each object names the functions of its class.
 _HISTORY = "mmengine.logging.history_buffer.HistoryBuffer"
 # Of a class: functions of a history, and in Python 3.11.0 to 3.11.3 members of enumerations, as
-# torchao's tensors have them (enum.py, `_reduce_ex_by_global_name` before and after).
+# torchao's tensors have them (enum.py, `Enum.__reduce_ex__`).
 _ATTRIBUTE = "builtins.getattr"
 # Quantised tensors come with their scheme, sparse ones with their layout.
 _ODD_TENSORS: Mapping[str, str] = {
