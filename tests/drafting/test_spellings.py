@@ -7,6 +7,7 @@ import vitconvert
 import vitconvert.drafting
 from tests.drafting.drafting import draft, missed_rows, reference, wrong_rows
 from tests.drafting.spellings import SPELLINGS, weights
+from tests.sampling import sampled
 
 # One tensor of theirs is several of ours, or not all of it is one, or ours has no such tensors.
 NEVER_WHOLE = {"radio", "beit3", "sam"}
@@ -43,7 +44,9 @@ def _ignored(key, spelling):
     return any(key.startswith(pattern.rstrip("*")) for pattern in spelling.ignore)
 
 
-@pytest.mark.parametrize("name", [name for name in SPELLINGS if name not in NEVER_WHOLE])
+@pytest.mark.parametrize(
+    "name", sampled([name for name in SPELLINGS if name not in NEVER_WHOLE], every=4)
+)
 def test_a_draft_converts(name, tmp_path):
     spelling = SPELLINGS[name]
     _, file = draft(tmp_path, spelling, same=name in GUESSED)
@@ -56,7 +59,7 @@ def test_a_draft_converts(name, tmp_path):
         assert found(x).isfinite().all()
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_the_figures_are_those_of_the_docstring(tmp_path):
     counts = {False: [0, 0, 0], True: [0, 0, 0]}
     for same, count in counts.items():

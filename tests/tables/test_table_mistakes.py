@@ -1,8 +1,11 @@
+# ruff: noqa: E501 (a mistake is a line)
 """Every mistake in a dialect's file: its place, the problem and what was meant."""
+
+import tomllib
 
 import pytest
 
-from tests.tables.header import HEADER, toml
+from tests.tables.header import HEADER
 from vitconvert.errors import TableError
 from vitconvert.tables.dialects import read_table
 
@@ -13,230 +16,107 @@ BEFORE = {
     "usage": '[usage]\ntitle = "With mine"',
     "dialect": "",
 }
-# Section -> key, value, the problem and the hint.
-MISTAKES = {
-    "holds": [
-        ("n", "cos", "only an ignored tensor must hold something"),
-        ("mask", "1 0 : (qkv head)", "2 numbers for the steps of 'qkv': it has 3"),
-        ("mask", "1 2 : head", "2 numbers for the steps of 'head': nothing tells how many"),
-        ("mask", "1 0 1 : (qkv heads)", "no tensor of ours has an axis 'heads'"),
-        ("mask", "qkv", "expected numbers, a colon and axes, found 'qkv'"),
-        (
-            "mask",
-            "1 0 1 : qkv : int8",
-            "'int8' is neither int32 nor int64, the dtypes that can be said",
-        ),
-        ("{i}.{u}.mask", "1 0 1 : qkv", "the only index is that of the block, {i}"),
-    ],
-    "dialect": [
-        (
-            "layouts",
-            ["timm", "hf"],
-            "unknown key; {dialect_keys}",
-            "only `--to vit` has layouts: vitconvert/conversion/target.py.",
-        ),
-        ("author", "me", "unknown key; {dialect_keys}"),
-        ("rows", 3, "unknown key; {dialect_keys}"),
-        ("requires", 3, "expected a text or a list of texts"),
-        ("requires", ["norm.weight"], "'norm.weight' is no row of this table"),
-        ("tested", 3, "expected a text, found int"),
-        (
-            "container",
-            "torcch",
-            "'torcch' is no format that is written; there are {formats}",
-            "did you mean 'torch'?",
-        ),
-        (
-            "container",
-            "torchscript",
-            "'torchscript' is no format that is written; there are {formats}",
-            "did you mean 'torch'?",
-        ),
-        ("container", 3, "expected a text, found int"),
-        ("wrapper", "model", 'only container = "torch" has one'),
-    ],
-    "rows": [
-        (
-            "blocks.{i}.norm.weight",
-            "n.{i}",
-            "'blocks.{i}.norm.weight' is no canonical name",
-            "did you mean 'blocks.{i}.norm2.weight'?",
-        ),
-        (
-            "cls_token.{p}",
-            "n.{p}",
-            "'cls_token.weight' is no canonical name",
-            "did you mean 'cls_token'?",
-        ),
-        ("norm.weight", 3, "expected a text, or false to take a row away"),
-        ("norm.weight", "cat(a,", "ends too early\n    cat(a,\n          ^"),
-        ("head.weight", "w : width rgb", "the axes of w are rgb width; ours are feature label"),
-        (
-            "blocks.{i}.attn.qkv.weight",
-            "cat(q.{i} : width head dim, k.{i}, v.{i} : head)",
-            "the axes of v.{i} are head; ours are dim head width",
-        ),
-        (
-            "norm.weight",
-            "w : 3 width",
-            "the axes of w hold a number that is no power of two, which rounds parts",
-        ),
-        (
-            "blocks.{i}.attn.qkv.weight",
-            "cat(q.{i}, k.{i})",
-            "cat joins 2 items, and ours has 3 steps along 'qkv'",
-        ),
-        ("blocks.{i}.attn.qkv.weight", "cat(zeros, zeros, zeros)", "cat needs a tensor of theirs"),
-        (
-            "pos_embed",
-            "cat(first, rest)",
-            "cat has no place here: ours begins with 'position', whose length varies",
-        ),
-        (
-            "blocks.{i}.norm1.weight",
-            "layers.{j}.n",
-            "the indices of layers.{j}.n are j; ours are i",
-        ),
-        (
-            "norm.weight",
-            "layers.{i}.{j}.n",
-            "the indices of layers.{i}.{j}.n are i j; ours are none",
-        ),
-        ("norm.weight", "n.{p}", "the indices of n.{p} are p; ours are none"),
-        (
-            "cls_token",
-            "n[layer=0] : layer 1 1 width",
-            "'layer' is a dimension of its own, and an index such as {i} selects on it",
-        ),
-        (
-            "blocks.{i}.norm1.weight",
-            "n[layer={i}] : (layer width)",
-            "'layer' is a dimension of its own, and an index such as {i} selects on it",
-        ),
-        (
-            "blocks.{i}.norm1.weight",
-            "n[block={i}] : block width",
-            "nothing tells the size of the axis 'block'; blocks are stacked along 'layer'",
-        ),
-        ("reg_token", "n[kv=1:] : kv width", "only of 'prefix' can the rest be taken"),
-        ("norm.weight", "n[kv=2] : kv width", "the axis 'kv' has the steps 0 to 1"),
-    ],
-    "words": [
-        ("one", 1, "expected a text or a list of texts"),
-        ("one", [], "expected a text or a list of texts"),
-        ("a", "b", "a word has two letters or more; one is an index"),
-        ("base unless num_classes", "b.", "'b.' is no text of 'base'"),
-        (
-            "base unless headless",
-            "",
-            "'headless' is no field or property of ViTConfig; did you mean 'kv_heads'?",
-        ),
-    ],
-    "ignore": [
-        ("t", "", "a reason is needed, as text"),
-        ("t", True, "a reason is needed, as text"),
-        ("{base}.*", "none of ours", "{base} is neither an index nor a word of this table (none)"),
-    ],
-    "usage": [
-        ("code", "load($heads)", "$heads is no property of ViTConfig, and not $mlp_ratio"),
-        ("code", "load($)", "a $ that is no word is written twice: $$"),
-    ],
-    "files": [
-        ("../x", "head", "expected how the keys in this file begin"),
-    ],
-    "constants": [
-        ("cls{i}", "0 : 0 width", "expected one key, which an entry of [ignore] explains"),
-        (
-            "mask",
-            "none : width",
-            "could not convert string to float: 'none'; {such}",
-        ),
-        (
-            "mask",
-            "0 : (width",
-            "a '(' without its ')'; {such}",
-        ),
-    ],
-    "config_json.writes": [
-        ("kind when norm", 1, 'expected "name", "name if predicate" or "name unless predicate"'),
-        ("width", {"word": "function"}, "'function' is no field or property of ViTConfig"),
-        (
-            "ratio",
-            {"makes": "mlp_dim", "half": 2},
-            "expected { word = ... } or { makes = ... } with alone, multiple, over, times, whole",
-        ),
-        (
-            "ratio",
-            {"makes": "depth"},
-            "a ratio makes one of {sizes}, not 'depth'",
-        ),
-    ],
-    "config_json": [
-        ("within", 3, "expected a text or a list of texts"),
-        ("file", 3, "expected a text, found int"),
-        ("inert", [3], "expected a [section]"),
-        ("paths", 1, "unknown section"),
-        ("fields", 1, "expected a [section]"),
-    ],
-    "config": [
-        (
-            "norm_epsilon",
-            1e-06,
-            "'norm_epsilon' is no field of ViTConfig",
-            "did you mean 'norm_eps'?",
-        ),
-        ("norm_eps", "tiny", "norm_eps must be a number, not 'tiny'."),
-        (
-            "pooling if class_tokens",
-            "token",
-            "'class_tokens' is no field or property of ViTConfig; did you mean 'class_token'?",
-        ),
-        (
-            "pooling when class_token",
-            "token",
-            'expected "name", "name if predicate" or "name unless predicate"',
-        ),
-        (
-            "pooling if even_heads",
-            "token",
-            "'even_heads' is not known before the whole configuration is",
-        ),
-    ],
-    "config_json.fields": [
-        ("width", "hidden_size", "'width' is no field of ViTConfig", "did you mean 'stem_width'?"),
-        ("depth", 3, "expected a text or a list of texts"),
-    ],
-    "config_json.inert": [("model_args", [3], "expected a text or a list of texts")],
-    "config_json.values": [
-        ("activation", "mine", "translations.toml has no list 'mine'"),
-        ("activation", 3, "expected a [section] or the name of a list"),
-    ],
-    "config_json.values.activation": [("relu", {}, "expected a value of ours")],
-    "preprocessing": [
-        ("mean", [True], "[True] is of another kind"),
-        ("resize", 3, "3 is of another kind"),
-    ],
-    "config_json.defaults": [
-        ("depth", 1.5, "depth must be a whole number, not 1.5."),
-    ],
-    "only": [
-        (
-            "roundness",
-            True,
-            "'roundness' is no field or property of ViTConfig",
-        ),
-        ("mlp_dim == 4", True, "a reason is needed, as text"),
-    ],
-    "must": [
-        (
-            "roundness",
-            "rolls",
-            "'roundness' is no field or property of ViTConfig",
-        ),
-        ("square", True, "a reason is needed, as text"),
-        ("mlp_dim = 4", "wide", "'=' does not belong here"),
-    ],
-}
+# In each section an entry, the problem and the hint.
+MISTAKES = r"""
+[holds]
+n = "cos" -> only an ignored tensor must hold something
+mask = "1 0 : (qkv head)" -> 2 numbers for the steps of 'qkv': it has 3
+mask = "1 2 : head" -> 2 numbers for the steps of 'head': nothing tells how many
+mask = "1 0 1 : (qkv heads)" -> no tensor of ours has an axis 'heads'
+mask = "qkv" -> expected numbers, a colon and axes, found 'qkv'
+mask = "1 0 1 : qkv : int8" -> 'int8' is neither int32 nor int64, the dtypes that can be said
+"{i}.{u}.mask" = "1 0 1 : qkv" -> the only index is that of the block, {i}
+[dialect]
+layouts = ["timm", "hf"] -> unknown key; {dialect_keys} (hint: only `--to vit` has layouts: vitconvert/conversion/target.py.)
+author = "me" -> unknown key; {dialect_keys}
+rows = 3 -> unknown key; {dialect_keys}
+requires = 3 -> expected a text or a list of texts
+requires = ["norm.weight"] -> 'norm.weight' is no row of this table
+tested = 3 -> expected a text, found int
+container = "torcch" -> 'torcch' is no format that is written; there are {formats} (hint: did you mean 'torch'?)
+container = "torchscript" -> 'torchscript' is no format that is written; there are {formats} (hint: did you mean 'torch'?)
+container = 3 -> expected a text, found int
+wrapper = "model" -> only container = "torch" has one
+[rows]
+"blocks.{i}.norm.weight" = "n.{i}" -> 'blocks.{i}.norm.weight' is no canonical name (hint: did you mean 'blocks.{i}.norm2.weight'?)
+"cls_token.{p}" = "n.{p}" -> 'cls_token.weight' is no canonical name (hint: did you mean 'cls_token'?)
+"norm.weight" = 3 -> expected a text, or false to take a row away
+"norm.weight" = "cat(a," -> ends too early
+"head.weight" = "w : width rgb" -> the axes of w are rgb width; ours are feature label
+"blocks.{i}.attn.qkv.weight" = "cat(q.{i} : width head dim, k.{i}, v.{i} : head)" -> the axes of v.{i} are head; ours are dim head width
+"norm.weight" = "w : 3 width" -> the axes of w hold a number that is no power of two, which rounds parts
+"blocks.{i}.attn.qkv.weight" = "cat(q.{i}, k.{i})" -> cat joins 2 items, and ours has 3 steps along 'qkv'
+"blocks.{i}.attn.qkv.weight" = "cat(zeros, zeros, zeros)" -> cat needs a tensor of theirs
+pos_embed = "cat(first, rest)" -> cat has no place here: ours begins with 'position', whose length varies
+"blocks.{i}.norm1.weight" = "layers.{j}.n" -> the indices of layers.{j}.n are j; ours are i
+"norm.weight" = "layers.{i}.{j}.n" -> the indices of layers.{i}.{j}.n are i j; ours are none
+"norm.weight" = "n.{p}" -> the indices of n.{p} are p; ours are none
+cls_token = "n[layer=0] : layer 1 1 width" -> 'layer' is a dimension of its own, and an index such as {i} selects on it
+"blocks.{i}.norm1.weight" = "n[layer={i}] : (layer width)" -> 'layer' is a dimension of its own, and an index such as {i} selects on it
+"blocks.{i}.norm1.weight" = "n[block={i}] : block width" -> nothing tells the size of the axis 'block'; blocks are stacked along 'layer'
+reg_token = "n[kv=1:] : kv width" -> only of 'prefix' can the rest be taken
+"norm.weight" = "n[kv=2] : kv width" -> the axis 'kv' has the steps 0 to 1
+[words]
+one = 1 -> expected a text or a list of texts
+one = [] -> expected a text or a list of texts
+a = "b" -> a word has two letters or more; one is an index
+"base unless num_classes" = "b." -> 'b.' is no text of 'base'
+"base unless headless" = "" -> 'headless' is no field or property of ViTConfig; did you mean 'kv_heads'?
+[ignore]
+t = "" -> a reason is needed, as text
+t = true -> a reason is needed, as text
+"{base}.*" = "none of ours" -> {base} is neither an index nor a word of this table (none)
+[usage]
+code = "load($heads)" -> $heads is no property of ViTConfig, and not $mlp_ratio
+code = "load($)" -> a $ that is no word is written twice: $$
+[files]
+"../x" = "head" -> expected how the keys in this file begin
+[constants]
+"cls{i}" = "0 : 0 width" -> expected one key, which an entry of [ignore] explains
+mask = "none : width" -> could not convert string to float: 'none'; {such}
+mask = "0 : (width" -> a '(' without its ')'; {such}
+[config_json.writes]
+"kind when norm" = 1 -> expected "name", "name if predicate" or "name unless predicate"
+width = {"word" = "function"} -> 'function' is no field or property of ViTConfig
+ratio = {"makes" = "mlp_dim", "half" = 2} -> expected { word = ... } or { makes = ... } with alone, multiple, over, times, whole
+ratio = {"makes" = "depth"} -> a ratio makes one of {sizes}, not 'depth'
+[config_json]
+within = 3 -> expected a text or a list of texts
+file = 3 -> expected a text, found int
+inert = [3] -> expected a [section]
+paths = 1 -> unknown section
+reads = {} -> unknown section (hint: [config_json.fields] says it; what [config_json.writes] has too is only read.)
+arguments = "args" -> unknown section (hint: [config_json.inert] says it: PATH = [...].)
+fields = 1 -> expected a [section]
+[config]
+norm_epsilon = 1e-06 -> 'norm_epsilon' is no field of ViTConfig (hint: did you mean 'norm_eps'?)
+norm_eps = "tiny" -> norm_eps must be a number, not 'tiny'.
+"pooling if class_tokens" = "token" -> 'class_tokens' is no field or property of ViTConfig; did you mean 'class_token'?
+"pooling when class_token" = "token" -> expected "name", "name if predicate" or "name unless predicate"
+"pooling if even_heads" = "token" -> 'even_heads' is not known before the whole configuration is
+[config_json.fields]
+width = "hidden_size" -> 'width' is no field of ViTConfig (hint: did you mean 'stem_width'?)
+depth = 3 -> expected a text or a list of texts
+[config_json.inert]
+model_args = [3] -> expected a text or a list of texts
+[config_json.values]
+activation = "mine" -> translations.toml has no list 'mine'
+activation = 3 -> expected a [section] or the name of a list
+[config_json.values.activation]
+relu = {} -> expected a value of ours
+[preprocessing]
+mean = [true] -> [True] is of another kind
+resize = 3 -> 3 is of another kind
+[config_json.defaults]
+depth = 1.5 -> depth must be a whole number, not 1.5.
+[only]
+roundness = true -> 'roundness' is no field or property of ViTConfig
+"mlp_dim == 4" = true -> a reason is needed, as text
+[must]
+roundness = "rolls" -> 'roundness' is no field or property of ViTConfig
+square = true -> a reason is needed, as text
+"mlp_dim = 4" = "wide" -> '=' does not belong here
+"""
 # The whole table, the place, the problem and the hint.
 ELSEWHERE = [
     ('[row]\n"norm.weight" = "n"', "row", "unknown section; there are {sections}"),
@@ -284,14 +164,25 @@ VOCABULARY = {
     "{sizes}": "mlp_dim, pool_mlp_dim, representation_size, num_classes",
     "{such}": 'expected such as "0 : 1 width", or a word such as "image_size"',
 }
-OF_SECTIONS = [
-    (f"{BEFORE.get(section, f'[{section}]')}\n{toml(key)} = {toml(value)}", section, key, *told)
-    for section, several in MISTAKES.items()
-    for key, value, *told in several
-]
 
 
-def assert_told(file, place, problem, hint=None):
+def entries():
+    """The table up to a mistake, the place, the problem and the hint."""
+    for line in MISTAKES.strip().splitlines():
+        if line.startswith("["):
+            section = line[1:-1]
+            continue
+        entry, told = line.split(" -> ")
+        (key,) = tomllib.loads(entry)
+        place = f"{section}.{key}" if key.isidentifier() else f'{section}."{key}"'
+        problem, _, hint = told.removesuffix(")" * (" (hint: " in told)).partition(" (hint: ")
+        yield f"{BEFORE.get(section, f'[{section}]')}\n{entry}", place, problem, hint
+
+
+ALL = [*entries(), *ELSEWHERE]
+
+
+def assert_told(file, place, problem, hint=""):
     """The whole message; a caret under the place of a text that does not parse may follow."""
     for name, words in VOCABULARY.items():
         problem = problem.replace(name, words)
@@ -303,18 +194,11 @@ def assert_told(file, place, problem, hint=None):
         f"  place    {place}\n  problem  {problem}"
     )
     assert message == expected or (message.startswith(f"{expected}\n") and message.endswith("^"))
-    assert hints == (hint or "")
+    assert hints == hint
 
 
-@pytest.mark.parametrize("mistake", OF_SECTIONS, ids=[one[0] for one in OF_SECTIONS])
+@pytest.mark.parametrize("mistake", ALL, ids=[one[0] for one in ALL])
 def test_mistakes_have_a_place_and_a_reason(write, mistake):
-    body, section, key, *told = mistake
-    place = f"{section}.{key}" if key.isidentifier() else f'{section}."{key}"'
-    assert_told(write(f"{HEADER}{body}\n"), place, *told)
-
-
-@pytest.mark.parametrize("mistake", ELSEWHERE, ids=[one[0] for one in ELSEWHERE])
-def test_mistakes_that_more_than_one_entry_makes(write, mistake):
     body, *told = mistake
     assert_told(write(f"{HEADER}{body}\n"), *told)
 

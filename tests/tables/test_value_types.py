@@ -8,7 +8,6 @@ import tomllib
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.tables.header import toml
 from vitconvert.config import ViTConfig
 from vitconvert.errors import TableError, VitConvertError
 from vitconvert.facts.project_config import facts_from_config, written_config
@@ -35,6 +34,18 @@ CONFIG = ViTConfig(
     norm_eps=1e-6,
     pooling="token",
 )
+
+
+def toml(value):
+    """A value on one line."""
+    match value:
+        case bool() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case dict():
+            return f"{{{', '.join(f'{json.dumps(k)} = {toml(v)}' for k, v in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(toml, value))}]"
+    return repr(value)
 
 
 def places(value, path=()):

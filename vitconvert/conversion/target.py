@@ -10,11 +10,11 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.steps import NORM_EPS, STEPS, Step, replace_norm_eps
 from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError
-from vitconvert.facts.project_config import look_up
 from vitconvert.programs import DescribedModel, program_of
 from vitconvert.programs.target import DescribedText, Target, check_place
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.canonical import instances
+from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables, ecosystem_of, find_tables, tables_of
 from vitconvert.tables.table import Table
 

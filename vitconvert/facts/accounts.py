@@ -190,7 +190,15 @@ def open_ledger(
     own = wrappers_own or {}
     empty = set(_empty_and_unwanted(binding, config))
     used = {link.theirs for links in binding.links.values() for link in links} - empty
-    notes = (*notes, *_frames(binding))
+    laid_out = [
+        (link.theirs, link.their_axes) for links in binding.links.values() for link in links
+    ]
+    frames = (
+        f"{key} reads {count} frames, and an image is the same frame {count} times: it was "
+        "summed over them, in float64"
+        for key, axes in dict.fromkeys(laid_out)
+        for _, count in axes.frames
+    )
     return Ledger(
         dialect=binding.table.name,
         read=len(binding.shapes) + len(own),
@@ -201,19 +209,8 @@ def open_ledger(
             for field, origin in config.origins.items()
             if is_assumed(origin) or origin.startswith(binding.table.origin)
         },
-        notes=notes,
+        notes=(*notes, *frames),
     )
-
-
-def _frames(binding: Binding) -> Iterator[str]:
-    for key, axes in dict.fromkeys(
-        (link.theirs, link.their_axes) for links in binding.links.values() for link in links
-    ):
-        for _, count in axes.frames:
-            yield (
-                f"{key} reads {count} frames, and an image is the same frame {count} times: it was "
-                "summed over them, in float64"
-            )
 
 
 def _missing(binding: Binding, config: Config) -> Iterator[str]:

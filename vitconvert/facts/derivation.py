@@ -85,7 +85,14 @@ class Gathered:
                 "positions; --set states what the file is, where a name says otherwise.",
             )
         if self.asked:
-            raise self._missing()
+            settings = " ".join(f"--set {name}=..." for name in self.asked)
+            width = max(map(len, self.asked))
+            raise MissingFact(
+                "The tensors do not tell everything that decides the function.",
+                evidence={"dialect": f"{self.table.name} ({self.table.file})"},
+                details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
+                hint=f"{settings} (in Python, overrides={{...}}) states it.",
+            )
         values = {name: value for name, (value, _) in self.facts.items()}
         origins = {name: origin for name, (_, origin) in self.facts.items()}
         config = ViTConfig(**values, origins=origins)
@@ -98,16 +105,6 @@ class Gathered:
             )
         return config
 
-    def _missing(self) -> MissingFact:
-        settings = " ".join(f"--set {name}=..." for name in self.asked)
-        width = max(map(len, self.asked))
-        return MissingFact(
-            "The tensors do not tell everything that decides the function.",
-            evidence={"dialect": f"{self.table.name} ({self.table.file})"},
-            details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
-            hint=f"{settings} (in Python, overrides={{...}}) states it.",
-        )
-
 
 def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     """Collect what the tensors show and what was stated. Raises nothing."""
@@ -118,7 +115,8 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     read_image_size(found)
     _miss_last_norm(found)
     _miss_what_leaves_no_trace(found)
-    _miss_kind_of_norm(found)
+    if found.facts.get("norm_bias") == (False, TENSORS) and "norm" not in found.facts:
+        found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
     unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
     for name in _REQUIRED:
         if name not in found.facts and name not in found.missing:
@@ -201,11 +199,6 @@ def _miss_what_leaves_no_trace(found: Findings) -> None:
                 f"the tensors are those of {alike} too, which {otherwise}; --architecture "
                 f"NAME says which model this is, --set {field}={usual} that it is not"
             )
-
-
-def _miss_kind_of_norm(found: Findings) -> None:
-    if found.facts.get("norm_bias") == (False, TENSORS) and "norm" not in found.facts:
-        found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
 
 
 def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:

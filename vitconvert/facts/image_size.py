@@ -35,7 +35,10 @@ def read_image_size(found: Findings) -> None:
 def _read_positions(found: Findings, rows: int) -> None:
     """The number of positions tells the grid, or checks the stated one."""
     image, origin = found.facts.pop("image_size", (None, ""))
-    prefix = _prefix_tokens(found)
+    # Tokens that have a position, if any but the patches have one.
+    prefix = sum(int(found.facts[name][0]) for name in ("class_token", "dist_token"))
+    if found.facts.get("register_positions", (True, ""))[0]:
+        prefix += found.facts["num_registers"][0]
     counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches
     if image is not None:
         patches = _patches_in(found, image)
@@ -91,20 +94,14 @@ def _assume_square_grid(
     found.facts["no_embed_class"] = (square[0], origin if said is not None else assumed)
 
 
-def _prefix_tokens(found: Findings) -> int:
-    """Tokens that have a position, if any but the patches have one."""
-    prefix = sum(int(found.facts[name][0]) for name in ("class_token", "dist_token"))
-    if found.facts.get("register_positions", (True, ""))[0]:
-        prefix += found.facts["num_registers"][0]
-    return prefix
-
-
 def _read_relative_positions(found: Findings, rows: int) -> None:
     """(2 rows - 1) (2 columns - 1) offsets, and three for the class token."""
     image, origin = found.facts.pop("image_size", (None, ""))
     found.facts.pop("no_embed_class", None)
+    of_class = 3 * int(found.facts["class_token"][0])
     if image is not None:
-        needed = _relative_rows(found, image)
+        down, across = found.facts["patch_size"][0]
+        needed = (2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + of_class
         if needed == rows:
             found.facts["image_size"] = (image, origin)
             return
@@ -113,7 +110,6 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
             f"tensors have {rows}",
             origin,
         )
-    of_class = 3 * int(found.facts["class_token"][0])
     # A side of n patches has 2 n - 1 offsets.
     side = (math.isqrt(max(rows - of_class, 0)) + 1) // 2
     if (2 * side - 1) ** 2 + of_class != rows:
@@ -121,12 +117,6 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
         return
     assumed = f"assumed: {rows} relative positions form a square grid"
     found.facts["image_size"] = (_pixels(found, side), assumed)
-
-
-def _relative_rows(found: Findings, image: _Image) -> int:
-    down, across = found.facts["patch_size"][0]
-    of_class = 3 * int(found.facts["class_token"][0])
-    return int((2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + of_class)
 
 
 def _patches_in(found: Findings, image: _Image) -> int:

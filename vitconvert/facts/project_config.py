@@ -11,7 +11,7 @@ from vitconvert.config import Config
 from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.tables.config_file import ALL_BUT, ConfigFile, Ratio, Word
+from vitconvert.tables.config_file import ALL_BUT, ConfigFile, Ratio, Word, look_up
 from vitconvert.tables.table import Table
 
 Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
@@ -59,17 +59,6 @@ def _said(mapping: ConfigFile, their_config: Mapping[str, object], path: str) ->
     if not path.startswith(ALL_BUT) or depth is None or not isinstance(listed, list | tuple):
         return listed
     return [block for block in range(min(depth, MOST_BLOCKS)) if block not in listed]
-
-
-def look_up(config: Mapping[str, object], path: str) -> Any:
-    """The value at a dotted path, or None; of a list, `[:2]` takes the first two."""
-    value: Any = config
-    for step in path.split("."):
-        key, _, most = step.removesuffix("]").partition("[:")
-        value = value.get(key) if isinstance(value, Mapping) else None
-        if most:
-            value = value[: int(most)] if isinstance(value, list) else None
-    return value
 
 
 def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: object) -> object:

@@ -17,11 +17,11 @@ from vitconvert.facts.project_config import (
     broken_must_nots,
     broken_musts,
     facts_from_config,
-    look_up,
     unknown_arguments,
 )
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
+from vitconvert.tables.config_file import look_up
 from vitconvert.tables.predicates import ARCHITECTURE, Conditional
 from vitconvert.tables.table import Table
 

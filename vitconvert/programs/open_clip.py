@@ -13,7 +13,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.derivation import state
-from vitconvert.facts.project_config import look_up, put, written_config
+from vitconvert.facts.project_config import put, written_config
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
@@ -38,6 +38,7 @@ from vitconvert.programs.target import Target, fit_target
 from vitconvert.programs.timm.fitting import BY_ARGUMENTS, fitting_architecture
 from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
 from vitconvert.tables.architectures import find_architecture
+from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vitconvert.config import Config, Kind
 from vitconvert.tables.inheritance import place_of
@@ -26,6 +27,17 @@ _FACTORS, _FLAGS = ("times", "over", "multiple"), ("whole", "alone")
 _SIZES = ("mlp_dim", "pool_mlp_dim", "representation_size", "num_classes")  # that a ratio may make
 
 Texts = tuple[str, ...]
+
+
+def look_up(config: Mapping[str, object], path: str) -> Any:
+    """The value at a dotted path, or None; of a list, `[:2]` takes the first two."""
+    value: Any = config
+    for step in path.split("."):
+        key, _, most = step.removesuffix("]").partition("[:")
+        value = value.get(key) if isinstance(value, Mapping) else None
+        if most:
+            value = value[: int(most)] if isinstance(value, list) else None
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,42 +107,36 @@ def runs(texts: Iterable[str]) -> list[tuple[str, int]]:
 
 def _runs_of(group: Sequence[Words]) -> list[list[Words]]:
     """Texts that differ in their numbers alone, apart where more than a count differs."""
-    counter = next((at for at in _numbers(group) if len({w[at] for w in group}) > 1), None)
+    numbers = range(1, len(group[0]), 2)
+    counter = next((at for at in numbers if len({words[at] for words in group}) > 1), None)
     if counter is None:
         return [[words] for words in group]
-    others = [at for at in _numbers(group) if at != counter]
-    along = [at for at in others if _goes_along(group, at, counter)]
-    apart: dict[tuple[object, ...], list[Words]] = defaultdict(list)
-    for words in group:
-        rest = (int(words[at]) - int(words[counter]) * (at in along) for at in others)
-        apart[tuple(rest)].append(words)
-    return [run for one in apart.values() for run in _unbroken(one, counter)]
-
-
-def _numbers(group: Sequence[Words]) -> range:
-    return range(1, len(group[0]), 2)
-
-
-def _goes_along(group: Sequence[Words], at: int, counter: int) -> bool:
-    """Whether a number is told more easily by its distance from the counter."""
-    distances = {int(words[at]) - int(words[counter]) for words in group}
-    return len(distances) < len({words[at] for words in group})
-
-
-def _unbroken(group: Sequence[Words], counter: int) -> list[list[Words]]:
+    counted = sorted(((int(words[counter]), words) for words in group), key=lambda one: one[0])
+    others = [at for at in numbers if at != counter]
+    # Numbers that are told more easily by their distance from the counter.
+    along = {
+        at
+        for at in others
+        if len({int(words[at]) - n for n, words in counted}) < len({words[at] for words in group})
+    }
+    apart: dict[tuple[int, ...], list[tuple[int, Words]]] = defaultdict(list)
+    for n, words in counted:
+        apart[tuple(int(words[at]) - n * (at in along) for at in others)].append((n, words))
     found: list[list[Words]] = []
-    for words in sorted(group, key=lambda words: int(words[counter])):
-        if found and int(words[counter]) == int(found[-1][-1][counter]) + 1:
+    for several in apart.values():
+        last: int | None = None
+        for n, words in several:
+            if last is None or n != last + 1:
+                found.append([])
             found[-1].append(words)
-        else:
-            found.append([words])
+            last = n
     return found
 
 
 def _told(run: Sequence[Words]) -> str:
     first, last = run[0], run[-1]
     words = list(first)
-    for at in _numbers(run):
+    for at in range(1, len(words), 2):
         if first[at] != last[at]:
             words[at] = f"{{i+{first[at]}}}" if int(first[at]) else "{i}"
     return "".join(words)

@@ -8,6 +8,7 @@ from typing import Any
 
 from vitconvert.errors import NotRepresentable, UnknownDialect, some
 from vitconvert.tables.axes import Shape
+from vitconvert.tables.config_file import look_up
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import look_alike, quantised_by
@@ -215,7 +216,5 @@ def sections() -> Mapping[str, Any]:
 
 def config_section(config: Mapping[str, object], path: str | None) -> Mapping[str, object]:
     """The object at a dotted path of a config.json; empty if there is none."""
-    section: Any = config if path is not None else None
-    for step in path.split(".") if path else ():
-        section = section.get(step) if isinstance(section, Mapping) else None
+    section = None if path is None else look_up(config, path) if path else config
     return section if isinstance(section, Mapping) else {}
