@@ -8,7 +8,7 @@ import tomllib
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from vitconvert.config import ViTConfig
+from tests.small_models import tiny_config
 from vitconvert.errors import TableError, VitConvertError
 from vitconvert.facts.project_config import facts_from_config, written_config
 from vitconvert.programs.target import fit_target
@@ -20,20 +20,7 @@ DATA = {
     for name in builtin_tables()
 }
 OTHERS = [-3, 0, 10**400, 0.5, float("nan"), True, False, "", "?", [], ["?"], [[1]], {}, {"a": [1]}]
-CONFIG = ViTConfig(
-    image_size=(24, 24),
-    patch_size=(8, 8),
-    in_channels=3,
-    num_classes=5,
-    embed_dim=24,
-    depth=2,
-    num_heads=3,
-    head_dim=8,
-    mlp_dim=96,
-    activation="gelu",
-    norm_eps=1e-6,
-    pooling="token",
-)
+CONFIG = tiny_config()
 
 
 def toml(value):

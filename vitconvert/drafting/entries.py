@@ -141,7 +141,14 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
         shapes: By name, in the order of the file.
         depth: How many blocks the model has.
     """
-    left = {key: why for key in shapes if (why := _why_left(key))}
+    left: dict[str, str] = {}
+    for key in shapes:
+        if len(key) > _LONGEST or _UNSPELLABLE.search(key):
+            left[key] = "the language of tables cannot spell this name"
+        elif why := no_part(key):
+            left[key] = why
+        elif has(words_of(key), knowledge()["elsewhere"]["words"]):
+            left[key] = "its name is of another part than the ViT"
     mine = {key: shape for key, shape in shapes.items() if key not in left}
     loops = _loops(mine, depth)
     several = (n.values() for n in _patterns(mine).values() if len(n) >= _MANY)
@@ -175,16 +182,6 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             for e in entries
         ]
     return Names(entries=tuple(entries), left=left)
-
-
-def _why_left(key: str) -> str:
-    if len(key) > _LONGEST or _UNSPELLABLE.search(key):
-        return "the language of tables cannot spell this name"
-    if why := no_part(key):
-        return why
-    if has(words_of(key), knowledge()["elsewhere"]["words"]):
-        return "its name is of another part than the ViT"
-    return ""
 
 
 def no_part(key: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.matching import Match
@@ -95,19 +95,17 @@ def _merged(rows: Sequence[DraftRow]) -> Iterator[DraftRow]:
     by_name = {row.name: row for row in rows}
     for row in rows:
         stem, _, kind = row.name.rpartition(".")
-        weight, bias = by_name.get(f"{stem}.weight"), by_name.get(f"{stem}.bias")
-        if weight and bias and _alike(weight, bias):
-            if kind == "weight":
-                yield DraftRow(
-                    name=f"{stem}.{{p}}",
-                    spelling=weight.spelling.replace("weight", "{p}"),
-                    certain=weight.certain,
-                    reason=weight.reason,
-                )
-        else:
+        both = [by_name.get(f"{stem}.{each}") for each in ("weight", "bias")]
+        gathered = {
+            replace(
+                one,
+                name=f"{stem}.{{p}}",
+                spelling=one.spelling.replace(one.name.rpartition(".")[2], "{p}"),
+            )
+            for one in both
+            if one
+        }
+        if None in both or len(gathered) != 1:
             yield row
-
-
-def _alike(weight: DraftRow, bias: DraftRow) -> bool:
-    spelled = weight.spelling.replace("weight", "{p}") == bias.spelling.replace("bias", "{p}")
-    return spelled and (weight.certain, weight.reason) == (bias.certain, bias.reason)
+        elif kind == "weight":
+            yield from gathered

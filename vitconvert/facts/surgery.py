@@ -129,7 +129,13 @@ def resize(
         return tensors, config, ()
     if config.decomposed_positions and config.grid_positions:  # SAM's classes fit none themselves
         wanted = wanted.replace(position_grid=wanted.grid_size)
-    _check_whole_patches(wanted)
+    patch = [side * wanted.stem_stride for side in wanted.patch_size]
+    if any(side % pixels for side, pixels in zip(wanted.image_size, patch, strict=True)):
+        raise UsageError(
+            f"An image of {size_text(wanted.image_size)} is no whole number of patches.",
+            evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
+            hint="choose an image size of whole patches.",
+        )
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
     if doubt and config.learned_positions and config.grid_size != wanted.grid_size:
         raise MissingFact(
@@ -150,16 +156,6 @@ def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:
     before = sorted(str(d).removeprefix("torch.") for d in floating)
     cast = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
     return cast, f"cast from {' and '.join(before)} to {str(dtype).removeprefix('torch.')}"
-
-
-def _check_whole_patches(config: ViTConfig) -> None:
-    patch = [side * config.stem_stride for side in config.patch_size]
-    if any(side % pixels for side, pixels in zip(config.image_size, patch, strict=True)):
-        raise UsageError(
-            f"An image of {size_text(config.image_size)} is no whole number of patches.",
-            evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
-            hint="choose an image size of whole patches.",
-        )
 
 
 def _resized_kernel(
@@ -194,10 +190,20 @@ def _resampled_positions(
         resampled |= added
     if config.decomposed_positions:
         rules.append("linear")
-        resampled |= _resampled_offsets(tensors, wanted)
+        for i in range(wanted.depth):
+            for axis, side in zip("hw", wanted.attended_grid(i), strict=True):
+                name = f"blocks.{i}.attn.rel_pos_{axis}"
+                resampled[name] = resampling.resample_decomposed_positions(tensors[name], side=side)
     elif config.block_relative_positions or config.shared_relative_positions:
         rules.append(config.relative_resampling)
-        resampled |= _resampled_tables(tensors, config, wanted)
+        for name, table in tensors.items():
+            if name.endswith("relative_position_bias_table"):
+                resampled[name] = resampling.resample_relative_positions(
+                    table,
+                    old_grid=config.grid_size,
+                    new_grid=wanted.grid_size,
+                    rule=config.relative_resampling,
+                )
     if rules and config.grid_size != wanted.grid_size:
         moved = f"from {size_text(config.grid_size)} to {size_text(wanted.grid_size)} patches"
         return resampled, (f"positions resampled {moved} ({', '.join(rules)})",)
@@ -224,25 +230,3 @@ def _resampled_added(tensors: Tensors, config: ViTConfig, wanted: ViTConfig) -> 
         table, old_grid=old_grid, new_grid=wanted.grid_size, prefix=0, rule=rule
     )
     return {"positions.table": fitted.reshape(1, *wanted.grid_size, -1)}
-
-
-def _resampled_tables(tensors: Tensors, config: ViTConfig, wanted: ViTConfig) -> dict[str, Tensor]:
-    return {
-        name: resampling.resample_relative_positions(
-            table,
-            old_grid=config.grid_size,
-            new_grid=wanted.grid_size,
-            rule=config.relative_resampling,
-        )
-        for name, table in tensors.items()
-        if name.endswith("relative_position_bias_table")
-    }
-
-
-def _resampled_offsets(tensors: Tensors, wanted: ViTConfig) -> dict[str, Tensor]:
-    resampled = {}
-    for i in range(wanted.depth):
-        for axis, side in zip("hw", wanted.attended_grid(i), strict=True):
-            name = f"blocks.{i}.attn.rel_pos_{axis}"
-            resampled[name] = resampling.resample_decomposed_positions(tensors[name], side=side)
-    return resampled

@@ -51,23 +51,19 @@ class Names:
 
     def spelled_by(self, template: Template) -> Iterator[str]:
         """The names that are keys of a template."""
-        for skeleton in self._skeletons_of(template):
+        skeletons = [skeleton for skeleton in template.skeletons if skeleton in self.alike]
+        if isinstance(template.segments[-1], Rest):
+            skeletons = []
+            for start in template.skeletons:
+                # Names that begin alike lie beside each other.
+                at = bisect.bisect_left(self._sorted, start)
+                while at < len(self._sorted) and self._sorted[at].startswith(start):
+                    skeletons.append(self._sorted[at])
+                    at += 1
+        for skeleton in dict.fromkeys(skeletons):
             for name, numbers in self.alike[skeleton].items():
                 if template.read(skeleton, numbers) is not None:
                     yield name
-
-    def _skeletons_of(self, template: Template) -> list[str]:
-        if not isinstance(template.segments[-1], Rest):
-            return [skeleton for skeleton in template.skeletons if skeleton in self.alike]
-        found = (self._beginning_with(start) for start in template.skeletons)
-        return list(dict.fromkeys(skeleton for some in found for skeleton in some))
-
-    def _beginning_with(self, start: str) -> Iterator[str]:
-        # Names that begin alike lie beside each other.
-        at = bisect.bisect_left(self._sorted, start)
-        while at < len(self._sorted) and self._sorted[at].startswith(start):
-            yield self._sorted[at]
-            at += 1
 
     @functools.cached_property
     def _text(self) -> str:

@@ -1,6 +1,6 @@
 """Recognises checkpoints that no table is for, by `weights_map/others.toml`."""
 
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 
 from vitconvert.errors import Quantised
 from vitconvert.tables.axes import Shape
@@ -31,7 +31,8 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     section, program = _quantised(shapes)
     if program is None:
         return
-    marks = [key for key in shapes if _ends(key, read_tables("others")[section][program][:1])]
+    (mark, *_) = read_tables("others")[section][program]
+    marks = [key for key in shapes if skeleton_of(mark) in _every_end(skeleton_of(key))]
     more = f" and {len(marks) - 1} more" if len(marks) > 1 else ""
     error = Quantised(
         f"These weights are quantised: {program}.",
@@ -106,7 +107,3 @@ def _every_end(key: str) -> list[str]:
     """The ends of a name, in whole words."""
     words = key.split(".")[-_MOST_WORDS:]
     return [".".join(words[at:]) for at in range(len(words))]
-
-
-def _ends(key: str, marks: Sequence[str]) -> bool:
-    return any(skeleton_of(mark) in _every_end(skeleton_of(key)) for mark in marks)

@@ -138,8 +138,15 @@ class Table(TensorSections):
         self.program = self.text("dialect", "program", default="scripts")
         self.source = self.text("dialect", "source")
         self.tested = self.text("dialect", "tested", default="")
-        self.container = self._container()
-        self.wrapper = self._wrapper()
+        self.container = self.text("dialect", "container", default="safetensors")
+        if self.container not in (known := written_formats()):
+            problem = f"{self.container!r} is no format that is written; there are "
+            hint = did_you_mean(self.container, known)
+            raise self.error("dialect.container", f"{problem}{', '.join(known)}", hint)
+        self.wrapper = self.text("dialect", "wrapper", default="")
+        if self.wrapper and not known[self.container].nested:
+            nested = " or ".join(f'"{form.name}"' for form in known.values() if form.nested)
+            raise self.error("dialect.wrapper", f"only container = {nested} has one")
         self.named_only = self._flag("named_only")
         self.historic = self._flag("historic")
         self.install = self.text("dialect", "install", default="")
@@ -183,21 +190,6 @@ class Table(TensorSections):
             for part, value in vars(kind).items():
                 if isinstance(value, functools.cached_property):
                     getattr(self, part)
-
-    def _container(self) -> str:
-        name, known = self.text("dialect", "container", default="safetensors"), written_formats()
-        if name not in known:
-            problem = f"{name!r} is no format that is written; there are {', '.join(known)}"
-            raise self.error("dialect.container", problem, did_you_mean(name, known))
-        return name
-
-    def _wrapper(self) -> str:
-        nested = [form.name for form in written_formats().values() if form.nested]
-        wrapper = self.text("dialect", "wrapper", default="")
-        if wrapper and self.container not in nested:
-            which = " or ".join(f'"{name}"' for name in nested)
-            raise self.error("dialect.wrapper", f"only container = {which} has one")
-        return wrapper
 
     def _flag(self, name: str) -> bool:
         value = self.section("dialect").get(name, False)

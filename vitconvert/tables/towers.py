@@ -50,28 +50,21 @@ def _with_head(header: Header, tower: Tower, head: str, layer: Collection[str]) 
         shapes = {**body, **{new: header.shapes[old] for new, old in renamed.items()}}
         if recognised := _one_that_fits(header, tower, shapes):
             names = {**{name: tower.prefix + name for name in body}, **renamed}
-            _check_between(recognised, tower, head)
-            return header.part(tower, recognised, names, head)
-    return None
-
-
-def _check_between(recognised: Recognised, tower: Tower, head: str) -> None:
-    """Ask whether a head reads a layer that the dialect's own head passes by.
-
-    Raises:
-        MissingFact: There is such a layer, and nothing tells.
-    """
+            break
+    else:
+        return None
+    # A layer that the dialect's own head passes by, and this one may read.
     layers = tuple(sections()["heads"]["between"])
-    found = [name for name in recognised.binding.ignored if name.startswith(layers)]
-    if found:
-        layer = tower.prefix + found[0].split(".")[0]
+    if found := [name for name in recognised.binding.ignored if name.startswith(layers)]:
+        between = tower.prefix + found[0].split(".")[0]
         raise MissingFact(
-            f"Nothing tells whether the head {head} reads {layer} or passes it by.",
+            f"Nothing tells whether the head {head} reads {between} or passes it by.",
             evidence={"tensors": ", ".join(tower.prefix + name for name in found)},
             meaning=f"The head of a {recognised.table.title} reads the class token itself.",
-            hint=f"--ignore '{layer}.*' says that this one does too; behind {layer}, no dialect "
-            f"has a place for it: --ignore '{head}.*' takes the ViT without it.",
+            hint=f"--ignore '{between}.*' says that this one does too; behind {between}, no "
+            f"dialect has a place for it: --ignore '{head}.*' takes the ViT without it.",
         )
+    return header.part(tower, recognised, names, head)
 
 
 def _one_that_fits(header: Header, tower: Tower, shapes: Mapping[str, Shape]) -> Recognised | None:

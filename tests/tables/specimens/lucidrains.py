@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from tests.packages import vit_pytorch
-from tests.tables.specimens.specimen import GRID, USER, Shapes, Specimen, linear
+from tests.tables.specimens.specimen import GRID, PLAIN, USER, Shapes, Specimen, linear
 
 LUCID: dict[str, Any] = {
     "image_size": (32, 24),
@@ -19,17 +19,7 @@ LUCID: dict[str, Any] = {
     "dim_head": 11,
     "mlp_dim": 50,
 }
-LUCIDRAINS = {
-    "embed_dim": 20,
-    "depth": 12,
-    "num_heads": 3,
-    "head_dim": 11,
-    "mlp_dim": 50,
-    "image_size": (24, 24),
-    "patch_size": (8, 8),
-    "in_channels": 3,
-    "num_classes": 7,
-}
+LUCIDRAINS = PLAIN | {"embed_dim": 20, "depth": 12, "head_dim": 11}
 
 
 def vit(**arguments: Any) -> nn.Module:
