@@ -19,7 +19,7 @@ from tests.embedding.layouts import (
 )
 from tests.embedding.null_model import NullTask, RunOptions, Sources, embed_null, run
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.embedding import folders
+from vitconvert.embedding import files
 from vitconvert.embedding.embedder import Task
 from vitconvert.embedding.shards import check
 from vitconvert.errors import ConflictingFact, MissingFact, SourceError, UsageError
@@ -244,7 +244,7 @@ def test_a_store_without_a_network_is_told_soon(tmp_path, monkeypatch):
 
     if not hasattr(fs, "GcsFileSystem"):
         pytest.skip("pyarrow without Google's client")
-    monkeypatch.setattr(folders, "_PATIENCE", 1)
+    monkeypatch.setattr(files, "_PATIENCE", 1)
     images = write_folder(tmp_path / "images", contents(2))
     begin = time.monotonic()
     with pytest.raises(SourceError, match="The store cannot be reached"):

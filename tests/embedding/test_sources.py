@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import vitconvert.embedding.sources
+import vitconvert.embedding.files
 from tests.embedding.layouts import (
     add,
     contents,
@@ -400,7 +400,7 @@ def test_trouble_with_the_disk_is_no_damage(tmp_path, whole, monkeypatch, kind):
             self.left -= 1
             return super().read(size)
 
-    monkeypatch.setattr(vitconvert.embedding.sources, "open_regular", Failing)
+    monkeypatch.setattr(vitconvert.embedding.files, "open_regular", Failing)
     done = embed_null(tmp_path / "output", *given)
     assert done.images < 8 and done.abandoned == 1
     monkeypatch.undo()

@@ -5,7 +5,6 @@ vitconvert.json      what it is of; finished/ says what runs left when they ende
 tmp/                 what is being written, and locks
 """
 
-import errno
 import io
 import json
 import os
@@ -14,18 +13,15 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
+from vitconvert.embedding.files import filesystem, open_regular
+from vitconvert.errors import CorruptFile, OutputExists, UsageError
 from vitconvert.whole import require_possible, sync, whole_file
 
 SCRATCH = "tmp"
-_PATIENCE = 10  # seconds for a store to answer for the first time
-_NOT_REGULAR = "It is not a regular file"
-_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no pipes among files
 _RUNS = re.compile(r"all|only-\d+-of-\d+")
 
 
@@ -51,23 +47,6 @@ def folder_at(place: str) -> "Folder":
     return LocalFolder(path=path)
 
 
-def open_regular(path: Path, mode: str = "rb") -> IO[bytes]:
-    """Open a regular file, and nothing else: a pipe or a device might let us wait for ever.
-
-    Raises:
-        OSError: There is none.
-    """
-
-    def opener(name: str, how: int) -> int:
-        return os.open(name, how | _AT_ONCE, 0o666)
-
-    file: IO[bytes] = open(path, mode, opener=opener)  # noqa: SIM115 (a Path has no opener)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, _NOT_REGULAR, str(path))
-    return file
-
-
 @dataclass(frozen=True)
 class LocalFolder:
     """A folder of this machine, or one that several share. No link in it is followed.
@@ -83,35 +62,27 @@ class LocalFolder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def entries(self) -> list[str]:
-        """Names of what is in it, sorted; none if it is not there."""
-        require_possible(self.path)
+    def names(self, inner: str = "") -> list[str]:
+        """Names of what is in it, or in a folder of it, sorted; none if there is no such folder.
+
+        Raises:
+            UsageError: It is a file.
+            OutputExists: Something else than files and folders is in the folder of it.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(
                 "The output is a file, not a directory.", evidence={"output": self.path}
             )
-        return sorted(os.listdir(self.path)) if self.path.exists() else []  # noqa: PTH208
-
-    def names(self, inner: str) -> list[str]:
-        """Names of the files in a folder of it, sorted; none if there is no such folder.
-
-        Raises:
-            OutputExists: Something else than files and folders is there.
-        """
-        place = self._own(inner)
         try:
-            with os.scandir(place) as entries:
-                found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+            found = sorted(os.listdir(self._own(inner)))  # noqa: PTH208
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(name for name in found if self._own(f"{inner}/{name}"))
+        for name in found if inner else ():
+            self._own(f"{inner}/{name}")
+        return found
 
     def _own(self, name: str) -> Path:
-        """Where a name of it lies: in this folder, and not where a link leads.
-
-        Raises:
-            OutputExists: Somebody else put a link, a pipe or a device there.
-        """
+        """Where a name of it lies: in this folder, and not where a link leads."""
         path = self.path
         for part in Path(name).parts:
             path /= part
@@ -217,100 +188,44 @@ class RemoteFolder:
     def __str__(self) -> str:
         return self.url
 
-    def entries(self) -> list[str]:
-        """Names of what is in it, sorted; none if it is not there."""
+    def names(self, inner: str = "") -> list[str]:
+        """Names of what is in it, or in a folder of it, sorted; none if there is no such folder."""
         from pyarrow.fs import FileSelector
 
         system, path = filesystem(self.url)
-        found = system.get_file_info(FileSelector(path, allow_not_found=True))
+        place = f"{path}/{inner}" if inner else path
+        found = system.get_file_info(FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found)
-
-    def names(self, inner: str) -> list[str]:
-        """Names of the files in a folder of it, sorted; none if there is no such folder."""
-        from pyarrow.fs import FileSelector, FileType
-
-        system, path = self._at(inner)
-        found = system.get_file_info(FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == FileType.File)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """An object that is put when the block ends without an error."""
         content = io.BytesIO()
         yield content
-        system, path = self._at(name)
+        system, path = filesystem(self.url)
         # A stream that is closed makes an object of whatever was written: all is there by now.
-        with system.open_output_stream(path) as stream:
+        with system.open_output_stream(f"{path}/{name}") as stream:
             stream.write(content.getbuffer())
 
     def open(self, name: str) -> IO[bytes]:
         """An object to read."""
-        system, path = self._at(name)
-        file: IO[bytes] = system.open_input_file(path)
+        system, path = filesystem(self.url)
+        file: IO[bytes] = system.open_input_file(f"{path}/{name}")
         return file
 
     def remove(self, name: str) -> None:
         """Remove an object, if it is there."""
-        from pyarrow.fs import FileType
-
-        system, path = self._at(name)
-        if system.get_file_info(path).type == FileType.File:
-            system.delete_file(path)
+        system, path = filesystem(self.url)
+        with suppress(FileNotFoundError):
+            system.delete_file(f"{path}/{name}")
 
     @contextmanager
     def held(self, run: str, *, alone: bool) -> Iterator["RemoteFolder"]:  # noqa: ARG002
         """The folder as it is: object stores have no locks."""
         yield self
 
-    def _at(self, inner: str) -> tuple[Any, str]:
-        system, path = filesystem(self.url)
-        return system, f"{path}/{inner}"
-
 
 Folder = LocalFolder | RemoteFolder
-
-
-@lru_cache(maxsize=8)  # each is a connection
-def filesystem(url: str) -> tuple[Any, str]:
-    """pyarrow's filesystem for a URL, and the path in it.
-
-    Raises:
-        UsageError: pyarrow has none for it.
-        SourceError: The store cannot be reached.
-    """
-    import pyarrow as pa
-    from pyarrow.fs import FileSystem
-
-    try:
-        system, path = FileSystem.from_uri(url)
-        if url.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in url:
-            _require_answer(url)
-    except pa.ArrowInvalid as error:
-        raise UsageError(
-            "This is no place that can be read or written.", evidence={"URL": url, "why": error}
-        ) from None
-    except OSError as error:
-        raise SourceError(
-            "The store cannot be reached.", evidence={"URL": url, "why": error}
-        ) from None
-    return system, path.rstrip("/")
-
-
-def _require_answer(url: str) -> None:
-    """Google's client asks for a quarter of an hour, without a word: ask once for a shorter time.
-
-    Raises:
-        OSError: There is no answer at all. Whether one is a refusal, later calls tell.
-    """
-    from pyarrow.fs import FileSystem
-
-    patience = f"{'&' if '?' in url else '?'}retry_limit_seconds={_PATIENCE}"
-    system, path = FileSystem.from_uri(url + patience)
-    try:
-        system.get_file_info(path)
-    except OSError as error:
-        if "Retry policy exhausted" in str(error):
-            raise
 
 
 def read_json(folder: Folder, name: str) -> dict[str, Any]:

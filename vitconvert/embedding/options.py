@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from vitconvert.arguments import read_fields, refuse
-from vitconvert.embedding.shards import STORES, ShardReport, digest
+from vitconvert.arguments import FLAG, TEXT, VALUES, option, options_of, read_fields, refuse, whole
 from vitconvert.errors import UsageError, VitConvertError
 
 ENGINES = ("local", "ray")
+STORES = {"float32": 4, "float16": 2}  # bytes of a number
 OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
 
 
@@ -28,31 +27,46 @@ def check_engine(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run goes, whatever it computes.
+    """How a run goes, whatever it computes: keyword arguments of the public function, and flags.
 
-    Attributes:
-        shard_rows: Images of a shard, at most; it also ends after about a minute.
-        store: Numbers of features: "float32" or "float16".
-        append: Whether the output may be of other sources, whose images are added.
-        retry_failed: Whether only images that failed are computed, once more.
-        only: (k, n): compute the k-th of n parts of the images, from 1, and no others. Images of an
-            archive are of one part.
-        max_errors: How many images may fail before the run ends; None: all.
-        engine: "local": this process. "ray": workers of Ray.
-        workers, cpus_per_worker, gpus_per_worker, address: Of Ray.
+    `only` is (k, n): the k-th of n parts of the images, from 1. Images of an archive are of one
+    part.
     """
 
-    shard_rows: int = 65536
-    store: str = "float32"
-    append: bool = False
-    retry_failed: bool = False
-    only: tuple[int, int] | None = None
-    max_errors: int | None = None
-    engine: str = "local"
-    workers: int | None = None
-    cpus_per_worker: float = 1
-    gpus_per_worker: float = 0
-    address: str | None = None
+    shard_rows: int = option(
+        whole(1),
+        "Images of a Parquet file, at most; it also ends after about a minute.",
+        default=65536,
+        kind=int,
+    )
+    store: str = option(TEXT, "Numbers of features.", default="float32", choices=tuple(STORES))
+    append: bool = option(FLAG, "Add images of other sources.", default=False, kind=bool)
+    retry_failed: bool = option(FLAG, "Compute only images that failed.", default=False, kind=bool)
+    only: tuple[int, int] | None = option(
+        VALUES["only"], "Compute the K-th of N parts of the images.", metavar="K/N"
+    )
+    max_errors: int | None = option(whole(0), "End if more images fail.", kind=int)
+    engine: str = option(
+        TEXT, "This process, or workers of Ray.", default="local", metavar="local|ray"
+    )
+    address: str | None = option(
+        TEXT,
+        "Of a cluster; default: $RAY_ADDRESS, the one of this machine, or a new one on it.",
+        metavar="HOST:PORT",
+    )
+    workers: int | None = option(VALUES["workers"], "How many; default: all that fit.", kind=int)
+    cpus_per_worker: float = option(
+        VALUES["cpus_per_worker"],
+        "Processors that Ray reserves, and threads if --threads says nothing.",
+        default=1,
+        kind=float,
+    )
+    gpus_per_worker: float = option(
+        VALUES["gpus_per_worker"],
+        "GPUs that Ray reserves, for --device cuda.",
+        default=0,
+        kind=float,
+    )
 
     def __post_init__(self) -> None:
         read_fields(self)
@@ -70,10 +84,8 @@ class RunOptions:
         """What the names of shards end with."""
         return f"-{self.only[0]}-of-{self.only[1]}" if self.only else ""
 
-    def mine(self, key: str) -> bool:
-        """Whether this run computes a file."""
-        k, n = self.only or (1, 1)
-        return n == 1 or int.from_bytes(digest(key)) % n == k - 1
+
+FLAGS = options_of(RunOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +115,7 @@ class Event:
     message: str | None = None
     shape: tuple[int, ...] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As JSON types, without what says nothing."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
@@ -152,12 +164,11 @@ class Totals:
                 else "--max-errors allows more, and failed/ then says why they did.",
             )
 
-    def shard(self, report: ShardReport) -> None:
+    def shard(self, name: str, rows: int, failed: int) -> None:
         """A shard was written."""
         self.computed += 1
-        self.shards[report.name] = [report.rows, report.failed]
-        images = report.rows + report.failed
-        self.notify(Event(what="shard", name=report.name, images=images, failed=report.failed))
+        self.shards[name] = [rows, failed]
+        self.notify(Event(what="shard", name=name, images=rows + failed, failed=failed))
 
     def abandoned(self, name: str, message: str) -> None:
         """An archive, or a shard, was given up."""

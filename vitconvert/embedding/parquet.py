@@ -2,19 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from vitconvert.embedding.sources import (
+from vitconvert.embedding.files import (
     MOST_BYTES,
     MOST_TIMES,
     Item,
-    Layout,
     Reading,
     Wanted,
     opened,
@@ -25,18 +23,23 @@ from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, VitConvertErr
 _ROWS = 16  # read at a time: an image may have megabytes
 _PAGE_TIMES = 8  # bytes of a page for each that it has in the file, beyond what one image may have
 _LEAST = 2**20  # bytes that any group of rows may become
+_DAMAGE = (pa.ArrowException, OSError, ValueError)
 
 
-def image_column(file: str, named: str | None) -> str:
+def image_column(file: str, schema: pa.Schema, named: str | None) -> str:
     """The column that holds the images: the one that is named, or the only one that may.
 
     Raises:
         UsageError: There is none, or several are.
     """
-    schema = _schema(file)
-    declared = _declared(schema)
-    candidates = declared or [field.name for field in schema if _holds_bytes(field.type)]
-    if named is not None and named in schema.names and _holds_bytes(schema.field(named).type):
+    holding = [field.name for field in schema if _holds_bytes(field.type)]
+    declared: list[str] = []  # by the `datasets` library, as images
+    with suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        found = [name for name, what in features.items() if what.get("_type") == "Image"]
+        declared = [name for name in found if name in schema.names]
+    candidates = declared or holding
+    if named is not None and named in holding:
         return named
     if named is None and len(candidates) == 1:
         return candidates[0]
@@ -49,55 +52,61 @@ def image_column(file: str, named: str | None) -> str:
     )
 
 
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        inner = [kind.field(i).type for i in kind.get_all_field_indices("bytes")]
+        return len(inner) == 1 and _holds_bytes(inner[0]) and not pa.types.is_struct(inner[0])
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def kept_types(file: str, names: Iterable[str]) -> dict[str, str]:
     """The types of columns that are kept, as `pa.type_for_alias` reads them.
 
     Raises:
         UsageError: There is no such column, or it has parts.
     """
-    schema = _schema(file)
-    missing = [name for name in names if name not in schema.names]
-    if missing:
-        raise UsageError(
-            f"There is no column {missing[0]!r} to keep.",
-            evidence={"file": file, "columns": ", ".join(schema.names)},
-        )
-    return {name: _alias(schema.field(name), file) for name in names}
-
-
-def _alias(field: pa.Field, file: str) -> str:
-    # A column of few different values becomes one of values.
-    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-    try:
-        pa.type_for_alias(str(kind))
-    except ValueError:
-        raise UsageError(
-            f"The column {field.name!r} cannot be kept: it holds no simple values.",
-            evidence={"file": file, "type": field.type},
-        ) from None
-    return str(kind)
-
-
-def _schema(file: str) -> pa.Schema:
     with _opened(file) as (parquet, _):
-        schema = parquet.schema_arrow
-    twice = [name for name, count in Counter(schema.names).items() if count > 1]
-    if twice:
-        raise CorruptFile(
-            f"Several columns are called {twice[0]!r}.",
-            evidence={"file": file, "columns": some(schema.names, 9)},
-        )
-    return schema
+        return _kept_types(file, parquet.schema_arrow, names)
 
 
-def read(file: str, key: str, column: str | None, layout: Layout, wanted: Wanted) -> Iterator[Item]:
+def _kept_types(file: str, schema: pa.Schema, names: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
+        if name not in schema.names:
+            raise UsageError(
+                f"There is no column {name!r} to keep.",
+                evidence={"file": file, "columns": ", ".join(schema.names)},
+            )
+        kind = schema.field(name).type
+        if pa.types.is_dictionary(kind):  # a column of few different values becomes one of values
+            kind = kind.value_type
+        try:
+            pa.type_for_alias(str(kind))
+        except ValueError:
+            raise UsageError(
+                f"The column {name!r} cannot be kept: it holds no simple values.",
+                evidence={"file": file, "type": schema.field(name).type},
+            ) from None
+        found[name] = str(kind)
+    return found
+
+
+def read(
+    file: str,
+    key: str,
+    column: str | None,
+    kept: Mapping[str, str],
+    types: Mapping[str, str],
+    wanted: Wanted,
+) -> Iterator[Item]:
     """The images of a file that are wanted, in order; those of a damaged part are errors.
 
     Args:
         file: A path or a URL.
         key: What it is called.
         column: That holds the images, if it is not clear.
-        layout: Of the output.
+        kept: Columns that are kept -> their names in the output.
+        types: The types of these, as the output has them.
         wanted: Says of each key whether the image is.
 
     Raises:
@@ -105,15 +114,15 @@ def read(file: str, key: str, column: str | None, layout: Layout, wanted: Wanted
         CorruptFile: It is no Parquet file.
         UsageError: Its columns are others.
     """
-    images = image_column(file, column)
-    for name, kind in kept_types(file, layout.kept).items():
-        if layout.columns[layout.kept[name]] != kind:
-            raise UsageError(
-                f"The column {name!r} has another type in another file.",
-                evidence={"file": file, "type": kind, "before": layout.columns[layout.kept[name]]},
-            )
-    first = 0
     with _opened(file) as (parquet, stream):
+        columns = [image_column(file, parquet.schema_arrow, column), *kept]
+        for name, kind in _kept_types(file, parquet.schema_arrow, kept).items():
+            if types[kept[name]] != kind:
+                raise UsageError(
+                    f"The column {name!r} has another type in another file.",
+                    evidence={"file": file, "type": kind, "before": types[kept[name]]},
+                )
+        first = 0
         for group in range(parquet.metadata.num_row_groups):
             count = parquet.metadata.row_group(group).num_rows
             asked = bytearray(wanted(f"{key}#{n}") for n in range(first, first + count))
@@ -125,15 +134,51 @@ def read(file: str, key: str, column: str | None, layout: Layout, wanted: Wanted
                 "This part of the Parquet file is damaged.", evidence={"file": file}
             )
             try:
-                for values in _rows(parquet, stream, group, [images, *layout.kept]):
+                for image, *values in _rows(parquet, stream, group, columns):
                     number, is_wanted = next(rest)
                     if is_wanted:
                         name = f"{key}#{number}"
-                        columns = dict(zip(layout.kept.values(), values[1:], strict=True))
-                        yield Item(name, _picture(values[0], name), columns)
+                        beside = dict(zip(kept.values(), values, strict=True))
+                        yield Item(name, _picture(image, name), beside)
+            except _DAMAGE:
+                pass
             except UnsafeFile as error:
                 left = error.with_traceback(None)  # whose frames hold what was read
             yield from (Item(f"{key}#{n}", left) for n, is_wanted in rest if is_wanted)
+
+
+def _picture(image: pa.Scalar, key: str) -> bytes | VitConvertError:
+    if not image.is_valid:
+        # A path beside the bytes is somebody else's word, and no reason to open a file of ours.
+        return CorruptFile("The row has no bytes of an image.", evidence={"image": key})
+    content = image.as_buffer()
+    return content.to_pybytes() if content.size <= MOST_BYTES else too_large(key)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, Reading]]:
+    with opened(file) as stream:
+        try:
+            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+            stated = parquet.metadata.num_rows
+            groups = range(parquet.metadata.num_row_groups)
+            sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
+            # Images have bytes; numbers of rows are but what the file says.
+            if stated > stream.size() or min(sizes, default=0) < 0 or sum(sizes) != stated:
+                raise ValueError("its numbers of rows cannot be")
+            if twice := [
+                n for n, count in Counter(parquet.schema_arrow.names).items() if count > 1
+            ]:
+                raise CorruptFile(
+                    f"Several columns are called {twice[0]!r}.",
+                    evidence={"file": file, "columns": some(parquet.schema_arrow.names, 9)},
+                )
+        except _DAMAGE as error:
+            raise CorruptFile(
+                "This is no Parquet file, or a damaged one.",
+                evidence={"file": file, "why": error},
+            ) from None
+        yield parquet, stream
 
 
 def _rows(
@@ -142,242 +187,124 @@ def _rows(
     """The rows of a group, up to where it is damaged.
 
     Raises:
+        ValueError, OSError, pyarrow.ArrowException: It is damaged there.
         UnsafeFile: They unpack to more than the file justifies.
     """
-    left = parquet.metadata.row_group(group).num_rows
+    footer = parquet.metadata.row_group(group)
     image = parquet.schema_arrow.field(columns[0]).type
     read = [f"{columns[0]}.bytes" if pa.types.is_struct(image) else columns[0], *columns[1:]]
-    try:
-        room = _Room(parquet.metadata, file, group, read)
-        batches = parquet.iter_batches(room.rows, row_groups=[group], columns=read)
-    except (pa.ArrowException, OSError, ValueError):
-        return
-    while left:
-        try:
-            batch = next(batches, None)
-            if batch is not None:
-                batch.validate(full=True)  # offsets, and that text is text
-        except (pa.ArrowException, OSError, ValueError):
-            return
-        if batch is None:
-            return
-        values = [_values(batch.column(name)) for name in columns]
-        room.take(sum(column.nbytes for column in values))
+    unsafe = UnsafeFile(
+        "This part of the Parquet file unpacks to far more than it is.",
+        evidence={"file": file.name},
+    )
+    # What pages become when they are unpacked is looked at before any of them is.
+    found: list[tuple[int, int, bool]] = []
+    for column in map(footer.column, range(parquet.metadata.num_columns)):
+        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in read):
+            begin = min(column.data_page_offset, column.dictionary_page_offset or 2**63)
+            found += pages(file, begin, begin + column.total_compressed_size)
+    room = max(MOST_BYTES // parquet.metadata.num_row_groups, _LEAST)
+    room += MOST_TIMES * sum(packed for packed, _, _ in found)
+    too_much = (unpacked > max(MOST_BYTES, _PAGE_TIMES * packed) for packed, unpacked, _ in found)
+    if any(too_much) or sum(unpacked for _, unpacked, _ in found) > room:
+        raise unsafe
+    # A row may take few bytes of these pages, and become all of them.
+    repeated = sum(unpacked for _, unpacked, repeats in found if repeats)
+    rows = max(1, min(_ROWS, MOST_BYTES // max(1, repeated)))
+    left = footer.num_rows
+    for batch in parquet.iter_batches(rows, row_groups=[group], columns=read):
+        batch.validate(full=True)  # offsets, and that text is text
+        values = [batch.column(name) for name in columns]
+        values = [v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in values]
+        if pa.types.is_struct(image):
+            values[0] = pc.struct_field(values[0], "bytes")
+        room -= sum(column.nbytes for column in values)
+        if room < 0:  # a value that stands in many rows is so many values
+            raise unsafe
         yield from zip(*(column[:left] for column in values), strict=True)
         left -= min(left, batch.num_rows)
 
 
-class _Room:
-    """What a group of rows may become in memory, and how many rows at a time.
-
-    Raises:
-        UnsafeFile: Its pages become more.
-        ValueError: It has none.
-    """
-
-    def __init__(
-        self, footer: pq.FileMetaData, file: Reading, group: int, names: list[str]
-    ) -> None:
-        found = [page for place in _chunks(footer, group, names) for page in pages(file, *place)]
-        self._file = file
-        self._left = max(MOST_BYTES // footer.num_row_groups, _LEAST)
-        self._left += MOST_TIMES * sum(page.packed for page in found)
-        if any(page.unpacked > max(MOST_BYTES, _PAGE_TIMES * page.packed) for page in found):
-            raise _too_much(file)
-        if sum(page.unpacked for page in found) > self._left:
-            raise _too_much(file)
-        repeated = sum(page.unpacked for page in found if page.repeats)
-        self.rows = max(1, min(_ROWS, MOST_BYTES // max(1, repeated)))
-
-    def take(self, size: int) -> None:
-        """So much of it is used: a value that stands in many rows is so many values.
-
-        Raises:
-            UnsafeFile: There is not so much left.
-        """
-        self._left -= size
-        if self._left < 0:
-            raise _too_much(self._file)
-
-
-def _chunks(footer: pq.FileMetaData, group: int, names: list[str]) -> Iterator[tuple[int, int]]:
-    """Where the columns of a group begin, and end."""
-    for number in range(footer.num_columns):
-        column = footer.row_group(group).column(number)
-        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in names):
-            begin = min(column.data_page_offset, column.dictionary_page_offset or 2**63)
-            yield begin, begin + column.total_compressed_size
-
-
-def _too_much(file: Reading) -> UnsafeFile:
-    return UnsafeFile(
-        "This part of the Parquet file unpacks to far more than it is.",
-        evidence={"file": file.name},
-    )
-
-
-def _values(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-
-
-def _picture(value: Any, key: str) -> bytes | VitConvertError:
-    inner = value["bytes"] if value.is_valid and pa.types.is_struct(value.type) else value
-    if inner.is_valid:
-        content = inner.as_buffer()
-        return content.to_pybytes() if content.size <= MOST_BYTES else too_large(key)
-    # A path beside the bytes is somebody else's word, and no reason to open a file of ours.
-    return CorruptFile("The row has no bytes of an image.", evidence={"image": key})
-
-
-def _declared(schema: pa.Schema) -> list[str]:
-    """Columns that the `datasets` library wrote as images."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        found = [name for name, what in features.items() if what.get("_type") == "Image"]
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-        return []
-    return [name for name in found if name in schema.names]
-
-
-def _holds_bytes(kind: Any) -> bool:
-    if pa.types.is_struct(kind):
-        inner = [kind.field(i).type for i in kind.get_all_field_indices("bytes")]
-        return len(inner) == 1 and _is_bytes(inner[0])
-    return _is_bytes(kind)
-
-
-def _is_bytes(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, Reading]]:
-    with opened(file) as stream:
-        try:
-            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-            # Images have bytes; numbers of rows are but what the file says.
-            _require(parquet.metadata.num_rows <= stream.size(), "more rows than bytes")
-            groups = range(parquet.metadata.num_row_groups)
-            sizes = [parquet.metadata.row_group(group).num_rows for group in groups]
-            _require(min(sizes, default=0) >= 0, "less than no rows")
-            _require(sum(sizes) == parquet.metadata.num_rows, "other numbers of rows in its parts")
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise CorruptFile(
-                "This is no Parquet file, or a damaged one.",
-                evidence={"file": file, "why": error},
-            ) from None
-        yield parquet, stream
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
-# What pages become when they are unpacked, read before any of them is: the footer may say anything,
-# and what is allocated is what the header of each page says. Source:
-# github.com/apache/parquet-format, parquet.thrift (PageHeader), and Thrift's compact protocol.
+# The footer may say anything: what is allocated is what the header of each page says.
+# Source: github.com/apache/parquet-format, parquet.thrift (PageHeader), and
+# github.com/apache/thrift, doc/specs/thrift-compact-protocol.md.
 
 _HEADERS = (2**12, 2**24)  # bytes that are read for one: most have 30; Arrow takes 16 MiB
 _DATA, _DICTIONARY = 0, 2  # types of pages; the other with values is a newer one of data
 _DELTA_BYTES = 7  # an encoding: each value begins as the one before it
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """A page, as its header describes it.
+def pages(file: Reading, begin: int, end: int) -> Iterator[tuple[int, int, bool]]:
+    """The pages between two places of a file, as their headers describe them.
 
-    Attributes:
-        packed: Bytes in the file.
-        unpacked: Bytes of which its values are read.
-        repeats: Whether a row may take few of them and become all of them.
-    """
-
-    packed: int
-    unpacked: int
-    repeats: bool
-
-
-def pages(file: Reading, begin: int, end: int) -> Iterator[Page]:
-    """The pages between two places of a file.
+    Returns:
+        Bytes in the file; bytes when it is unpacked; whether rows may share them.
 
     Raises:
         ValueError: There are none.
     """
     while begin < end:
-        header, size = _read_header(file, begin)
-        kind, unpacked, packed = (header.get(number) for number in (1, 2, 3))
+        for size in _HEADERS:
+            file.seek(begin)
+            content = file.read(size)
+            with suppress(IndexError):
+                header, length = _struct(content)
+                break
+        else:
+            raise ValueError("a page without an end of its header")
+        unpacked, packed = header.get(2), header.get(3)
         if not isinstance(packed, int) or not isinstance(unpacked, int):
             raise ValueError("a page without a size")
         if not 0 <= packed < 2**31 or not 0 <= unpacked < 2**31:
             raise ValueError("a page of a size that it cannot have")
-        encoding = header.get(5, {}).get(2) if kind == _DATA else header.get(8, {}).get(4)
-        repeats = kind == _DICTIONARY or encoding == _DELTA_BYTES
-        yield Page(packed=packed, unpacked=unpacked, repeats=repeats)
-        begin += size + packed
+        stated = header.get(5) if header.get(1) == _DATA else header.get(8)
+        place = 2 if header.get(1) == _DATA else 4
+        encoding = stated.get(place) if isinstance(stated, dict) else None
+        yield packed, unpacked, header.get(1) == _DICTIONARY or encoding == _DELTA_BYTES
+        begin += length + packed
 
 
-def _read_header(file: Reading, place: int) -> tuple[dict[int, Any], int]:
-    for size in _HEADERS:
-        file.seek(place)
-        reader = _Compact(file.read(size))
-        try:
-            return reader.struct(), reader.position
-        except IndexError:
-            continue
-    raise ValueError("a page without an end of its header")
+Struct = dict[int, "int | Struct | None"]
 
 
-class _Compact:
-    """Reads structs of Thrift's compact protocol: what there is in headers of pages."""
+def _struct(content: bytes, place: int = 0, depth: int = 0) -> tuple[Struct, int]:
+    """The fields of a struct of Thrift's compact protocol by their numbers, and where it ends."""
 
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self.position = 0
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Its fields by their numbers."""
-        if depth > 4:
-            raise ValueError("a header within headers")
-        found: dict[int, Any] = {}
-        number = 0
-        while start := self._byte():
-            number = number + (start >> 4) if start >> 4 else self._whole()
-            found[number] = self._value(start & 15, depth)
-        return found
-
-    def _value(self, kind: int, depth: int) -> Any:
-        match kind:
-            case 1 | 2:
-                return kind == 1
-            case 3:
-                return self._byte()
-            case 4 | 5 | 6:
-                return self._whole()
-            case 7 | 8:
-                length = 8 if kind == 7 else self._natural()
-                self.position += length
-                return None
-            case 12:
-                return self.struct(depth + 1)
-        raise ValueError("a header with more than numbers")
-
-    def _whole(self) -> int:
-        value = self._natural()
-        return value >> 1 ^ -(value & 1)
-
-    def _natural(self) -> int:
+    def natural() -> int:
+        nonlocal place
         value = shift = 0
-        while True:
-            byte = self._byte()
+        while shift < 70:
+            byte = content[place]
+            place += 1
             value |= (byte & 127) << shift
-            shift += 7
             if byte < 128:
                 return value
-            if shift > 63:
-                raise ValueError("a number without an end")
+            shift += 7
+        raise ValueError("a number without an end")
 
-    def _byte(self) -> int:
-        byte = self._content[self.position]
-        self.position += 1
-        return byte
+    found: Struct = {}
+    number = 0
+    while start := content[place]:
+        place += 1
+        delta, kind = start >> 4, start & 15
+        whole = 0 if delta else natural()
+        number += delta or (whole >> 1 ^ -(whole & 1)) - number
+        match kind:
+            case 1 | 2:  # true, false
+                found[number] = kind
+            case 3:
+                found[number] = content[place]
+                place += 1
+            case 4 | 5 | 6:
+                whole = natural()
+                found[number] = whole >> 1 ^ -(whole & 1)
+            case 7:
+                place += 8
+            case 8:  # bytes, such as the least value
+                length = natural()
+                place += length
+            case 12 if depth < 4:
+                found[number], place = _struct(content, place, depth + 1)
+            case _:
+                raise ValueError("a header with more than numbers")
+    return found, place + 1

@@ -1,4 +1,4 @@
-"""The engine "ray": Ray Data streams images to a pool of actors, which write whole shards.
+"""The engine "ray": Ray Data gives files to a pool of actors, each of which writes whole shards.
 
 Written for Ray Data 2.60, https://docs.ray.io/en/latest/data/data.html. What stays by hand, and
 why, is in README.md.
@@ -6,35 +6,31 @@ why, is in README.md.
 
 import logging
 import os
+import pickle
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from vitconvert.embedding import require_package, shards
+from vitconvert.embedding import require_package
 from vitconvert.embedding.embedder import LoadedTask, Task
-from vitconvert.embedding.images import archive
+from vitconvert.embedding.files import Item, Wanted, digest
 from vitconvert.embedding.options import RunOptions, Totals
-from vitconvert.embedding.shards import Output, ShardReport, key_sum
-from vitconvert.embedding.sources import (
-    Item,
-    Sources,
-    Wanted,
-    is_archive,
-    picture,
-    reason,
-)
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, VitConvertError
+from vitconvert.embedding.outputs import Output
+from vitconvert.embedding.shards import answers, key_sum, report_of, write_shard
+from vitconvert.embedding.sources import Found, Sources
+from vitconvert.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from ray import ObjectRef
 
 _TRIES = 3  # of a shard whose workers die
 _PATIENCE = 30  # seconds until the first worker has its processors
-_ROWS, _BYTES = 2048, 2**26  # of a block, at most
-_TASKS = 1024  # blocks of names, or archives, that Ray Data is given at once: they are in memory
-_GIVEN_UP = "given up"
+_ROWS, _BYTES = 2048, 2**26  # of a shard, at most: images from archives are in memory
+_TASKS = 1024  # groups of names, or archives, that Ray Data is given at once: they are in memory
 
 
 def check_workers(task: Task, options: RunOptions) -> None:
@@ -56,9 +52,33 @@ def check_workers(task: Task, options: RunOptions) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Report:
+    """What became of a shard, or why it or an archive was given up."""
+
+    name: str
+    rows: int = 0
+    failed: int = 0
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Files that one worker reads: names that stand alone, or an archive, or a part of its images.
+
+    Attributes:
+        files: Which.
+        part: (k, n): the k-th of n parts of the images, from 0.
+    """
+
+    files: list[Found]
+    part: tuple[int, int] = (0, 1)
+
+
 def compute_with_ray(
     output: Output,
     sources: Sources,
+    files: Iterable[Found],
     wanted: Wanted,
     task: Task,
     options: RunOptions,
@@ -78,37 +98,75 @@ def compute_with_ray(
         most=min(options.shard_rows, _ROWS),
         base=os.getcwd(),  # noqa: PTH109
     )
-    tasks = _tasks(work, sources, wanted, options.mine)
-    first = list(islice(tasks, _TASKS))
+    groups = _groups(files, work, wanted)
+    first = list(islice(groups, _TASKS))
+    given_up: set[str] = set()
     with _cluster(options.address) if first else nullcontext():
         import ray
 
         asked = ray.put(wanted)
         while first:
-            _compute(first, work, asked, options, totals)
-            first = list(islice(tasks, _TASKS))
+            for report in _reports(first, work, asked, options):
+                if report.why is None:
+                    totals.images(report.rows + report.failed, report.failed)
+                    totals.shard(report.name, report.rows, report.failed)
+                elif report.name not in given_up:  # each part of an archive tells of it
+                    given_up.add(report.name)
+                    totals.abandoned(report.name, report.why)
+            first = list(islice(groups, _TASKS))
 
 
-def _compute(
-    tasks: list[dict[str, Any]], work: "Work", wanted: Any, options: RunOptions, totals: Totals
-) -> None:
+def _groups(files: Iterable[Found], work: "Work", wanted: Wanted) -> Iterator[Group]:
+    waiting: list[Found] = []
+    for file in files:
+        if file.is_archive:
+            yield Group(files=[file])
+        elif wanted(work.output.layout.key(file.name)):
+            waiting.append(file)
+            if len(waiting) == work.most:
+                yield Group(files=waiting)
+                waiting = []
+    if waiting:
+        yield Group(files=waiting)
+
+
+def _reports(
+    groups: list[Group], work: "Work", wanted: "ObjectRef[Wanted]", options: RunOptions
+) -> Iterator[Report]:
     import ray
 
+    def needs() -> str:
+        return f"{options.cpus_per_worker:g} CPUs, {options.gpus_per_worker:g} GPUs"
+
+    def resources(found: Mapping[str, float]) -> str:
+        return f"{found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"
+
+    total = ray.cluster_resources()
+    asked = {"CPU": options.cpus_per_worker, "GPU": options.gpus_per_worker}
+    room = min((int(total.get(name, 0) / each) for name, each in asked.items() if each), default=1)
+    if room < 1:
+        raise UsageError(
+            "The cluster has no room for a worker.",
+            evidence={"a worker": needs(), "the cluster": resources(total)},
+            hint="ask for less: --cpus-per-worker, --gpus-per-worker.",
+        )
+    workers = options.workers or room  # of which some may wait for processors
+    parts = max(1, workers // len(groups))  # of few archives, each is read by several workers
+    tasks = [
+        replace(group, part=(k, n))
+        for group in groups
+        for n in [parts if group.files[0].is_archive else 1]
+        for k in range(n)
+    ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.wait_for_min_actors_s = _PATIENCE  # without it, it waits without a word (ray#44687)
-    workers = _workers(options)
-    blocks = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
-        lambda batch: _read(batch, work, wanted),
-        batch_format="pyarrow",
-        batch_size=None,
-        num_cpus=0,  # workers may have all processors
-        compute=ray.data.TaskPoolStrategy(workers),
-    )
-    reports = blocks.map_batches(
+    context.target_max_block_size = 1  # a report is told of when its shard is there
+    rows = [{"pickled": pickle.dumps(task)} for task in tasks]
+    reports = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _worker_class(),
-        fn_constructor_args=[work],
+        fn_constructor_args=[work, [wanted]],
         batch_format="pyarrow",
         batch_size=None,
         num_cpus=options.cpus_per_worker,
@@ -117,15 +175,11 @@ def _compute(
     )
     try:
         for row in reports.iter_rows():
-            if row["why"] is not None:
-                totals.abandoned(row["name"], row["why"])
-            else:
-                totals.images(row["rows"] + row["failed"], row["failed"])
-                totals.shard(ShardReport(**{n: row[n] for n in ("name", "rows", "failed")}))
+            yield Report(**row)
     except ray.exceptions.GetTimeoutError:
         raise UsageError(
             f"No worker got its processors within {_PATIENCE} seconds.",
-            evidence={"a worker": _needs(options), "free": _resources(ray.available_resources())},
+            evidence={"a worker": needs(), "free": resources(ray.available_resources())},
             hint="wait for other jobs, or ask for less: --cpus-per-worker, --gpus-per-worker.",
         ) from None
     except ray.exceptions.RayTaskError as error:
@@ -154,62 +208,59 @@ class Work:
     base: str
 
     def load(self) -> LoadedTask:
-        """The model, in the process of a worker."""
-        self.go_to_base()
+        """The model, in the process of a worker, where relative names lead to the same files."""
+        with suppress(FileNotFoundError):  # another machine
+            os.chdir(self.base)
         return self.task.load()
 
-    def go_to_base(self) -> None:
-        """Relative names lead to the same files, where this is the same machine."""
-        with suppress(FileNotFoundError):
-            os.chdir(self.base)
+    def compute(self, group: Group, loaded: LoadedTask, asked: Wanted) -> Iterator[Report]:
+        """Write the shards of files."""
+        k, n = group.part
+        given_up: list[Report] = []
 
-    def write(self, table: pa.Table, loaded: LoadedTask) -> Iterator[dict[str, Any]]:
-        """Write the shards of a block; each is given up if its workers died thrice."""
-        rows = [row for row in table.to_pylist() if row["code"] != _GIVEN_UP]
-        for row in table.to_pylist():
-            if row["code"] == _GIVEN_UP:
-                yield _report(row["key"], why=row["message"])
-        for begin in range(0, len(rows), self.most):
-            some = rows[begin : begin + self.most]
-            # A block that is computed again, by whomever, is written to the same place.
-            number = key_sum([*(row["key"] for row in some), str(self.output.tries)])
-            name = f"part-{number:032x}{self.output.part}.parquet"
-            tries = f"tmp/tries-{number:032x}"
-            folder = self.output.folder
-            before = sum(found.startswith(f"tries-{number:032x}") for found in folder.names("tmp"))
+        def wanted(key: str) -> bool:
+            if not group.files[0].is_archive:
+                return True  # as was asked when names were grouped
+            return int.from_bytes(digest(key)) % n == k and asked(key)
+
+        def abandoned(name: str, why: str) -> None:
+            given_up.append(Report(name, why=why))
+
+        waiting: list[Item] = []
+        size = 0
+        for item in self.sources.items(group.files, self.output.layout, wanted, abandoned):
+            waiting.append(item)
+            size += len(item.picture) if isinstance(item.picture, bytes) else 0
+            if len(waiting) == self.most or size > _BYTES:
+                yield self._write(waiting, loaded)
+                waiting, size = [], 0
+        if waiting:
+            yield self._write(waiting, loaded)
+        yield from given_up
+
+    def _write(self, items: list[Item], loaded: LoadedTask) -> Report:
+        """Write a shard, or give it up if its workers died thrice."""
+        output, folder = self.output, self.output.folder
+        # A group that is computed again, by whomever, is written to the same place.
+        number = f"{key_sum([*(item.key for item in items), str(output.tries)]):032x}"
+        name = f"part-{number}{output.part}.parquet"
+        if name in folder.names(output.data):
+            report = report_of(output, name)
+        else:
+            before = sum(found.startswith(f"tries-{number}") for found in folder.names("tmp"))
             if before == _TRIES:
-                yield _report(name, why=f"its worker died {_TRIES} times")
-                continue
-            with folder.writing(f"{tries}-{before}"):
+                return Report(name, why=f"its worker died {_TRIES} times")
+            with folder.writing(f"tmp/tries-{number}-{before}"):
                 pass
-            answered = shards.answers(loaded, map(self._item, some))
-            report = shards.write_shard(
-                self.output, name, answered, loaded, most=self.most, seconds=float("inf")
+            answered = answers(loaded, iter(items))
+            written = write_shard(
+                output, name, answered, loaded, most=len(items), seconds=float("inf")
             )
-            assert report
-            for n in range(before + 1):
-                folder.remove(f"{tries}-{n}")
-            yield _report(name, report.rows, report.failed)
-
-    def _item(self, row: dict[str, Any]) -> Item:
-        columns = {name: row.get(f"column {name}") for name in self.output.layout.columns}
-        if row["file"] is not None:
-            return Item(row["key"], picture(os.fsdecode(row["file"])), columns)
-        if row["message"] is None:
-            return Item(row["key"], row["content"], columns)
-        return Item(row["key"], _Told(row["message"], row["code"]), columns)
-
-
-class _Told(VitConvertError):
-    """An error that an archive's reader had, elsewhere."""
-
-    def __init__(self, fact: str, code: str) -> None:
-        super().__init__(fact)
-        self.__dict__["code"] = code
-
-
-def _report(name: str, rows: int = 0, failed: int = 0, why: str | None = None) -> dict[str, Any]:
-    return {"name": name, "rows": rows, "failed": failed, "why": why}
+            assert written
+            report = written
+            for tried in range(before + 1):
+                folder.remove(f"tmp/tries-{number}-{tried}")
+        return Report(name, report.rows, report.failed)
 
 
 def _worker_class() -> type:
@@ -218,95 +269,25 @@ def _worker_class() -> type:
     """
 
     class Worker:
-        def __init__(self, work: "Work") -> None:
-            self.work = work
+        def __init__(self, work: "Work", wanted: "list[ObjectRef[Wanted]]") -> None:
+            self.work, self.wanted = work, wanted
             self.loaded: Any = None
 
         def __call__(self, table: "pa.Table") -> "Iterator[pa.Table]":
+            import pickle
+
             import pyarrow
+            import ray
 
             self.loaded = self.loaded or self.work.load()
             kinds = {"name": "string", "rows": "int64", "failed": "int64", "why": "string"}
             schema = pyarrow.schema([(n, pyarrow.type_for_alias(k)) for n, k in kinds.items()])
-            for report in self.work.write(table, self.loaded):
-                yield pyarrow.Table.from_pylist([report], schema)
+            for pickled in table.column("pickled").to_pylist():
+                group = pickle.loads(pickled)  # noqa: S301 (the driver's)
+                for report in self.work.compute(group, self.loaded, ray.get(self.wanted[0])):
+                    yield pyarrow.Table.from_pylist([vars(report)], schema)
 
     return Worker
-
-
-def _tasks(
-    work: Work, sources: Sources, wanted: Wanted, mine: Callable[[str], bool]
-) -> Iterator[dict[str, Any]]:
-    """What is read together: an archive, or names of files that stand alone."""
-    layout, waiting = work.output.layout, []
-    for found in sources.found():
-        key = layout.key(found.name)
-        if not mine(key):
-            continue
-        if is_archive(found.name):
-            yield {"archive": os.fsencode(found.name), "rows": []}
-        elif wanted(key):
-            row = {"key": key, "file": os.fsencode(found.name), "group": found.group}
-            waiting.append(row)
-            if len(waiting) == work.most:
-                yield {"archive": None, "rows": waiting}
-                waiting = []
-    if waiting:
-        yield {"archive": None, "rows": waiting}
-
-
-def _read(batch: pa.Table, work: Work, asked: Any) -> Iterator[pa.Table]:
-    """The images of tasks, as blocks: names of files, or bytes from archives."""
-    import ray
-
-    work.go_to_base()
-    for task in batch.to_pylist():
-        if task["archive"] is None:
-            yield _table(work, [_row(r["key"], r["group"], file=r["file"]) for r in task["rows"]])
-            continue
-        name = os.fsdecode(task["archive"])
-        yield from _blocks(work, _from_archive(name, work, ray.get(asked)))
-
-
-def _from_archive(name: str, work: Work, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    key = work.output.layout.key(name)
-    try:
-        for item in archive(name, key, work.sources, work.output.layout, wanted):
-            row = _row(item.key, None)
-            row |= {f"column {column}": value for column, value in item.columns.items()}
-            if isinstance(item.picture, VitConvertError):
-                row |= {"code": item.picture.code, "message": reason(item.picture)}
-            else:
-                row["content"] = item.picture
-            yield row
-    except (SourceError, CorruptFile, UnsafeFile) as error:
-        yield {**_row(key, None), "code": _GIVEN_UP, "message": reason(error)}
-
-
-def _blocks(work: Work, rows: Iterable[dict[str, Any]]) -> Iterator[pa.Table]:
-    waiting: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        waiting.append(row)
-        size += len(row["content"] or b"")
-        if len(waiting) == work.most or size > _BYTES:
-            yield _table(work, waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _table(work, waiting)
-
-
-def _row(key: str, group: str | None, file: bytes | None = None) -> dict[str, Any]:
-    row = dict.fromkeys(("content", "code", "message"))
-    return {**row, "key": key, "file": file, "column class": group}
-
-
-def _table(work: Work, rows: list[dict[str, Any]]) -> pa.Table:
-    kinds = {"key": pa.string(), "file": pa.binary(), "content": pa.large_binary()}
-    kinds |= {"code": pa.string(), "message": pa.string()}
-    columns = work.output.layout.columns.items()
-    kinds |= {f"column {name}": pa.type_for_alias(kind) for name, kind in columns}
-    return pa.Table.from_pylist(rows, pa.schema(list(kinds.items())))
 
 
 @contextmanager
@@ -337,33 +318,3 @@ def _cluster(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _workers(options: RunOptions) -> int:
-    """As many workers as are asked for, some of which may wait for processors, or as many as fit.
-
-    Raises:
-        UsageError: None fits.
-    """
-    import ray
-
-    total = ray.cluster_resources()
-    cpus, gpus = options.cpus_per_worker, options.gpus_per_worker
-    fitting = [int(total.get("CPU", 0) / cpus)] if cpus else []
-    fitting += [int(total.get("GPU", 0) / gpus)] if gpus else []
-    most = min(fitting, default=1)
-    if most < 1:
-        raise UsageError(
-            "The cluster has no room for a worker.",
-            evidence={"a worker": _needs(options), "the cluster": _resources(total)},
-            hint="ask for less: --cpus-per-worker, --gpus-per-worker.",
-        )
-    return options.workers or most
-
-
-def _needs(options: RunOptions) -> str:
-    return f"{options.cpus_per_worker:g} CPUs, {options.gpus_per_worker:g} GPUs"
-
-
-def _resources(found: Any) -> str:
-    return f"{found.get('CPU', 0):g} CPUs, {found.get('GPU', 0):g} GPUs"

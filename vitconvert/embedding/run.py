@@ -3,24 +3,18 @@
 import dataclasses
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from vitconvert.arguments import refuse
 from vitconvert.embedding import shards
-from vitconvert.embedding.embedder import LoadedTask, Task
+from vitconvert.embedding.embedder import Task
+from vitconvert.embedding.files import Wanted, digest
 from vitconvert.embedding.folders import folder_at
-from vitconvert.embedding.images import items
-from vitconvert.embedding.options import (
-    Event,
-    Notify,
-    RunOptions,
-    Totals,
-)
-from vitconvert.embedding.parquet import kept_types
-from vitconvert.embedding.shards import STORES, Keys, Output
-from vitconvert.embedding.sources import Layout, Sources, Wanted
+from vitconvert.embedding.options import STORES, Event, Notify, RunOptions, Totals
+from vitconvert.embedding.outputs import Output, begin, find_output, write_records
+from vitconvert.embedding.shards import Keys, read_keys, survey
+from vitconvert.embedding.sources import Found, Layout, Sources
 from vitconvert.errors import SourceError, some
 
 # For an estimate: images that are tried, and bytes of a number after zstd, of float32 with split
@@ -55,12 +49,12 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
         refuse(["store"], "this is about features, and classes are computed.")
     sources.check()
     folder = folder_at(output)
-    shards.require_ours(folder)
+    find_output(folder)  # before the model is loaded, which may take minutes
     # Where workers have the accelerators, this process needs but the identity of the model.
     loaded = (dataclasses.replace(task, device="cpu") if by_ray else task).load()
     name = f"only{options.part}" if options.part else "all"
     with folder.held(name, alone=options.only is None) as held:
-        begun = shards.begin(
+        begun = begin(
             held,
             loaded,
             sources,
@@ -68,24 +62,37 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
             append=options.append,
             part=options.part,
         )
-        found, tries = shards.survey(begun)
+        found, tries = survey(begun)
         begun = dataclasses.replace(begun, tries=tries + options.retry_failed)
         known, known_failed = (sum(counts[n] for counts in found.values()) for n in (0, 1))
-        shards.unfinish(begun)
+        begun.unfinish()
         totals = Totals(notify, options.max_errors, found)
         notify(Event(what="begun", known=known + known_failed, known_failed=known_failed))
         for doubt in loaded.doubts:
             notify(Event(what="note", message=doubt))
+        wanted = _wanted(begun, found, retry=options.retry_failed)
+        mine = _mine(sources, begun.layout, options)
         if by_ray:
-            wanted = _wanted(begun, found, retry=options.retry_failed)
-            compute_with_ray(begun, sources, wanted, task, options, totals)
+            compute_with_ray(begun, sources, mine, wanted, task, options, totals)
         else:
-            _compute_here(begun, sources, loaded, options, totals)
+            items = sources.items(mine, begun.layout, wanted, totals.abandoned)
+            answered = shards.answers(loaded, items)
+            while report := shards.write_shard(
+                begun,
+                begun.next_name(),
+                answered,
+                loaded,
+                most=options.shard_rows,
+                progress=totals.images,
+            ):
+                totals.shard(report.name, report.rows, report.failed)
         if not (totals.shards or totals.given_up or options.only or options.retry_failed):
             raise SourceError("There are no images.", evidence={"sources": some(sources.given)})
         if options.retry_failed:
-            totals.shards, _ = shards.survey(begun)
-        shards.write_records(begun, totals.shards, end=not totals.given_up)
+            totals.shards, _ = survey(begun)
+        write_records(begun, totals.shards)
+        if not totals.given_up:
+            begun.finish(totals.shards)
     finished = Event(
         what="finished",
         images=totals.done,
@@ -100,31 +107,25 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
     return finished
 
 
+def _mine(sources: Sources, layout: Layout, options: RunOptions) -> Iterator[Found]:
+    """The files of which this run computes the images, and not another part."""
+    k, n = options.only or (1, 1)
+    for found in sources.found():
+        if n == 1 or int.from_bytes(digest(layout.key(found.name))) % n == k - 1:
+            yield found
+
+
 def _wanted(output: Output, found: dict[str, list[int]], *, retry: bool) -> Wanted:
     """Which images are computed: those of no shard, or those that failed."""
 
     def keys(folder: str) -> Iterable[list[str]]:
         names = found if not folder else (name for name, counts in found.items() if counts[1])
-        return (shards.read_keys(output, name, folder) for name in names)
+        return (read_keys(output, name, folder) for name in names)
 
     if retry:
         return Keys(keys("failed")).take
     known = Keys(group for folder in ("", "failed") for group in keys(folder))
     return lambda key: not known.take(key)
-
-
-def _compute_here(
-    output: Output, sources: Sources, loaded: LoadedTask, options: RunOptions, totals: Totals
-) -> None:
-    """The engine "local": shards one after the other, in this process."""
-    wanted = _wanted(output, totals.shards, retry=options.retry_failed)
-    wanted_items = items(sources, output.layout, wanted, options.mine, totals.abandoned)
-    answered = shards.answers(loaded, wanted_items)
-    number = output.next_number()
-    write = partial(shards.write_shard, most=options.shard_rows, progress=totals.images)
-    while report := write(output, f"part-{number:06d}{output.part}.parquet", answered, loaded):
-        totals.shard(report)
-        number += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,16 +159,16 @@ def estimate(task: Task, sources: Sources, *, store: str) -> Estimate:
         images += 1
         return images <= _TRIED
 
-    layout = Layout.of(sources, kept_types)
-    some_items = list(items(sources, layout, first, lambda _: True, lambda _name, _why: None))
-    if not some_items:
+    files, layout = sources.found(), Layout.of(sources)
+    items = list(sources.items(files, layout, first, lambda _name, _why: None))
+    if not items:
         raise SourceError("There are no images.", evidence={"sources": some(sources.given)})
     seconds = 0.0
     for _ in range(2):
         start = time.perf_counter()
-        tried = len(list(shards.answers(loaded, some_items)))
+        tried = len(list(shards.answers(loaded, items)))
         seconds = time.perf_counter() - start
-    row = _KEY + math.prod(loaded.shape) * STORES[store].bit_width // 8 * _PACKED[store]
+    row = _KEY + math.prod(loaded.shape) * STORES[store] * _PACKED[store]
     return Estimate(
         images=images,
         tried=tried,

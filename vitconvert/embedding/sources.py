@@ -7,15 +7,26 @@ and the image or the reason why there is none. Nothing is listed ahead: memory h
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
-from vitconvert.embedding.folders import filesystem, open_regular
-from vitconvert.errors import SourceError, UnsafeFile, UsageError, some
-from vitconvert.inference.batches import Picture
+from vitconvert.embedding import parquet, tars
+from vitconvert.embedding.files import (
+    MOST_BYTES,
+    Item,
+    Wanted,
+    filesystem,
+    is_url,
+    lowered,
+    opened,
+    reason,
+    text,
+    too_large,
+)
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
 from vitconvert.preprocessing.finding import SUFFIXES, find_images
 
 LISTED = "-"  # stands for names on stdin
@@ -25,20 +36,6 @@ _EVERY = (*SUFFIXES, *TARS, *PARQUETS)
 _TAKEN = ("key", "features", "indices", "scores", "labels")  # columns of our own
 _MOST_PLACES = 20  # that a record lists; of more, a hash
 
-# Of an image that is read whole: more than the largest photos have. Some twenty are in memory.
-MOST_BYTES = 2**27
-# Of what is packed together, for each byte that it has: images hardly shrink.
-MOST_TIMES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One image: what it is called, the image or why there is none, and its other columns."""
-
-    key: str
-    picture: Picture
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
 
 class Found(NamedTuple):
     """A file of the input, and the sub-folder of the source that it lies in: often its class."""
@@ -46,8 +43,10 @@ class Found(NamedTuple):
     name: str
     group: str | None
 
-
-Wanted = Callable[[str], bool]  # whether the image of a key is to be computed; asked once for each
+    @property
+    def is_archive(self) -> bool:
+        """Whether it holds several images."""
+        return lowered(self.name).endswith((*TARS, *PARQUETS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +75,27 @@ class Sources:
         """
         for source in self.given:
             if source == LISTED:
-                listed = (f for name in self.listed for f in find(name, recursive=self.recursive))
-                yield from listed
+                for name in self.listed:
+                    yield from find(name, recursive=self.recursive)
             else:
                 yield from self._at(source)
 
     def _at(self, source: str) -> Iterator[Found]:
+        is_image = lowered(source).endswith(SUFFIXES)  # which fails when it is read
+        nothing = SourceError(
+            "There are no images here.",
+            evidence={"source": source},
+            hint="--recursive (in Python, recursive=True) looks into sub-folders too.",
+        )
         found = None
         for found in find(source, recursive=self.recursive):
             itself = found.name == str(Path(source)) and not is_url(source)
-            named = lowered(source).endswith(SUFFIXES) and not glob.has_magic(source)
             nowhere = os.path.isdir(source) or not os.path.lexists(source)  # noqa: PTH112
-            if itself and nowhere and not named:
-                raise _nothing(source)
+            if itself and nowhere and not (is_image and not glob.has_magic(source)):
+                raise nothing
             yield found
-        if found is None and not lowered(source).endswith(SUFFIXES):
-            raise _nothing(source)
+        if found is None and not is_image:
+            raise nothing
 
     def check(self) -> None:
         """Look at what is on this machine, before any work is done.
@@ -105,15 +109,21 @@ class Sources:
                 next(self._at(source))
         if (self.keep or self.image_column) and LISTED not in self.given:
             first = next(self.found())
-            is_parquet = lowered(first.name).endswith(PARQUETS)
-            if self.keep and not is_parquet and not lowered(first.name).endswith(TARS):
-                raise no_columns(self.keep, first.name)
-            named = (lowered(source).endswith(PARQUETS) for source in self.given)
-            if self.image_column and not is_parquet and not any(named):
+            if self.keep and not first.is_archive:
+                raise self._no_columns(first)
+            given = (first.name, *self.given)
+            if self.image_column and not any(lowered(n).endswith(PARQUETS) for n in given):
                 raise UsageError(
                     "image_column names a column of Parquet files, and there are none.",
                     hint="leave out --image-column.",
                 )
+
+    def _no_columns(self, found: Found) -> UsageError:
+        return UsageError(
+            "Files of their own have no columns that could be kept.",
+            evidence={"keep": some(self.keep), "file": found.name},
+            hint="leave out --keep; with --recursive, sub-folders become the column class.",
+        )
 
     def description(self, layout: "Layout") -> dict[str, object]:
         """What must be the same when a run goes on."""
@@ -127,6 +137,49 @@ class Sources:
             "keep": list(self.keep),
             "image column": self.image_column or "the only one",
         }
+
+    def items(
+        self,
+        found: Iterable[Found],
+        layout: "Layout",
+        wanted: Wanted,
+        abandoned: Callable[[str, str], None],
+    ) -> Iterator[Item]:
+        """The images of files that are wanted, in order.
+
+        Args:
+            found: The files.
+            layout: Of the output.
+            wanted: Says of each key whether the image is to be computed.
+            abandoned: Is told of an archive that cannot be read further, and why; others go on.
+        """
+        for file in found:
+            key = layout.key(file.name)
+            if not file.is_archive:
+                if self.keep:
+                    raise self._no_columns(file)
+                if wanted(key):
+                    # A URL's content is read once a thread has time for it.
+                    remote = is_url(file.name)
+                    picture = partial(_content, file.name) if remote else Path(file.name)
+                    yield Item(key, picture, {"class": file.group})
+                continue
+            try:
+                if lowered(file.name).endswith(TARS):
+                    yield from tars.read(file.name, key, layout.kept, wanted)
+                else:
+                    column, kept = self.image_column, layout.kept
+                    yield from parquet.read(file.name, key, column, kept, layout.columns, wanted)
+            except (SourceError, CorruptFile, UnsafeFile) as error:
+                abandoned(key, reason(error))
+
+
+def _content(name: str) -> bytes:
+    with opened(name) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise too_large(name)
+    return content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,13 +198,11 @@ class Layout:
     kept: Mapping[str, str]
 
     @classmethod
-    def of(
-        cls, sources: Sources, kept_types: Callable[[str, Sequence[str]], dict[str, str]]
-    ) -> "Layout":
+    def of(cls, sources: Sources) -> "Layout":
         """The layout of an output that begins with these sources."""
-        here = os.getcwd()  # noqa: PTH109
-        relative = [os.path.abspath(n) for n in sources.given if not _is_absolute(n)]  # noqa: PTH100
-        base = os.path.commonpath([here, *relative]) if relative else None
+        named = (name for name in sources.given if not is_url(name))
+        relative = [os.path.abspath(n) for n in named if not os.path.isabs(n)]  # noqa: PTH100, PTH117
+        places = [os.getcwd(), *relative] if relative else []  # noqa: PTH109
         grouped = sources.recursive and any(map(_has_folders, sources.given))
         kept: dict[str, str] = {}
         for name in sources.keep:
@@ -163,10 +214,12 @@ class Layout:
         if sources.keep and LISTED not in sources.given:
             first = next(sources.found()).name
             if lowered(first).endswith(PARQUETS):
-                types = kept_types(first, sources.keep)
-        columns = {column: types[name] for name, column in kept.items()}
+                types = parquet.kept_types(first, sources.keep)
+        columns = {"class": "string"} if grouped else {}
         return cls(
-            base=base, columns={**({"class": "string"} if grouped else {}), **columns}, kept=kept
+            base=os.path.commonpath(places) if places else None,
+            columns=columns | {column: types[name] for name, column in kept.items()},
+            kept=kept,
         )
 
     def key(self, name: str) -> str:
@@ -178,80 +231,9 @@ class Layout:
         return text(os.path.relpath(path, self.base) if inside else path)
 
 
-def find(source: str, *, recursive: bool) -> Iterator[Found]:
-    """The images, tars and Parquet files that a source names, in order, as they are found.
-
-    A source is a file, a folder (sorted by name, without hidden files), a pattern, or a URL of a
-    file or a folder. One that leads nowhere is kept as it is: reading it tells why.
-    """
-    if is_url(source):
-        yield from _remote(source, recursive=recursive)
-        return
-    inside = os.path.normpath(source) + os.sep
-    for path in find_images(source, recursive=recursive, suffixes=_EVERY):
-        name = str(path)
-        group, slash, _ = name.removeprefix(inside).partition(os.sep)
-        yield Found(name, group if slash and name.startswith(inside) else None)
-
-
-def _remote(url: str, *, recursive: bool) -> Iterator[Found]:
-    from pyarrow.fs import FileSelector, FileType
-
-    system, path = filesystem(url)
-    scheme = url.partition("://")[0]
-    query = url[url.index("?") :] if "?" in url else ""
-    try:
-        info = system.get_file_info(path)
-        found = [info] if info.type == FileType.File else []
-        if info.type == FileType.Directory:
-            found = system.get_file_info(FileSelector(path, recursive=recursive))
-    except OSError as error:
-        raise SourceError(
-            "The store does not answer.", evidence={"URL": url, "why": error}
-        ) from None
-    for entry in sorted(found, key=lambda entry: entry.path):
-        group, slash, _ = entry.path.removeprefix(path).lstrip("/").partition("/")
-        if entry.path == path or (entry.is_file and entry.path.lower().endswith(_EVERY)):
-            yield Found(f"{scheme}://{entry.path}{query}", group if slash else None)
-
-
-def is_url(source: str) -> bool:
-    """Whether this names a place of an object store."""
-    return "://" in source
-
-
-def lowered(name: str) -> str:
-    """A name whose end tells the kind of file: a URL's without what follows a question mark."""
-    return (name.partition("?")[0] if is_url(name) else name).lower()
-
-
-def is_archive(name: str) -> bool:
-    """Whether a file holds several images."""
-    return lowered(name).endswith((*TARS, *PARQUETS))
-
-
-def text(name: str) -> str:
-    r"""A name as a column of text can hold it: what is no text becomes an escape, \udcff."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def reason(error: Any) -> str:
-    """Why there are no features of an image, in a line; the key says of which."""
-    evidence = (
-        f"{name} {value}"
-        for name, value in error.evidence.items()
-        if name not in ("image", "file", "archive")
-    )
-    return "; ".join((error.fact.rstrip("."), *evidence))
-
-
-def _is_absolute(name: str) -> bool:
-    return is_url(name) or (name != LISTED and os.path.isabs(name))  # noqa: PTH117
-
-
 def _has_folders(source: str) -> bool:
     if is_url(source):
-        return any(found.group is not None for found in _remote(source, recursive=True))
+        return any(found.group is not None for found in find(source, recursive=True))
     try:
         with os.scandir(source) as entries:
             return any(e.is_dir() and not e.name.startswith(".") for e in entries)
@@ -259,114 +241,34 @@ def _has_folders(source: str) -> bool:
         return False
 
 
-def _nothing(source: str) -> SourceError:
-    return SourceError(
-        "There are no images here.",
-        evidence={"source": source},
-        hint="--recursive (in Python, recursive=True) looks into sub-folders too.",
-    )
+def find(source: str, *, recursive: bool) -> Iterator[Found]:
+    """The images, tars and Parquet files that a source names, in order, as they are found.
 
-
-def no_columns(keep: Sequence[str], file: str) -> UsageError:
-    """The error for columns to keep, where files stand alone."""
-    return UsageError(
-        "Files of their own have no columns that could be kept.",
-        evidence={"keep": some(keep), "file": file},
-        hint="leave out --keep; with --recursive, sub-folders become the column class.",
-    )
-
-
-def picture(name: str) -> Picture:
-    """An image by its name: a path, or what reads it once a thread has time for it."""
-    return partial(_content, name) if is_url(name) else Path(name)
-
-
-def _content(name: str) -> bytes:
-    with opened(name) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise too_large(name)
-    return content
-
-
-def too_large(name: str) -> UnsafeFile:
-    """That nothing of this size is read for an image."""
-    return UnsafeFile(
-        "The file is too large for an image.",
-        evidence={"image": name, "limit": f"{MOST_BYTES:,} bytes"},
-    )
-
-
-def opened(name: str) -> "Reading":
-    """A file to read, in any order.
-
-    Raises:
-        SourceError: It cannot be opened.
+    A source is a file, a folder (sorted by name, without hidden files), a pattern, or a URL of a
+    file or a folder. One that leads nowhere is kept as it is: reading it tells why.
     """
+    if not is_url(source):
+        inside = os.path.normpath(source) + os.sep
+        for path in find_images(source, recursive=recursive, suffixes=_EVERY):
+            name = str(path)
+            group, slash, _ = name.removeprefix(inside).partition(os.sep)
+            yield Found(name, group if slash and name.startswith(inside) else None)
+        return
+    from pyarrow.fs import FileSelector, FileType
+
+    system, root = filesystem(source)
+    scheme = source.partition("://")[0]
+    query = source[source.index("?") :] if "?" in source else ""
     try:
-        if not is_url(name):
-            return Reading(open_regular(Path(name)), name)
-        scheme, _, rest = name.partition("://")
-        path, question, query = rest.partition("?")
-        system = _bucket(scheme, path.partition("/")[0], question + query)
-        return Reading(system.open_input_file(path), name)
-    except (OSError, ValueError) as error:
+        info = system.get_file_info(root)
+        entries = [info] if info.type == FileType.File else []
+        if info.type == FileType.Directory:
+            entries = system.get_file_info(FileSelector(root, recursive=recursive))
+    except OSError as error:
         raise SourceError(
-            "The file cannot be opened.",
-            evidence={"file": name, "why": getattr(error, "strerror", None) or error},
+            "The store does not answer.", evidence={"URL": source, "why": error}
         ) from None
-
-
-@lru_cache(maxsize=1)
-def _bucket(scheme: str, bucket: str, query: str) -> Any:
-    """One connection for all objects of a bucket."""
-    return filesystem(f"{scheme}://{bucket}{query}")[0]
-
-
-class Reading:
-    """An open file, whose troubles with the disk or the network are told from damage.
-
-    What reads archives takes an OSError for a damaged archive, and damage is recorded for good.
-    """
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file = file
-        self.name = name
-        self.seek, self.tell, self.close = file.seek, file.tell, file.close
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes.
-
-        Raises:
-            SourceError: The disk, or the store, does not give them.
-        """
-        try:
-            return self._file.read(size)
-        except OSError as error:
-            raise SourceError(
-                "The file cannot be read.",
-                evidence={"file": self.name, "why": error.strerror or error},
-            ) from None
-
-    def size(self) -> int:
-        """How many bytes it has."""
-        here, end = self.tell(), self.seek(0, os.SEEK_END)
-        self.seek(here)
-        return end
-
-    def readable(self) -> bool:
-        """It is, as programs that read files of Python ask."""
-        return True
-
-    seekable = readable
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is closed."""
-        return self._file.closed
-
-    def __enter__(self) -> "Reading":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+    for entry in sorted(entries, key=lambda entry: entry.path):
+        group, slash, _ = entry.path.removeprefix(root).lstrip("/").partition("/")
+        if entry.path == root or (entry.is_file and entry.path.lower().endswith(_EVERY)):
+            yield Found(f"{scheme}://{entry.path}{query}", group if slash else None)

@@ -12,14 +12,14 @@ import lzma
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from typing import IO, Any
 
-from vitconvert.embedding.sources import (
+from vitconvert.embedding.files import (
     MOST_BYTES,
     MOST_TIMES,
     Item,
+    Reading,
     Wanted,
     lowered,
     opened,
@@ -36,16 +36,11 @@ _DAMAGE = (
     *(tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError),
     *(OverflowError, RecursionError),
 )
-
-
-@dataclass
-class _Sample:
-    """Images of one name, and the text that is kept of what stands beside them."""
-
-    name: str
-    images: list[tuple[str, bytes | VitConvertError]] = field(default_factory=list)
-    texts: dict[str, str] = field(default_factory=dict)
-    size: int = 0  # of its images
+_COMPRESSIONS: dict[str | tuple[str, ...], Callable[[Any], Any]] = {
+    (".gz", ".tgz"): gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
 
 
 def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterator[Item]:
@@ -64,44 +59,41 @@ def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterat
         CorruptFile: It is no tar archive.
         UnsafeFile: It unpacks to far more than it is.
     """
-    with _opened(file) as archive:
-        for sample in _samples(archive, key, kept, wanted):
-            for name, picture in sample.images:
-                yield Item(name, picture, sample.texts)
-        if not _is_whole(archive) and wanted(f"{key}#end"):
+    with ExitStack() as held:
+        stream = _Forward(held.enter_context(opened(file)), file, held)
+        try:
+            archive = held.enter_context(tarfile.open(fileobj=stream, mode="r:"))  # type: ignore[call-overload]
+        except _DAMAGE as error:
+            raise CorruptFile(
+                "This is no tar archive, or a damaged one.",
+                evidence={"archive": file, "why": error},
+            ) from None
+        sample: list[tuple[str, bytes | VitConvertError]] = []
+        texts: dict[str, str] = {}
+        last, size = "", 0
+        for member in _members(archive):
+            folder, _, base = member.name.rpartition("/")
+            if not member.isfile() or base.startswith("."):
+                continue
+            name, _, kind = base.partition(".")
+            if last != f"{folder}/{name}" or len(sample) == _MOST_IMAGES or size > MOST_BYTES:
+                yield from (Item(image, picture, texts) for image, picture in sample)
+                sample, texts, last, size = [], {}, f"{folder}/{name}", 0
+            if base.lower().endswith(SUFFIXES):
+                image = text(f"{key}/{member.name}")
+                if wanted(image):
+                    sample.append((image, stream.content(member)))
+                    size += member.size
+            elif kind.lower() in kept and member.size <= _MOST_TEXT:
+                content = stream.content(member)
+                if isinstance(content, bytes):
+                    found = content.decode("utf-8", errors="replace").strip()
+                    texts[kept[kind.lower()]] = found
+        yield from (Item(image, picture, texts) for image, picture in sample)
+        # tarfile stays before the block of zeros that ends an archive.
+        ended = stream.header == bytes(512) and stream.tell() == archive.offset + 512
+        if not ended and wanted(f"{key}#end"):
             yield Item(f"{key}#end", _cut(file))
-
-
-def _cut(file: str) -> CorruptFile:
-    return CorruptFile("The archive ends early.", evidence={"archive": file})
-
-
-def _samples(
-    archive: tarfile.TarFile, key: str, kept: Mapping[str, str], wanted: Wanted
-) -> Iterator[_Sample]:
-    sample = None
-    for member in _members(archive):
-        folder, _, base = member.name.rpartition("/")
-        if not member.isfile() or base.startswith("."):
-            continue
-        name = f"{folder}/{base.partition('.')[0]}"
-        full = sample and (len(sample.images) == _MOST_IMAGES or sample.size > MOST_BYTES)
-        if sample is None or sample.name != name or full:
-            if sample:
-                yield sample
-            sample = _Sample(name)
-        kind = base.partition(".")[2].lower()
-        if member.name.lower().endswith(SUFFIXES):
-            image = text(f"{key}/{member.name}")
-            if wanted(image):
-                sample.images.append((image, _content(archive, member)))
-                sample.size += member.size
-        elif kind in kept and member.size <= _MOST_TEXT:
-            content = _content(archive, member)
-            if isinstance(content, bytes):
-                sample.texts[kept[kind]] = content.decode("utf-8", errors="replace").strip()
-    if sample:
-        yield sample
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -118,115 +110,74 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield member
 
 
-def _is_whole(archive: tarfile.TarFile) -> bool:
-    """Whether a block of zeros stands where its members end."""
-    try:
-        archive.fileobj.seek(archive.offset)
-        return archive.fileobj.read(512) == bytes(512)
-    except _DAMAGE:
-        return False
+def _cut(file: str) -> CorruptFile:
+    return CorruptFile("The archive ends early.", evidence={"archive": file})
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | VitConvertError:
-    if member.size > MOST_BYTES:
-        return too_large(member.name)
-    if member.issparse():  # a few bytes may stand for any number of zeros
-        return CorruptFile("The image has holes.", evidence={"image": member.name})
-    file: _Bounded = archive.fileobj  # type: ignore[assignment]
-    try:
-        file.seek(member.offset_data)
-        content = file.read(member.size, most=MOST_BYTES)
-    except _DAMAGE:
-        return _cut(member.name)
-    return content if len(content) == member.size else _cut(member.name)
+class _Forward:
+    """A file as tarfile reads it: from its begin to its end, with bounds that tarfile has not.
 
-
-class _Bounded:
-    """A file of which no more is read at a time than headers have.
-
-    Before a file, there may be headers of any declared size, which tarfile reads whole; of a
-    compressed archive, its own size does not bound them.
-    """
-
-    def __init__(self, file: "IO[bytes] | _Unpacked") -> None:
-        self._file = file
-        self.seek, self.tell = file.seek, file.tell
-
-    def read(self, size: int, *, most: int = _MOST_TEXT) -> bytes:
-        """The next bytes."""
-        if not 0 <= size <= most:
-            raise tarfile.ReadError("too much before a file")
-        return self._file.read(size)
-
-
-class _Unpacked:
-    """A compressed file, unpacked once: only the last block can be read again, as tarfile does.
+    Before a member, there may be headers of any declared size, which tarfile reads whole. A
+    compressed file is unpacked once, and to no more than its size justifies.
 
     Args:
-        file: What unpacks it.
-        most: How many bytes it may become.
-        name: What it is called.
+        file: A plain file, or a compressed one.
+        name: What it is called; its suffix tells.
+        held: Closes what unpacks it.
     """
 
-    def __init__(self, file: IO[bytes], most: int, name: str) -> None:
-        self._file, self._most, self._name = file, most, name
-        self._last = b""
-        self._place = self._end = 0  # where is read, and how far it is unpacked
+    def __init__(self, file: Reading, name: str, held: ExitStack) -> None:
+        self._name = name
+        self._file: Reading | IO[bytes] = file
+        found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(name).endswith(end))
+        self._most: int | None = None
+        if unpack := next(found, None):
+            self._most = 2 * MOST_BYTES + MOST_TIMES * file.size()
+            self._file = held.enter_context(unpack(file))
+        self._place = 0
+        self.header = b""  # the last thing that was read of them
 
     def tell(self) -> int:
         """Where it is."""
         return self._place
 
     def seek(self, offset: int) -> int:
-        """Go to a place; to the end, if that is before it."""
-        if offset < self._end - len(self._last):
+        """Go forward to a place; of a compressed file, to its end if that comes before."""
+        if self._most is None:
+            self._place = self._file.seek(offset)
+        elif offset < self._place:
             raise tarfile.ReadError("a place that was passed")
-        self._place = min(offset, self._end)
-        while self._place < offset and self.read(min(_MOST_TEXT, offset - self._place)):
+        while self._place < offset and self._take(min(_MOST_TEXT, offset - self._place)):
             pass
         return self._place
 
     def read(self, size: int) -> bytes:
-        """The next bytes.
+        """The next bytes of headers."""
+        if not 0 <= size <= _MOST_TEXT:
+            raise tarfile.ReadError("too much before a file")
+        self.header = self._take(size)
+        return self.header
 
-        Raises:
-            UnsafeFile: There are more of them than its size justifies.
-        """
-        again = self._last[len(self._last) - (self._end - self._place) :][:size]
-        new = self._file.read(size - len(again)) if len(again) < size else b""
-        self._last = (self._last + new[-tarfile.BLOCKSIZE :])[-tarfile.BLOCKSIZE :]
-        self._place += len(again) + len(new)
-        self._end += len(new)
-        if self._end > self._most:
+    def _take(self, size: int) -> bytes:
+        found = self._file.read(size)
+        self._place += len(found)
+        if self._most is not None and self._place > self._most:
             raise UnsafeFile(
                 "The archive unpacks to far more than it is.",
                 evidence={"archive": self._name, "limit": f"{self._most:,} bytes"},
                 hint="if that is right, unpack it, and name the folder.",
             )
-        return again + new
+        return found
 
-
-@contextmanager
-def _opened(file: str) -> Iterator[tarfile.TarFile]:
-    with ExitStack() as held:
-        stream: Any = held.enter_context(opened(file))
-        found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(file).endswith(end))
-        if unpacking := next(found, None):
-            most = 2 * MOST_BYTES + MOST_TIMES * stream.size()
-            stream = _Unpacked(held.enter_context(unpacking(stream)), most, file)
+    def content(self, member: tarfile.TarInfo) -> bytes | VitConvertError:
+        """The content of a member, or why there is none."""
+        if member.size > MOST_BYTES:
+            return too_large(member.name)
+        if member.issparse():  # a few bytes may stand for any number of zeros
+            return CorruptFile("The image has holes.", evidence={"image": member.name})
         try:
-            bounded: Any = _Bounded(stream)
-            archive = held.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
-        except _DAMAGE as error:
-            raise CorruptFile(
-                "This is no tar archive, or a damaged one.",
-                evidence={"archive": file, "why": error},
-            ) from None
-        yield archive
-
-
-_COMPRESSIONS: dict[str | tuple[str, ...], Callable[[Any], Any]] = {
-    (".gz", ".tgz"): gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+            self.seek(member.offset_data)
+            content = self._take(member.size)
+        except _DAMAGE:
+            return _cut(member.name)
+        return content if len(content) == member.size else _cut(member.name)
