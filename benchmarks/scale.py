@@ -27,6 +27,7 @@ from vitconvert.embedding.options import Event, RunOptions
 from vitconvert.embedding.run import run
 from vitconvert.embedding.sources import Sources
 from vitconvert.inference.embed import Embedding
+from vitconvert.inference.options import ComputeOptions
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = "vit_tiny_patch16_224"
@@ -46,7 +47,7 @@ class NullModel:
         self.labels, self.shape = None, (WIDTH,)
         self._rows = torch.from_numpy(np.random.default_rng(0).random((1024, WIDTH), np.float32))
 
-    def features(self, pictures: Any) -> Iterator[Embedding]:
+    def answers(self, pictures: Any) -> Iterator[Embedding]:
         """A row for each."""
         for path, row in zip(pictures, cycle(self._rows)):
             yield Embedding(path=path, features=row)
@@ -213,7 +214,7 @@ def measure_workers(model: Path, photographs: Path, folder: Path) -> dict[str, f
         ("Ray, 2 workers", 1, {"engine": "ray", "workers": 2}),
     ):
         watch, output = Watch(), folder / f"workers-{len(found)}"
-        task = Task(model=str(model), threads=threads)
+        task = Task(model=str(model), computing=ComputeOptions(threads=threads))
         options = RunOptions(shard_rows=shards, **more)
         run(task, Sources(given=[str(photographs)]), str(output), options, watch)
         found[title] = watch.rate

@@ -72,14 +72,14 @@ def task_that(
                 return super().load()
             at_load()
             loaded = super().load()
-            compute = loaded.features
+            compute = loaded.answers
 
             def watched(pictures):
                 for picture in pictures:
                     at_image(picture.name)
                     yield picture
 
-            loaded.features = lambda pictures: compute(watched(pictures))
+            loaded.answers = lambda pictures: compute(watched(pictures))
             return loaded
 
     return Eventful

@@ -23,6 +23,7 @@ from vitconvert.embedding import files
 from vitconvert.embedding.embedder import Task
 from vitconvert.embedding.shards import check
 from vitconvert.errors import ConflictingFact, MissingFact, SourceError, UsageError
+from vitconvert.inference.options import ComputeOptions
 
 
 @pytest.fixture
@@ -88,16 +89,16 @@ def test_what_decides_the_numbers_of_a_model(tmp_path):
     other = dataclasses.replace(preprocessing, mean=(0.3, 0.5, 0.5))
     differing = {
         "computed what": {"computed": "tokens"},
-        "computed dtype": {"dtype": torch.bfloat16},
-        "preprocessing fast": {"fast_preprocessing": True},
+        "computed dtype": {"computing": ComputeOptions(dtype=torch.bfloat16)},
+        "preprocessing fast": {"computing": ComputeOptions(fast_preprocessing=True)},
         "preprocessing mean": {"preprocessing": other},
     }
     for named, changes in differing.items():
         with pytest.raises(ConflictingFact) as caught:
             of_a_model(tmp_path / "output", dataclasses.replace(task, **changes))
         assert any(name.startswith(named) for name in caught.value.evidence), named
-    rounding = {"batch_size": 3, "threads": 1, "fast": False}
-    assert of_a_model(tmp_path / "output", dataclasses.replace(task, **rounding)).known == 10
+    rounding = task.with_computing(batch_size=3, threads=1, fast=False)
+    assert of_a_model(tmp_path / "output", rounding).known == 10
 
 
 @pytest.mark.slow

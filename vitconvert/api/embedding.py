@@ -2,21 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitconvert.api.inference import engines_for
-from vitconvert.arguments import LOCATED, PLACES, checked
+from vitconvert.arguments import LOCATED, PLACES, checked, options_of
 from vitconvert.checkpoint import ReadOptions
+from vitconvert.embedding.options import Event, RunOptions
+from vitconvert.inference.options import ComputeOptions
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 
-if TYPE_CHECKING:
-    import torch
 
-    from vitconvert.embedding.options import Event
-
-
-@checked(model=LOCATED, source=PLACES)
+@checked(ComputeOptions, RunOptions, model=LOCATED, source=PLACES)
 def embed_dataset(
     model: str | PathLike[str] | Located,
     source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
@@ -29,17 +26,10 @@ def embed_dataset(
     image_column: str | None = None,
     labels: Sequence[str] | None = None,
     topk: int = 5,
-    batch_size: int = 8,
-    threads: int | None = None,
-    fast: bool = True,
-    fast_preprocessing: bool = False,
-    dtype: "torch.dtype | None" = None,
-    device: str = "cpu",
-    runtime: str = "torch",
-    notify: "Callable[[Event], None]" = lambda _event: None,
+    notify: Callable[[Event], None] = lambda _event: None,
     reading: Mapping[str, object] | None = None,
     **how: Any,
-) -> "Event":
+) -> Event:
     """Compute the features, or the classes, of any number of images, as Parquet in a directory.
 
     A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed,
@@ -58,13 +48,12 @@ def embed_dataset(
         keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
         image_column: Of Parquet sources, if it is not clear.
         labels, topk: Of classes, as for `predict`.
-        batch_size, fast, fast_preprocessing, dtype, device, runtime: As for `embed`.
-        threads: How many decode, and how many torch takes; by default, all processors.
         notify: Is told what happens; see `embedding.options.Event`.
         reading: As for `load_checkpoint`.
-        how: `shard_rows`, `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`,
-            `workers`, `cpus_per_worker`, `gpus_per_worker` and `address`: see
-            `embedding.options.RunOptions`.
+        how: As for `predict`, `batch_size`, `fast`, `fast_preprocessing`, `dtype`, `device`,
+            `runtime`, and `threads`: how many decode, and how many torch takes. `shard_rows`,
+            `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`, `workers`,
+            `cpus_per_worker`, `gpus_per_worker` and `address`: see `embedding.options.RunOptions`.
 
     Returns:
         How many images were computed, and how many failed.
@@ -79,10 +68,11 @@ def embed_dataset(
 
     require_package("pyarrow")
     from vitconvert.embedding.embedder import Task
-    from vitconvert.embedding.options import RunOptions
     from vitconvert.embedding.run import run
     from vitconvert.embedding.sources import Sources
 
+    computing = {name: how.pop(name) for name in options_of(ComputeOptions) if name in how}
+    options = ComputeOptions(**computing)
     task = Task(
         model=model,
         computed=computed,
@@ -90,13 +80,8 @@ def embed_dataset(
         preprocessing=preprocessing,
         topk=topk,
         labels=labels,
-        dtype=dtype,
-        fast=fast,
-        fast_preprocessing=fast_preprocessing,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        engine=engines_for(runtime, None, fast=fast, dtype=dtype, device=device),
+        computing=options,
+        make_engine=engines_for(options, None),
     )
     places = [source] if isinstance(source, str | PathLike) else source
     sources = Sources(

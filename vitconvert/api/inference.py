@@ -7,19 +7,18 @@ from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import checked
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError
+from vitconvert.inference.options import ComputeOptions
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
-    import torch
-
-    from vitconvert.inference.batches import Engine
+    from vitconvert.inference.batches import MakeEngine, Ready
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.predict import Prediction
     from vitconvert.model import ViT
     from vitconvert.preprocessing.finding import ImageSource
 
 
-@checked()
+@checked(ComputeOptions)
 def predict(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -27,15 +26,9 @@ def predict(
     *,
     topk: int = 5,
     labels: Sequence[str] | None = None,
-    batch_size: int = 8,
     recursive: bool = False,
-    fast: bool = True,
-    fast_preprocessing: bool = False,
-    dtype: "torch.dtype | None" = None,
-    device: "torch.device | str" = "cpu",
-    threads: int | None = None,
-    runtime: str = "torch",
     tell: Callable[[str], None] | None = None,
+    **computing: Any,
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -68,32 +61,20 @@ def predict(
         MissingFact: Nothing says how images are prepared.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: The model has no head, or not as many classes as there are labels.
-        UsageError: `topk` or `batch_size` is below 1.
 
     Example:
         >>> for prediction in predict("hf-hub:google/vit-base-patch16-224", "photos"):
         ...     print(prediction.path, prediction.top[0].label)          # doctest: +SKIP
     """
-    from vitconvert.inference.batches import BatchOptions, ready
     from vitconvert.inference.predict import predict as predict_with
     from vitconvert.preprocessing.finding import find_images
 
-    make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
-    opened = checkpoint_or_model(model, read_in=dtype, dtype=dtype, device=device, fast=fast)
-    if isinstance(opened, Checkpoint):
-        labels = labels or opened.labels
-    built, prepared = ready(opened, preprocessing, fast=fast, dtype=dtype, device=device)
-    options = BatchOptions(
-        batch_size=batch_size,
-        fast_preprocessing=fast_preprocessing,
-        threads=threads,
-        engine=_engine(make_engine, opened, built, kind="logits"),
-    )
+    running, stated = _ready(model, preprocessing, "classes", tell, ComputeOptions(**computing))
     found = find_images(images, recursive=recursive)
-    return predict_with(built, found, prepared, topk=topk, labels=labels, options=options)
+    return predict_with(running, found, topk=topk, labels=labels or stated)
 
 
-@checked()
+@checked(ComputeOptions)
 def embed(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -101,15 +82,9 @@ def embed(
     *,
     tokens: bool = False,
     projected: bool = False,
-    batch_size: int = 8,
     recursive: bool = False,
-    fast: bool = True,
-    fast_preprocessing: bool = False,
-    dtype: "torch.dtype | None" = None,
-    device: "torch.device | str" = "cpu",
-    threads: int | None = None,
-    runtime: str = "torch",
     tell: Callable[[str], None] | None = None,
+    **computing: Any,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -125,9 +100,8 @@ def embed(
         MissingFact: Nothing says how images are prepared.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: There is no projection.
-        UsageError: `batch_size` is below 1, or tokens are to be projected.
+        UsageError: Tokens are to be projected.
     """
-    from vitconvert.inference.batches import BatchOptions, ready
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.preprocessing.finding import find_images
 
@@ -137,45 +111,42 @@ def embed(
             hint="ask for tokens or for projected features, not for both.",
         )
     computed = "projected" if projected else "tokens" if tokens else "features"
-    make_engine = engines_for(runtime, tell, fast=fast, dtype=dtype, device=device)
-    opened = checkpoint_or_model(model, read_in=dtype, dtype=dtype, device=device, fast=fast)
-    built, prepared = ready(
-        opened,
-        preprocessing,
-        # Without its head, a fast model computes nothing but the features.
-        num_classes=None if projected else 0,
-        fast=fast,
-        dtype=dtype,
-        device=device,
-    )
-    kind = "logits" if projected else computed
-    options = BatchOptions(
-        batch_size=batch_size,
-        fast_preprocessing=fast_preprocessing,
-        threads=threads,
-        engine=_engine(make_engine, opened, built, kind=kind),
-    )
-    found = find_images(images, recursive=recursive)
-    return embed_with(built, found, prepared, computed=computed, options=options)
+    running, _ = _ready(model, preprocessing, computed, tell, ComputeOptions(**computing))
+    return embed_with(running, find_images(images, recursive=recursive), computed=computed)
 
 
-def engines_for(
-    runtime: str, tell: Callable[[str], None] | None, **asked: Any
-) -> "Callable[..., Engine] | None":
+def _ready(
+    model: "ViT | Source",
+    preprocessing: Preprocessing | None,
+    computed: str,
+    tell: Callable[[str], None] | None,
+    options: ComputeOptions,
+) -> "tuple[Ready, Sequence[str] | None]":
+    """What computes, and the names of a checkpoint's classes."""
+    from vitconvert.inference.batches import ready
+
+    make_engine = engines_for(options, tell)
+    opened = checkpoint_or_model(
+        model,
+        read_in=options.dtype,
+        dtype=options.dtype,
+        device=options.device,
+        fast=options.fast,
+    )
+    running = ready(opened, preprocessing, options, computed=computed, make_engine=make_engine)
+    return running, opened.labels if isinstance(opened, Checkpoint) else None
+
+
+def engines_for(options: ComputeOptions, tell: Callable[[str], None] | None) -> "MakeEngine | None":
     """What makes an engine of a checkpoint and its model; None: torch computes."""
-    if runtime == "torch":
+    if options.runtime == "torch":
         return None
     from vitconvert.runtimes.engines import engines
 
-    return engines(runtime, tell=tell, **asked)
-
-
-def _engine(
-    make: "Callable[..., Engine] | None", source: "ViT | Checkpoint", model: "ViT", *, kind: str
-) -> "Engine | None":
-    """What computes in the place of a model that was built of a checkpoint; None: nothing."""
-    if make is None:
-        return None
-    if not isinstance(source, Checkpoint):
-        raise UsageError("A runtime needs a checkpoint, and not a model.")
-    return make(source, model, kind=kind)
+    return engines(
+        options.runtime,
+        fast=options.fast,
+        dtype=options.dtype,
+        device=options.device,
+        tell=tell,
+    )

@@ -105,6 +105,9 @@ def _in_float32(
     import torch
 
     from vitconvert.inference.batches import ready
+    from vitconvert.inference.options import ComputeOptions
 
     opened = checkpoint_or_model(model, read_in=torch.float32, device=device)
-    return ready(opened, preprocessing, fast=False, dtype=torch.float32, device=device)
+    usual = ComputeOptions(fast=False, dtype=torch.float32, device=device)
+    found = ready(opened, preprocessing, usual)
+    return found.model, found.preprocessing

@@ -186,20 +186,18 @@ def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.api.inference import engines_for
     from vitconvert.checkpoint import ReadOptions
     from vitconvert.embedding.embedder import Task
+    from vitconvert.inference.options import ComputeOptions
 
-    names = ("fast", "fast_preprocessing", "device", "batch_size", "threads")
+    names = ("fast", "fast_preprocessing", "device", "batch_size", "threads", "runtime")
     dtype = parse_dtype(options.dtype)
-    told = None if options.quiet else partial(tell, err=True)
+    computing = ComputeOptions(dtype=dtype, **{name: getattr(options, name) for name in names})
     found = Task(
         model=options.model,
         computed=computed,
         fetching={**options.fetching(), "quiet": True},
         reading=ReadOptions.of(options.reading()),
-        dtype=dtype,
-        engine=engines_for(
-            options.runtime, told, fast=options.fast, dtype=dtype, device=options.device
-        ),
-        **{name: getattr(options, name) for name in names},
+        computing=computing,
+        make_engine=engines_for(computing, None if options.quiet else partial(tell, err=True)),
         **task,
     )
     stated = options.preprocessing(found.checkpoint)

@@ -19,7 +19,7 @@ from vitconvert.conversion.convert import convert_checkpoint
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.target import OWN, holders
 from vitconvert.errors import MissingFact, MissingPackage
-from vitconvert.inference.batches import BatchOptions
+from vitconvert.inference.batches import Ready
 from vitconvert.inference.predict import predict
 from vitconvert.model import ViT
 from vitconvert.parity.verification import verify_checkpoint
@@ -259,19 +259,10 @@ def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
     """Predictions for the sample images, which are named after their true classes."""
     assert checkpoint.preprocessing is not None and checkpoint.labels is not None
     images = sorted((DIGITS / "samples").glob("*.png"))
+    running = Ready(model=model, preprocessing=checkpoint.preprocessing)
+    predictions = predict(running, images, topk=1, labels=checkpoint.labels)
     samples = []
-    for image, prediction in zip(
-        images,
-        predict(
-            model,
-            images,
-            checkpoint.preprocessing,
-            topk=1,
-            labels=checkpoint.labels,
-            options=BatchOptions(),
-        ),
-        strict=True,
-    ):
+    for image, prediction in zip(images, predictions, strict=True):
         if prediction.error:
             raise prediction.error
         (best,) = prediction.top

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -14,7 +14,10 @@ from PIL import Image
 from vitconvert.arguments import read_fields, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.inference.batches import BatchOptions, Engine, Picture
+from vitconvert.inference.batches import MakeEngine, Picture, ready
+from vitconvert.inference.embed import Embedding, embed, shape_of
+from vitconvert.inference.options import ComputeOptions
+from vitconvert.inference.predict import Prediction, predict
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
@@ -22,10 +25,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
-
-    from vitconvert.inference.embed import Embedding
-    from vitconvert.inference.predict import Prediction
-    from vitconvert.model import ViT
 
 _LOADING = threading.Lock()  # threads that share an Embedder share its model
 COMPUTED = ("features", "tokens", "projected", "classes")
@@ -42,10 +41,8 @@ class Task:
         reading: How to read the checkpoint.
         preprocessing: By default, the checkpoint's own.
         topk, labels: Of classes, as for `predict`.
-        dtype, fast, fast_preprocessing, device, batch_size: As for `embed`.
-        threads: How many decode, and how many torch takes; by default, all processors.
-        engine: Makes what computes in the place of torch's model; is called where the task runs,
-            with the checkpoint, the model and `kind`: "features", "tokens" or "logits".
+        computing: How; `threads` are those that decode and those that torch takes.
+        make_engine: Makes what computes in the place of torch's model, where the task runs.
     """
 
     model: str | PathLike[str] | Located
@@ -55,16 +52,11 @@ class Task:
     preprocessing: Preprocessing | None = None
     topk: int = 5
     labels: Sequence[str] | None = None
-    dtype: "torch.dtype | None" = None
-    fast: bool = True
-    fast_preprocessing: bool = False
-    device: str = "cpu"
-    batch_size: int = 8
-    threads: int | None = None
-    engine: Callable[..., Engine] | None = None
+    computing: ComputeOptions = field(default_factory=ComputeOptions)
+    make_engine: MakeEngine | None = None
 
     def __post_init__(self) -> None:
-        read_fields(self, but=("reading", "engine"))
+        read_fields(self, but=("reading",))
         if self.computed not in COMPUTED:
             raise UsageError(
                 f"Nothing is called {self.computed!r}.",
@@ -87,11 +79,17 @@ class Task:
         """The model, ready to compute."""
         return LoadedTask(self, self.checkpoint())
 
+    def with_computing(self, **changes: Any) -> "Task":
+        """The same task, computed otherwise."""
+        return dataclasses.replace(self, computing=dataclasses.replace(self.computing, **changes))
+
 
 class LoadedTask:
     """A task whose model is in memory.
 
     Attributes:
+        shape: What an image becomes, as `shape_of` says it; of classes, (k,).
+        labels: Names of the classes, where classes are computed.
         identity: Everything that decides the numbers of a row, but for rounding: two tasks of one
             identity give the same. In words that can be compared, and read.
         doubts: What of a `vitconvert.json` beside the model is not believed.
@@ -100,84 +98,43 @@ class LoadedTask:
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
         import torch
 
-        from vitconvert.inference.batches import ready
-
-        if task.threads:
-            torch.set_num_threads(task.threads)
-        self.task = task
-        self.labels = task.labels or checkpoint.labels if task.computed == "classes" else None
-        self.model: ViT
-        self.model, self.preprocessing = ready(
-            checkpoint,
-            task.preprocessing,
-            num_classes=None if task.computed in ("classes", "projected") else 0,
-            fast=task.fast,
-            dtype=task.dtype,
-            device=task.device,
-        )
-        kind = task.computed if task.computed in ("features", "tokens") else "logits"
-        self.options = BatchOptions(
-            batch_size=task.batch_size,
-            fast_preprocessing=task.fast_preprocessing,
-            threads=task.threads,
-            engine=task.engine and task.engine(checkpoint, self.model, kind=kind),
-        )
-        self.identity = self._identity(checkpoint)
-        self.doubts = checkpoint.doubts
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """What an image becomes, as `shape_of` says it; of classes, (k,)."""
-        from vitconvert.inference.embed import shape_of
-
-        config = self.model.config
-        if self.task.computed == "classes":
-            return (min(self.task.topk, config.num_classes),)
-        return shape_of(config, self.task.computed)
-
-    def features(self, pictures: Iterable[Picture]) -> "Iterator[Embedding]":
-        """The features of each image, in order, or its error."""
-        from vitconvert.inference.embed import embed
-
-        return embed(
-            self.model,
-            pictures,
-            self.preprocessing,
-            computed=self.task.computed,
-            options=self.options,
-        )
-
-    def classes(self, pictures: Iterable[Picture]) -> "Iterator[Prediction]":
-        """The likeliest classes of each image, in order, or its error."""
-        from vitconvert.inference.predict import predict
-
-        return predict(
-            self.model,
-            pictures,
-            self.preprocessing,
-            topk=self.task.topk,
-            labels=self.labels,
-            options=self.options,
-        )
-
-    def _identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
         from vitconvert.comparison import fingerprint
 
-        task = self.task
-        prepared = dataclasses.asdict(self.preprocessing)
+        if task.computing.threads:
+            torch.set_num_threads(task.computing.threads)
+        self.task = task
+        self.running = ready(
+            checkpoint,
+            task.preprocessing,
+            task.computing,
+            computed=task.computed,
+            make_engine=task.make_engine,
+        )
+        classes = task.computed == "classes"
+        config = self.running.model.config
+        self.shape = (
+            (min(task.topk, config.num_classes),) if classes else shape_of(config, task.computed)
+        )
+        self.labels = (task.labels or checkpoint.labels) if classes else None
+        self.doubts = checkpoint.doubts
+        prepared = dataclasses.asdict(self.running.preprocessing)
         del prepared["origin"]  # where it is stated changes no pixel
-        computed: dict[str, Any] = {
-            "what": task.computed,
-            "dtype": str(task.dtype or "as stored").removeprefix("torch."),
-        }
-        if task.computed == "classes":
+        dtype = str(task.computing.dtype or "as stored").removeprefix("torch.")
+        computed: dict[str, Any] = {"what": task.computed, "dtype": dtype}
+        if classes:
             computed |= {"topk": task.topk, "labels": list(self.labels or ())}
-        return {
+        self.identity: dict[str, Any] = {
             "weights": fingerprint(checkpoint.tensors),
             "configuration": checkpoint.config.function(),
-            "preprocessing": {**prepared, "fast": task.fast_preprocessing},
+            "preprocessing": {**prepared, "fast": task.computing.fast_preprocessing},
             "computed": computed,
         }
+
+    def answers(self, pictures: Iterable[Picture]) -> "Iterator[Embedding | Prediction]":
+        """The features, or the likeliest classes, of each image in order, or its error."""
+        if self.task.computed == "classes":
+            return predict(self.running, pictures, topk=self.task.topk, labels=self.labels)
+        return embed(self.running, pictures, computed=self.task.computed)
 
 
 class Embedder:
@@ -227,12 +184,14 @@ class Embedder:
             computed=computed,
             preprocessing=preprocessing,
             reading=ReadOptions.of(reading),
-            dtype=dtype,
-            fast=fast,
-            fast_preprocessing=fast_preprocessing,
-            device=device,
-            batch_size=batch_size,
-            threads=threads,
+            computing=ComputeOptions(
+                dtype=dtype,
+                fast=fast,
+                fast_preprocessing=fast_preprocessing,
+                device=device,
+                batch_size=batch_size,
+                threads=threads,
+            ),
         )
         self._loaded: LoadedTask | None = None
 
@@ -275,7 +234,15 @@ class Embedder:
         """
         if isinstance(images, str | bytes | PathLike):
             raise UsageError("An Embedder takes several images.", hint="[image] is a list of one.")
-        return (_features(found) for found in self.loaded.features(map(_picture, images)))
+
+        def features(found: Embedding | Prediction) -> "NDArray[np.float32] | VitConvertError":
+            assert isinstance(found, Embedding)
+            if found.error is not None:
+                return found.error
+            assert found.features is not None
+            return found.features.numpy()
+
+        return map(features, self.loaded.answers(map(_picture, images)))
 
     def __call__(
         self, images: "Sequence[Picture | str]"
@@ -296,10 +263,3 @@ def _picture(image: object) -> Picture:
         evidence={"type": type(image).__name__},
         hint="a path, the content of a file, or an open image of Pillow.",
     )
-
-
-def _features(embedding: "Embedding") -> "NDArray[np.float32] | VitConvertError":
-    if embedding.error is not None:
-        return embedding.error
-    assert embedding.features is not None
-    return embedding.features.numpy()

@@ -42,12 +42,15 @@ def check_workers(task: Task, options: RunOptions) -> None:
     """
     require_package("ray")
     require_package("pandas")
-    given = options.gpus_per_worker > 0
-    if given == (task.device != "cpu"):
+    given, device = options.gpus_per_worker > 0, task.computing.device
+    if given == (device != "cpu"):
         return
     raise UsageError(
         "The workers' GPUs and the device do not fit together.",
-        evidence={"GPUs of a worker": f"{options.gpus_per_worker:g}", "device": task.device},
+        evidence={
+            "GPUs of a worker": f"{options.gpus_per_worker:g}",
+            "device": task.computing.device,
+        },
         hint="--device cuda uses them." if given else "--gpus-per-worker 1 asks for one.",
     )
 
@@ -90,11 +93,11 @@ def compute_with_ray(
         UsageError: The cluster has no worker's processors or GPUs.
         SourceError: There is no cluster at the address.
     """
-    threads = task.threads or max(1, int(options.cpus_per_worker))
+    threads = task.computing.threads or max(1, int(options.cpus_per_worker))
     work = Work(
         output=output,
         sources=replace(sources, listed=()),
-        task=replace(task, threads=threads),
+        task=task.with_computing(threads=threads),
         most=min(options.shard_rows, _ROWS),
         base=os.getcwd(),  # noqa: PTH109
     )

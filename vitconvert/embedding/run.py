@@ -51,7 +51,7 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
     folder = folder_at(output)
     find_output(folder)  # before the model is loaded, which may take minutes
     # Where workers have the accelerators, this process needs but the identity of the model.
-    loaded = (dataclasses.replace(task, device="cpu") if by_ray else task).load()
+    loaded = (task.with_computing(device="cpu") if by_ray else task).load()
     name = f"only{options.part}" if options.part else "all"
     with folder.held(name, alone=options.only is None) as held:
         begun = begin(

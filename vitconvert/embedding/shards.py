@@ -215,8 +215,7 @@ def answers(loaded: LoadedTask, items: Iterable[Item]) -> Iterator[Answered]:
             waiting.append(replace(item, picture=b""))
             yield item.picture
 
-    compute = loaded.classes if loaded.task.computed == "classes" else loaded.features
-    for answer in compute(pictures()):
+    for answer in loaded.answers(pictures()):
         yield waiting.popleft(), answer
 
 

@@ -2,9 +2,9 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -24,6 +24,7 @@ from vitconvert.errors import (
     VitConvertError,
     size_text,
 )
+from vitconvert.inference.options import ComputeOptions
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -57,64 +58,83 @@ class Engine(Protocol):
         """
 
 
+class MakeEngine(Protocol):
+    """Makes what computes in the place of a model of torch's; it can be sent to processes."""
+
+    def __call__(self, checkpoint: Checkpoint, model: ViT, *, kind: str) -> Engine:
+        """An engine for a `kind` of answers: "features", "tokens" or "logits"."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class BatchOptions:
-    """How images go through a model.
+class Ready:
+    """A model that is ready to compute, and how images go through it.
 
     Attributes:
-        batch_size: How many the model reads at once.
-        fast_preprocessing: See `Preprocessing`.
-        threads: How many decode; by default, one for each processor.
-        engine: What computes in the place of the model.
+        model: Which is used as it is.
+        preprocessing: What makes its input.
+        options: How it computes.
+        engine: What may compute in its place.
     """
 
-    batch_size: int = 8
-    fast_preprocessing: bool = False
-    threads: int | None = None
+    model: ViT
+    preprocessing: Preprocessing
+    options: ComputeOptions = field(default_factory=ComputeOptions)
     engine: Engine | None = None
 
 
 def ready(
     model: ViT | Checkpoint,
     preprocessing: Preprocessing | None,
+    options: ComputeOptions,
     *,
-    num_classes: int | None = None,
-    fast: bool,
-    dtype: torch.dtype | None,
-    device: torch.device | str,
-) -> tuple[ViT, Preprocessing]:
-    """The model to run, and what makes its input.
+    computed: str = "classes",
+    make_engine: MakeEngine | None = None,
+) -> Ready:
+    """Make a model ready to compute.
 
     Args:
-        model: A model is used as it is; a checkpoint is built with the arguments that follow.
+        model: A model is used as it is; a checkpoint is built as the options say.
         preprocessing: By default, the checkpoint's own; needed with a model.
-        num_classes, fast, dtype, device: As for `build_model`.
+        options: How it computes.
+        computed: "features", "tokens", "projected" or "classes".
+        make_engine: What makes an engine of a checkpoint.
 
     Raises:
         MissingFact: Nothing says how images are prepared.
         ConflictingFact: They have other channels than images.
+        UsageError: An engine is to be made of a model.
     """
     if isinstance(model, ViT):
+        if make_engine:
+            raise UsageError("A runtime needs a checkpoint, and not a model.")
         if preprocessing is None:
             raise MissingFact(
                 "A model does not say how its images are prepared.",
                 hint="preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
                 "instead of the model.",
             )
-        return model, preprocessing
-    built = build_model(model, num_classes=num_classes, dtype=dtype, fast=fast, device=device)
-    return built, preprocessing or needed_preprocessing(model)
+        return Ready(model=model, preprocessing=preprocessing, options=options)
+    headless = computed in ("features", "tokens")
+    built = build_model(
+        model,
+        # Without its head, a fast model computes nothing but the features.
+        num_classes=0 if headless else None,
+        dtype=options.dtype,
+        fast=options.fast,
+        device=options.device,
+    )
+    preprocessing = preprocessing or needed_preprocessing(model)
+    kind = computed if headless else "logits"
+    engine = make_engine(model, built, kind=kind) if make_engine else None
+    return Ready(model=built, preprocessing=preprocessing, options=options, engine=engine)
 
 
-def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> None:
+def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
     """Check, before any image is opened, that the preprocessing makes what the model reads.
 
     Raises:
-        UsageError: `batch_size` is below 1.
         InputMismatch: The images have another size or other channels.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch_size = {batch_size} must be at least 1.")
     made = (preprocessing.channels, *preprocessing.image_size)
     read = (model.config.in_channels, *model.config.image_size)
     if made != read:
@@ -128,63 +148,52 @@ def check_batches(model: ViT, preprocessing: Preprocessing, batch_size: int) -> 
         )
 
 
-def run_in_batches(
-    model: ViT,
-    compute: Compute,
-    images: Iterable[Picture],
-    preprocessing: Preprocessing,
-    options: BatchOptions,
-) -> Iterator[Output]:
+def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
     An image that cannot be read, or does not fit, gives an error instead, and the rest goes on.
     Memory holds one batch of prepared images more than those that are computed, and as many open
     images as there are threads. A GPU computes a batch while the next is gathered and sent to it.
     """
-    size = options.batch_size
+    model, options = running.model, running.options
+    size, allowed = options.batch_size, torch.get_num_threads()
     images = iter(images)
     first = list(islice(images, size + 1))
     images = chain(first, images)
     count = None if len(first) > size else len(first)
-    workers = _workers(options.threads) if count is None and _may_run_concurrently(model) else 1
-    concurrent = workers > 1
-    compute = _chosen(compute, options, images=count, streams=workers)
+    concurrent = count is None and _may_run_concurrently(model)
+    workers = min(allowed, options.threads or allowed, _MAX_CONCURRENT_BATCHES) if concurrent else 1
+    if running.engine is not None:
+        streams = {"threads": allowed, "streams": workers}
+        compute = running.engine.ready(images=count, batch=size, **streams) or compute
 
     def prepare(image: Picture) -> Output:
-        return prepare_image(image, preprocessing, fast=options.fast_preprocessing)
+        return prepare_image(image, running.preprocessing, fast=options.fast_preprocessing)
 
     def compute_batch(batch: list[Output]) -> list[Output]:
-        return _compute_batch(model, compute, batch)
+        return _start_batch(model, compute, batch)()
 
-    computed: Iterable[list[Output]]
-    if concurrent:
-        computed = _run_concurrently(
-            lambda batch: compute_batch([prepare(image) for image in batch]),
+    if workers > 1:
+        computed = map_with_prefetch(
+            lambda batch: compute_batch(list(map(prepare, batch))),
             _split(images, size),
-            workers,
+            prefetch=workers,
+            threads=workers,
+            # It holds for the thread that calls it, and for threads that start later.
+            initializer=partial(torch.set_num_threads, allowed // workers),
         )
     else:
         threads = options.threads or processors()
         prepared = map_with_prefetch(prepare, images, prefetch=size + threads, threads=threads)
-        batches = _split(prepared, size)
-        if _on_gpu(model):
-            computed = _in_turns(partial(_start_batch, model, compute), batches)
-        else:
-            computed = map(compute_batch, batches)
-    for batch in computed:
-        yield from batch
-
-
-def _chosen(
-    compute: Compute, options: BatchOptions, *, images: int | None, streams: int
-) -> Compute:
-    """What the engine makes ready, where it is the better one; the model otherwise."""
-    if options.engine is None:
-        return compute
-    ready = options.engine.ready(
-        images=images, batch=options.batch_size, threads=torch.get_num_threads(), streams=streams
-    )
-    return ready or compute
+        start = partial(_start_batch, model, compute)
+        computed = _in_turns(start, _split(prepared, size), ahead=int(_on_gpu(model)))
+    try:
+        for batch in computed:
+            yield from batch
+    finally:
+        computed.close()  # whose threads end before others may start
+        if workers > 1:
+            torch.set_num_threads(allowed)
 
 
 def map_with_prefetch(
@@ -194,7 +203,7 @@ def map_with_prefetch(
     prefetch: int,
     threads: int | None = None,
     initializer: Callable[[], None] | None = None,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """`map(function, items)` by threads, in order.
 
     While the caller is busy with one result, threads compute the next `prefetch`, and no more, so
@@ -221,13 +230,13 @@ def map_with_prefetch(
 
 
 def _in_turns(
-    start: Callable[[Item], Callable[[], Result]], items: Iterable[Item]
-) -> Iterator[Result]:
-    """`start(item)()` of each item, in order; before one is waited for, the next is started."""
+    start: Callable[[Item], Callable[[], Result]], items: Iterable[Item], *, ahead: int
+) -> Generator[Result, None, None]:
+    """`start(item)()` of each item, in order; `ahead` more are started before one is waited for."""
     started: deque[Callable[[], Result]] = deque()
     for item in items:
         started.append(start(item))
-        if len(started) > 1:
+        if len(started) > ahead:
             yield started.popleft()()
     while started:
         yield started.popleft()()
@@ -265,28 +274,6 @@ def _on_gpu(model: ViT) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
-def _workers(threads: int | None) -> int:
-    """How many batches are computed at once, where so many threads may decode."""
-    allowed = torch.get_num_threads()
-    return min(allowed, threads or allowed, _MAX_CONCURRENT_BATCHES)
-
-
-def _run_concurrently(
-    function: Callable[[list[Picture]], list[Output]],
-    batches: Iterable[list[Picture]],
-    workers: int,
-) -> Iterator[list[Output]]:
-    allowed = torch.get_num_threads()
-    # It holds for the thread that calls it, and for threads that start later.
-    initializer = partial(torch.set_num_threads, allowed // workers)
-    try:
-        yield from map_with_prefetch(
-            function, batches, prefetch=workers, threads=workers, initializer=initializer
-        )
-    finally:
-        torch.set_num_threads(allowed)
-
-
 def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = False) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
     path = image if isinstance(image, Path) else None
@@ -308,57 +295,36 @@ def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = 
         return path, error
 
 
-def _compute_batch(
-    model: ViT, compute: Callable[[Tensor], Tensor], batch: list[Output]
-) -> list[Output]:
-    return _filled(batch, _compute(model, compute, _tensors(batch)))
+def _start_batch(model: ViT, compute: Compute, batch: list[Output]) -> Callable[[], list[Output]]:
+    """Have a batch computed; what is returned gives its rows, and leaves errors where they are.
 
-
-@torch.inference_mode()
-def _compute(
-    model: ViT, compute: Callable[[Tensor], Tensor], images: list[Tensor]
-) -> Iterable[Tensor]:
-    if not images:
-        return ()
-    like = next(model.parameters())
-    return compute(torch.stack(images).to(like)).float().cpu()
-
-
-def _start_batch(
-    model: ViT, compute: Callable[[Tensor], Tensor], batch: list[Output]
-) -> Callable[[], list[Output]]:
-    """Have a GPU compute a batch, and return at once with what waits for it.
-
-    The images lie in page-locked memory, which the GPU reads by itself, and it writes the rows to
-    such memory. torch keeps that for the next batch, and gives none of it away that is still being
-    copied. Not tried on a GPU yet.
+    A GPU works on while this returns at once: images lie in page-locked memory, which it reads by
+    itself, and it writes the rows to such memory. torch keeps that for the next batch, and gives
+    none of it away that is still being copied. Not tried on a GPU yet.
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html.
     """
-    images = _tensors(batch)
+    images = [image for _, image in batch if isinstance(image, Tensor)]
     if not images:
         return lambda: batch
     like = next(model.parameters())
+    on_gpu = _on_gpu(model)
     with torch.inference_mode():
-        gathered = torch.empty((len(images), *images[0].shape), pin_memory=True)
-        torch.stack(images, out=gathered)
-        rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
-        copied = rows.to("cpu", non_blocking=True)
-        # Blocking: a thread that waits leaves its processor.
-        written = torch.Event(like.device, blocking=True)
-        written.record()
+        if on_gpu:
+            gathered = torch.empty((len(images), *images[0].shape), pin_memory=True)
+            torch.stack(images, out=gathered)
+            rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
+            rows = rows.to("cpu", non_blocking=True)
+            # Blocking: a thread that waits leaves its processor.
+            written = torch.Event(like.device, blocking=True)
+            written.record()
+        else:
+            rows = compute(torch.stack(images).to(like)).float().cpu()
 
     def finish() -> list[Output]:
-        written.synchronize()
-        return _filled(batch, copied.clone())  # who keeps rows keeps no such memory
+        if on_gpu:
+            written.synchronize()
+        # Who keeps rows keeps no page-locked memory.
+        rest = iter(rows.clone() if on_gpu else rows)
+        return [(path, next(rest) if isinstance(i, Tensor) else i) for path, i in batch]
 
     return finish
-
-
-def _tensors(batch: list[Output]) -> list[Tensor]:
-    return [image for _, image in batch if isinstance(image, Tensor)]
-
-
-def _filled(batch: list[Output], rows: Iterable[Tensor]) -> list[Output]:
-    """A batch with its images replaced by rows; errors stay where they are."""
-    rest = iter(rows)
-    return [(path, next(rest) if isinstance(image, Tensor) else image) for path, image in batch]

@@ -9,15 +9,8 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, VitConvertError
-from vitconvert.inference.batches import (
-    BatchOptions,
-    Compute,
-    Picture,
-    check_batches,
-    run_in_batches,
-)
+from vitconvert.inference.batches import Compute, Picture, Ready, check_fit, run_in_batches
 from vitconvert.model import ViT
-from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +31,13 @@ class Embedding:
 
 
 def embed(
-    model: ViT,
-    pictures: Iterable[Picture],
-    preprocessing: Preprocessing,
-    *,
-    computed: str = "features",
-    options: BatchOptions,
+    running: Ready, pictures: Iterable[Picture], *, computed: str = "features"
 ) -> Iterator[Embedding]:
     """The features of each image, in the order of the images, one at a time.
 
     Args:
-        model: Which runs as it is.
+        running: What computes.
         pictures: The images.
-        preprocessing: What makes the model's input of them.
         computed: "features": what the classification head reads, (D,) for each image; timm's
             `forward_head(..., pre_logits=True)`. Of a model that pools nothing they are its
             tokens, (N, D), after patches were merged. "tokens": all tokens after the last block
@@ -58,14 +45,13 @@ def embed(
             `forward_features`. "projected": CLIP's projection of the pooled features. Divide it by
             its length to compare it with texts. It is `image_embeds` of
             `CLIPVisionModelWithProjection` (transformers 5.23) and `encode_image` (open_clip 3.3).
-        options: How they go through the model.
 
     Raises:
-        UsageError: `batch_size` is below 1.
         InputMismatch: The preprocessing does not make the images that the model reads.
         ConflictingFact: The model has no projection.
     """
-    check_batches(model, preprocessing, options.batch_size)
+    model = running.model
+    check_fit(model, running.preprocessing)
     if computed == "projected":
         _check_projection(model)
 
@@ -77,7 +63,7 @@ def embed(
 
     compute: Mapping[str, Compute]
     compute = {"features": pooled, "tokens": model.forward_features, "projected": model}
-    outputs = run_in_batches(model, compute[computed], pictures, preprocessing, options)
+    outputs = run_in_batches(running, compute[computed], pictures)
     return (_embedding(path, features) for path, features in outputs)
 
 

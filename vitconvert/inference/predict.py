@@ -8,10 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import BatchOptions, Picture, check_batches, run_in_batches
-from vitconvert.model import ViT
-from vitconvert.preprocessing import Preprocessing
+from vitconvert.errors import ConflictingFact, VitConvertError
+from vitconvert.inference.batches import Picture, Ready, check_fit, run_in_batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +40,11 @@ class Prediction:
 
 
 def predict(
-    model: ViT,
+    running: Ready,
     pictures: Iterable[Picture],
-    preprocessing: Preprocessing,
     *,
     topk: int = 5,
     labels: Sequence[str] | None = None,
-    options: BatchOptions,
 ) -> Iterator[Prediction]:
     """The likeliest classes of each image, in the order of the images, one at a time.
 
@@ -58,27 +54,22 @@ def predict(
     batches at once, each by one thread.
 
     Args:
-        model: What computes.
+        running: What computes.
         pictures: The images.
-        preprocessing: What makes the model's input of them.
         topk: How many classes, at most; on the command line, `--top` or `--topk`.
         labels: Names of the classes.
-        options: How the images go through the model.
 
     Raises:
-        UsageError: `topk` or `batch_size` is below 1.
         InputMismatch: The preprocessing does not make the images that the model reads.
         ConflictingFact: The model has no classifier, or another number of classes than of labels.
     """
-    check_batches(model, preprocessing, options.batch_size)
-    _check(model.config, topk=topk, labels=labels)
-    outputs = run_in_batches(model, model, pictures, preprocessing, options)
+    check_fit(running.model, running.preprocessing)
+    _check_classifier(running.model.config, labels)
+    outputs = run_in_batches(running, running.model, pictures)
     return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 
 
-def _check(config: ViTConfig, *, topk: int, labels: Sequence[str] | None) -> None:
-    if topk < 1:
-        raise UsageError(f"topk = {topk} must be at least 1.")
+def _check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
     if not config.num_classes:
         raise ConflictingFact(
             "The model has no classification head.", hint="its features can still be embedded."

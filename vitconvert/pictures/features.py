@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.inference.batches import check_batches
+from vitconvert.inference.batches import check_fit
 from vitconvert.model import ViT
 from vitconvert.pictures.components import Basis, coloured_components
 from vitconvert.pictures.overlay import coloured, overlaid, raw_colours, raw_map
@@ -189,7 +189,7 @@ def feature_maps(
         InputMismatch: The preprocessing does not make the images that the model reads.
         UsageError: The threshold is not from 0 to 1.
     """
-    check_batches(model, preprocessing, 1)
+    check_fit(model, preprocessing)
     if foreground is not None and not 0 <= foreground <= 1:
         raise UsageError(f"The foreground's threshold must be from 0 to 1, not {foreground:g}.")
     sources = find_images(images, recursive=recursive)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.inference.batches import check_batches
+from vitconvert.inference.batches import check_fit
 from vitconvert.model import ViT
 from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
@@ -242,7 +242,7 @@ def attention_maps(
         UsageError: There are no such blocks, or they would take more than 2 GiB.
         InputMismatch: The preprocessing does not make the images that the model reads.
     """
-    check_batches(model, preprocessing, 1)
+    check_fit(model, preprocessing)
     config = model.config
     kept = chosen_layers(layers, config.depth)
     heads = config.num_heads * (config.branches if config.parallel_branches else 1)
