@@ -95,3 +95,9 @@ def embed_null(output, *given, task=None, notify=lambda _event: None, **options)
     sources = Sources(given=[str(place) for place in given], **stated)
     how = RunOptions(**{"shard_rows": 3, **options})
     return run(task or NullTask(), sources, str(output), how, notify)
+
+
+def stop(event) -> None:
+    """Told of a shard, interrupts the run."""
+    if event.what == "shard":
+        raise KeyboardInterrupt

@@ -17,10 +17,11 @@ from vitconvert.errors import MissingFact, VitConvertError
 @pytest.fixture(params=["files", "parquet"])
 def output(request, tmp_path):
     images = contents(8, bad=[5])
+    source = tmp_path / "source.parquet"
     if request.param == "files":
-        source = write_folder(tmp_path / "images", images)
+        write_folder(source, images)
     else:
-        source = write_parquet(tmp_path / "a.parquet", images)
+        write_parquet(source, images)
     embed_null(tmp_path / "output", source)
     assert check(str(tmp_path / "output")).whole
     return tmp_path / "output"
@@ -30,73 +31,96 @@ def parts(output):
     return sorted((output / "features").iterdir())
 
 
-def problems(output):
+def rewritten(change):
+    """A shard with another table; what it says of itself stays."""
+
+    def damage(output):
+        path = parts(output)[0]
+        footer = {"vitconvert": pq.read_metadata(path).metadata[b"vitconvert"]}
+        pq.write_table(change(pq.read_table(path)).replace_schema_metadata(footer), path)
+
+    return damage
+
+
+def without_a_key(table):
+    return table.set_column(0, "key", pa.array([None, *table["key"].to_pylist()[1:]], pa.string()))
+
+
+def with_a_nan(table):
+    field = table.schema.field("features")
+    values = pa.array([float("nan")] + [0.0] * 11, pa.float32())
+    return table.set_column(1, field, pa.FixedSizeListArray.from_arrays(values, type=field.type))
+
+
+def shard_of_another_model(output):
+    embed_null(output.parent / "other", output.parent / "source.parquet", task=NullTask("another"))
+    shutil.copy(parts(output.parent / "other")[0], parts(output)[0])
+
+
+def cut(length):
+    return lambda output: parts(output)[0].write_bytes(parts(output)[0].read_bytes()[:length])
+
+
+def interrupted(output):
+    def stop(event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_null(output, output.parent / "source.parquet", notify=stop)
+
+
+OTHER_KEYS = "its keys are not those that were written"
+DAMAGES = {
+    "a missing shard": (
+        lambda output: parts(output)[1].unlink(),
+        "features/part-000001.parquet is missing",
+    ),
+    "missing failures": (
+        lambda output: next((output / "failed").iterdir()).unlink(),
+        "2 images, and a run left 3",
+    ),
+    "a strange file": (
+        lambda output: (output / "features" / "notes.txt").touch(),
+        "features/notes.txt is none of ours",
+    ),
+    "strange failures": (
+        lambda output: (output / "failed" / "notes.txt").touch(),
+        "failed/notes.txt is none of ours",
+    ),
+    "a row that stands for another": (
+        rewritten(lambda table: pa.concat_tables([table.slice(0, 2), table.slice(0, 1)])),
+        OTHER_KEYS,
+    ),
+    "a row too many": (
+        rewritten(lambda table: pa.concat_tables([table, table.slice(0, 1)])),
+        OTHER_KEYS,
+    ),
+    "a row without a key": (rewritten(without_a_key), "keys are missing"),
+    "numbers that are none": (rewritten(with_a_nan), "numbers are not finite"),
+    "other columns": (
+        rewritten(lambda table: table.append_column("more", pa.array([1] * table.num_rows))),
+        "its columns are not those of the others",
+    ),
+    "another model": (shard_of_another_model, "of another output"),
+    "another name": (
+        lambda output: shutil.copy(parts(output)[0], parts(output)[1]),
+        "another shard",
+    ),
+    "nothing of a shard": (cut(0), "part-000000.parquet cannot be read"),
+    "the begin of a shard": (cut(3), "part-000000.parquet cannot be read"),
+    "half a shard": (cut(500), "part-000000.parquet cannot be read"),
+    "a run that did not finish": (interrupted, "the last run did not finish"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_wrong_is_told(output, damage):
+    change, told = DAMAGES[damage]
+    change(output)
     report = check(str(output))
     assert not report.whole
+    assert told in report.problems[0]
     assert json.loads(json.dumps(report.to_dict()))["problems"] == list(report.problems)
-    return report.problems
-
-
-def test_a_missing_shard(output):
-    parts(output)[1].unlink()
-    assert problems(output) == ("features/part-000001.parquet is missing",)
-
-
-def test_missing_failures(output):
-    next((output / "failed").iterdir()).unlink()
-    assert "2 images, and a run left 3" in problems(output)[0]
-
-
-@pytest.mark.parametrize("folder", ["features", "failed"])
-def test_strange_files(output, folder):
-    (output / folder / "notes.txt").touch()
-    assert problems(output) == (f"{folder}/notes.txt is none of ours",)
-
-
-def rewritten(path, table):
-    footer = {"vitconvert": pq.read_metadata(path).metadata[b"vitconvert"]}
-    pq.write_table(table.replace_schema_metadata(footer), path)
-
-
-def test_a_row_that_stands_for_another(output):
-    table = pq.read_table(parts(output)[0])
-    rewritten(parts(output)[0], pa.concat_tables([table.slice(0, 2), table.slice(0, 1)]))
-    assert "its keys are not those that were written" in problems(output)[0]
-
-
-def test_a_row_too_many(output):
-    table = pq.read_table(parts(output)[0])
-    rewritten(parts(output)[0], pa.concat_tables([table, table.slice(0, 1)]))
-    assert "its keys are not those that were written" in problems(output)[0]
-
-
-def test_a_row_without_a_key(output):
-    table = pq.read_table(parts(output)[0])
-    keys = pa.array([None, *table["key"].to_pylist()[1:]], pa.string())
-    rewritten(parts(output)[0], table.set_column(0, "key", keys))
-    assert "keys are missing" in problems(output)[0]
-
-
-def test_numbers_that_are_none(output):
-    table = pq.read_table(parts(output)[0])
-    values = pa.array([float("nan")] + [0.0] * 11, pa.float32())
-    column = pa.FixedSizeListArray.from_arrays(values, type=table.schema.field("features").type)
-    rewritten(parts(output)[0], table.set_column(1, table.schema.field("features"), column))
-    assert "numbers are not finite" in problems(output)[0]
-
-
-def test_other_columns(output):
-    table = pq.read_table(parts(output)[1])
-    rewritten(parts(output)[1], table.append_column("more", pa.array([1] * table.num_rows)))
-    assert "its columns are not those of the others" in problems(output)[0]
-
-
-def test_a_shard_of_another_model(output, tmp_path):
-    source = tmp_path / "images"
-    source = source if source.exists() else tmp_path / "a.parquet"
-    embed_null(tmp_path / "other", source, task=NullTask("another"))
-    shutil.copy(parts(tmp_path / "other")[0], parts(output)[0])
-    assert "of another output" in problems(output)[0]
 
 
 def test_any_flipped_bit_is_found_or_changes_nothing(output):
@@ -114,73 +138,48 @@ def test_any_flipped_bit_is_found_or_changes_nothing(output):
     assert found > 20
 
 
-@pytest.mark.parametrize("length", [0, 3, 100, 500])
-def test_a_shard_that_was_cut(output, length):
-    path = parts(output)[0]
-    path.write_bytes(path.read_bytes()[:length])
-    assert problems(output)[0].startswith(f"{path.name} cannot be read")
-
-
 def test_there_is_nothing_to_check(tmp_path):
     with pytest.raises(MissingFact, match="no features"):
         check(str(tmp_path))
 
 
-def test_a_shard_of_the_same_output_under_another_name(output):
-    shutil.copy(parts(output)[0], parts(output)[1])
-    assert "another shard" in problems(output)[0]
+def changed(change):
+    def content(before):
+        record = json.loads(before)
+        change(record)
+        return json.dumps(record).encode()
+
+    return content
 
 
-def test_a_run_that_did_not_finish(output, tmp_path):
-    def stop(event):
-        raise KeyboardInterrupt
-
-    source = tmp_path / "images"
-    source = source if source.exists() else tmp_path / "a.parquet"
-    with pytest.raises(KeyboardInterrupt):
-        embed_null(output, source, notify=stop)
-    assert problems(output) == ("the last run did not finish",)
-
-
-CHANGES = {
-    "no format": lambda record: record.pop("format"),
-    "another format": lambda record: record.update(format=7),
-    "no layout": lambda record: record.pop("layout"),
-    "another field": lambda record: record["layout"].update(more=1),
-    "columns that are none": lambda record: record["layout"].update(columns={"a": "no type"}),
-    "a list of columns": lambda record: record["layout"].update(columns=["a"]),
-    "names that are none": lambda record: record["layout"].update(kept={"a": "b"}),
-    "a base that is none": lambda record: record["layout"].update(base=7),
-    "no identity": lambda record: record.update(identity=None),
-    "nothing computed": lambda record: record["identity"].pop("computed"),
-    "a path": lambda record: record["identity"]["computed"].update(what="../../evil"),
+RECORDS = {
+    "no format": changed(lambda record: record.pop("format")),
+    "another format": changed(lambda record: record.update(format=7)),
+    "no layout": changed(lambda record: record.pop("layout")),
+    "another field": changed(lambda record: record["layout"].update(more=1)),
+    "columns that are none": changed(
+        lambda record: record["layout"].update(columns={"a": "no type"})
+    ),
+    "a list of columns": changed(lambda record: record["layout"].update(columns=["a"])),
+    "names that are none": changed(lambda record: record["layout"].update(kept={"a": "b"})),
+    "a base that is none": changed(lambda record: record["layout"].update(base=7)),
+    "no identity": changed(lambda record: record.update(identity=None)),
+    "nothing computed": changed(lambda record: record["identity"].pop("computed")),
+    "a path": changed(lambda record: record["identity"]["computed"].update(what="../../evil")),
+    **{str(raw[:3]): lambda _, raw=raw: raw for raw in (b"", b"[]", b"{", b"\xff", b"{}")},
+    "deep": lambda _: b"[" * 100_000,
 }
 
 
-def refused(tmp_path, content):
-    """A run and a check of an output with another record; nothing is written."""
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_that_somebody_changed_is_refused_and_nothing_written(tmp_path, record):
     output = tmp_path / "in" / "output"
     images = write_folder(tmp_path / "images", contents(8))
     embed_null(output, images)
     path = output / "vitconvert.json"
-    path.write_bytes(content(path.read_bytes()))
+    path.write_bytes(RECORDS[record](path.read_bytes()))
     before = set(tmp_path.rglob("*"))
     for work in (lambda: embed_null(output, images), lambda: check(str(output))):
         with pytest.raises(VitConvertError):
             work()
     assert set(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_record_that_somebody_changed(tmp_path, change):
-    def content(before):
-        record = json.loads(before)
-        CHANGES[change](record)
-        return json.dumps(record).encode()
-
-    refused(tmp_path, content)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"[" * 100_000, b"\xff", b"{}"])
-def test_a_record_that_is_none(tmp_path, content):
-    refused(tmp_path, lambda _before: content)

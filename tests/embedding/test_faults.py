@@ -14,7 +14,7 @@ import pytest
 
 from tests.embedding.killing import SHARD_ROWS
 from tests.embedding.layouts import contents, left_over, read_rows, write_folder
-from tests.embedding.null_model import NullTask, embed_null
+from tests.embedding.null_model import NullTask, embed_null, stop
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.embedding.options import TooManyFailures
 from vitconvert.errors import OutputExists, UsageError
@@ -215,10 +215,6 @@ def test_the_command_goes_on_after_an_interruption(tmp_path, whole, ended_by):
 def test_rows_do_not_depend_on_how_often_a_run_was_interrupted(tmp_path):
     images = write_folder(tmp_path / "images", contents(9))
     embed_null(tmp_path / "once", images)
-
-    def stop(event):
-        if event.what == "shard":
-            raise KeyboardInterrupt
 
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):

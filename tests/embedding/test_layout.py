@@ -15,7 +15,7 @@ from tests.embedding.layouts import (
     write_parquet,
     write_tree,
 )
-from tests.embedding.null_model import NullTask, embed_null, features_of
+from tests.embedding.null_model import NullTask, embed_null, features_of, stop
 from vitconvert.demo.demonstration import DIGITS
 
 IMAGES = contents(8, bad=[5])
@@ -135,12 +135,8 @@ def test_a_readme_that_somebody_changed_stays(tmp_path):
     images, output = write_folder(tmp_path / "images", IMAGES[:4]), tmp_path / "output"
     readme = output / "README.md"
 
-    def killed_between(event):
-        if event.what == "shard":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        embed_null(output, images, notify=killed_between)
+        embed_null(output, images, notify=stop)
     assert ": 0 shards" in readme.read_text()
     embed_null(output, images)
     assert ": 2 shards" in readme.read_text()  # nobody had changed it

@@ -17,7 +17,7 @@ from tests.embedding.layouts import (
     write_parquet,
     write_tar,
 )
-from tests.embedding.null_model import NullTask, RunOptions, Sources, embed_null, run
+from tests.embedding.null_model import NullTask, RunOptions, Sources, embed_null, run, stop
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.embedding import files
 from vitconvert.embedding.embedder import Task
@@ -159,10 +159,6 @@ def test_archives_are_added_and_an_interruption_of_that_is_none(tmp_path, whole)
     embed_null(output, old)
     new = write_tar(tmp_path / "new.tar", images[4:8])
     parquet = write_parquet(tmp_path / "new.parquet", images[8:12])
-
-    def stop(event):
-        if event.what == "shard":
-            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         embed_null(output, old, new, parquet, append=True, notify=stop)

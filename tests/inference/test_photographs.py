@@ -17,7 +17,7 @@ from tests.conversion.test_opening import openclip_directory
 from tests.packages import timm
 from vitconvert.checkpoint import build_model
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import ConflictingFact, MissingFact, UsageError
+from vitconvert.errors import ConflictingFact, MissingFact, UsageError, VitConvertError
 from vitconvert.preprocessing import Preprocessing
 
 SAMPLES = DIGITS / "samples"
@@ -168,33 +168,28 @@ def test_a_projection_gives_what_its_project_compares_with_texts(
         assert close(embedding.features, theirs(Image.open(path)))
 
 
-def test_error_tokens_are_not_projected(checkpoint: vitconvert.Checkpoint) -> None:
-    with pytest.raises(UsageError) as caught:
-        vitconvert.embed(checkpoint, [], PREPROCESSING, tokens=True, projected=True)
-    assert str(caught.value) == (
-        "error: usage\n"
-        "  Only pooled features can be projected, not tokens.\n"
-        "  hint: ask for tokens or for projected features, not for both."
-    )
-
-
-def test_error_there_is_no_projection(checkpoint: vitconvert.Checkpoint) -> None:
-    with pytest.raises(ConflictingFact) as caught:
-        vitconvert.embed(checkpoint, [], PREPROCESSING, projected=True)
-    assert str(caught.value) == (
-        "error: conflicting-fact\n"
-        "  The model's head has a bias, so it is a classifier and not a projection.\n"
-        "  classes  5\n"
-        "  hint: leave out --projected (in Python, projected=True)."
-    )
+def test_what_cannot_be_projected(checkpoint: vitconvert.Checkpoint) -> None:
+    instead = "\n  hint: leave out --projected (in Python, projected=True)."
     headless = build_model(checkpoint, num_classes=0)
-    with pytest.raises(ConflictingFact) as caught:
-        vitconvert.embed(headless, [], PREPROCESSING, projected=True)
-    assert str(caught.value) == (
-        "error: conflicting-fact\n"
-        "  The model has no projection.\n"
-        "  hint: leave out --projected (in Python, projected=True)."
-    )
+    for model, tokens, told in (
+        (
+            checkpoint,
+            True,
+            "usage\n  Only pooled features can be projected, not tokens.\n"
+            "  hint: ask for tokens or for projected features, not for both.",
+        ),
+        (
+            checkpoint,
+            False,
+            "conflicting-fact\n"
+            "  The model's head has a bias, so it is a classifier and not a projection.\n"
+            f"  classes  5{instead}",
+        ),
+        (headless, False, f"conflicting-fact\n  The model has no projection.{instead}"),
+    ):
+        with pytest.raises(VitConvertError) as caught:
+            vitconvert.embed(model, [], PREPROCESSING, tokens=tokens, projected=True)
+        assert str(caught.value) == f"error: {told}"
 
 
 def test_a_path_and_a_folder_are_enough() -> None:
@@ -221,29 +216,27 @@ def test_predictions_come_before_all_images_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("ask", [vitconvert.predict, vitconvert.embed])
-def test_a_model_alone_is_refused(ask: Callable[..., Any]) -> None:
-    with pytest.raises(MissingFact) as caught:
-        ask(vitconvert.load_model(DIGITS), SAMPLES)
-    assert str(caught.value) == (
-        "error: missing-fact\n"
-        "  A model does not say how its images are prepared.\n"
-        "  hint: preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
-        "instead of the model."
-    )
-
-
-def test_a_checkpoint_that_does_not_say_is_refused() -> None:
+def test_who_does_not_say_how_images_are_prepared_is_refused(ask: Callable[..., Any]) -> None:
     checkpoint = replace(vitconvert.load_checkpoint(DIGITS), preprocessing=None)
-    with pytest.raises(MissingFact) as caught:
-        vitconvert.predict(checkpoint, SAMPLES)
-    assert str(caught.value) == (
-        "error: missing-fact\n"
-        "  Nothing says how this checkpoint's images are prepared.\n"
-        f"  dialect  {checkpoint.dialect}\n"
-        "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, or "
-        "state it where that is an option: --preprocessor FILE, or --mean and --std (in Python, "
-        "preprocessing)."
-    )
+    for model, told in (
+        (
+            vitconvert.load_model(DIGITS),
+            "  A model does not say how its images are prepared.\n"
+            "  hint: preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
+            "instead of the model.",
+        ),
+        (
+            checkpoint,
+            "  Nothing says how this checkpoint's images are prepared.\n"
+            f"  dialect  {checkpoint.dialect}\n"
+            "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, "
+            "or state it where that is an option: --preprocessor FILE, or --mean and --std (in "
+            "Python, preprocessing).",
+        ),
+    ):
+        with pytest.raises(MissingFact) as caught:
+            ask(model, SAMPLES)
+        assert str(caught.value) == f"error: missing-fact\n{told}"
 
 
 def test_a_model_that_reads_no_photographs_is_refused_for_that(tmp_path: Path) -> None:

@@ -8,14 +8,7 @@ from PIL import Image
 
 from vitconvert.api import predict as predict_lazily
 from vitconvert.config import ViTConfig
-from vitconvert.errors import (
-    ConflictingFact,
-    CorruptFile,
-    InputMismatch,
-    SourceError,
-    UsageError,
-    VitConvertError,
-)
+from vitconvert.errors import CorruptFile, SourceError, UsageError, VitConvertError
 from vitconvert.inference.predict import Prediction
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
@@ -151,17 +144,9 @@ def test_logits_that_are_not_finite_are_an_error(photographs: list[Image.Image])
 
 def test_predictions_as_json(model: ViT, photographs: list[Image.Image]) -> None:
     (prediction,) = predict(model, photographs[:1], PREPROCESSING, topk=1, labels=NAMES)
-    (best,) = prediction.top
     assert prediction.to_dict() == {
         "path": None,
-        "top": [
-            {
-                "index": best.index,
-                "label": best.label,
-                "probability": best.probability,
-                "logit": best.logit,
-            }
-        ],
+        "top": [dict(vars(best)) for best in prediction.top],
         "error": None,
     }
     failed = Prediction(path=Path("cat.png"), error=VitConvertError("No."))
@@ -179,51 +164,50 @@ def test_numbers_below_one_are_refused(model: ViT, option: str) -> None:
     assert caught.value.fact.startswith(f"{option} = 0 must be a whole number of at least 1")
 
 
-def test_labels_must_fit_the_head(model: ViT) -> None:
-    with pytest.raises(ConflictingFact) as caught:
-        predict(model, [], PREPROCESSING, labels=["cat"])
-    assert caught.value.fact == "The number of labels is 1, and the number of classes 7."
+STILL = "\n  hint: its features can still be embedded."
 
 
-def test_a_model_without_a_head_is_refused() -> None:
-    with pytest.raises(ConflictingFact) as caught:
-        predict(vit(num_classes=0), [], PREPROCESSING)
-    assert str(caught.value) == (
-        "error: conflicting-fact\n"
-        "  The model has no classification head.\n"
-        "  hint: its features can still be embedded."
-    )
+@pytest.mark.parametrize(
+    ("changes", "options", "told"),
+    [
+        (
+            {},
+            {"labels": ["cat"]},
+            "conflicting-fact\n  The number of labels is 1, and the number of classes 7.",
+        ),
+        (
+            {"num_classes": 0},
+            {},
+            f"conflicting-fact\n  The model has no classification head.{STILL}",
+        ),
+        (
+            {"pooling": "none"},
+            {},
+            "conflicting-fact\n  The model classifies each token, not the image.\n"
+            "  pooling  none (user)\n  hint: its tokens can still be embedded.",
+        ),
+        (
+            {"head_bias": False},
+            {},
+            "conflicting-fact\n"
+            f"  The model's head is a projection, like CLIP's, and not a classifier.{STILL}",
+        ),
+        (
+            {},
+            {"preprocessing": Preprocessing.from_timm({})},
+            "input-mismatch\n"
+            "  The preprocessing does not make the images that the model reads.\n"
+            "  makes  3x224x224\n  reads  3x24x32\n  from   timm's pretrained_cfg",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_refused(
+    changes: dict[str, Any], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(VitConvertError) as caught:
+        predict(vit(**changes), [], **{"preprocessing": PREPROCESSING, **options})
+    assert str(caught.value) == f"error: {told}"
 
 
-def test_a_model_that_classifies_tokens_is_refused() -> None:
-    with pytest.raises(ConflictingFact) as caught:
-        predict(vit(pooling="none"), [], PREPROCESSING)
-    assert str(caught.value) == (
-        "error: conflicting-fact\n"
-        "  The model classifies each token, not the image.\n"
-        "  pooling  none (user)\n"
-        "  hint: its tokens can still be embedded."
-    )
-
-
-def test_a_projection_is_no_classifier() -> None:
-    with pytest.raises(ConflictingFact) as caught:
-        predict(vit(head_bias=False), [], PREPROCESSING)
-    assert str(caught.value) == (
-        "error: conflicting-fact\n"
-        "  The model's head is a projection, like CLIP's, and not a classifier.\n"
-        "  hint: its features can still be embedded."
-    )
+def test_a_projection_whose_outputs_have_names_is_a_classifier() -> None:
     assert predict(vit(head_bias=False), [], PREPROCESSING, labels=NAMES) == []
-
-
-def test_preprocessing_must_fit_the_model(model: ViT) -> None:
-    with pytest.raises(InputMismatch) as caught:
-        predict(model, [], Preprocessing.from_timm({}))
-    assert str(caught.value) == (
-        "error: input-mismatch\n"
-        "  The preprocessing does not make the images that the model reads.\n"
-        "  makes  3x224x224\n"
-        "  reads  3x24x32\n"
-        "  from   timm's pretrained_cfg"
-    )

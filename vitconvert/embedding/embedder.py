@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from vitconvert.arguments import read_fields, refuse
+from vitconvert.arguments import options_of, read_fields, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
@@ -23,7 +23,6 @@ from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
 _LOADING = threading.Lock()  # threads that share an Embedder share its model
@@ -147,10 +146,9 @@ class Embedder:
         model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.
         computed: "features", "tokens" or "projected", as for `vitconvert.embed`.
         preprocessing: By default, the checkpoint's own.
-        fast, fast_preprocessing, dtype, device, batch_size: As for `vitconvert.embed`.
-        threads: How many threads decode, and how many torch takes in this process; by default,
-            all processors.
-        reading: As for `vitconvert.load_checkpoint`.
+        how: As for `vitconvert.embed`, `batch_size`, `fast`, `fast_preprocessing`, `dtype`,
+            `device`, and `threads`: how many decode, and how many torch takes in this process.
+            What else there is is said of reading, as for `vitconvert.load_checkpoint`.
 
     Raises:
         UsageError: An argument makes no sense.
@@ -167,31 +165,20 @@ class Embedder:
         *,
         computed: str = "features",
         preprocessing: Preprocessing | None = None,
-        fast: bool = True,
-        fast_preprocessing: bool = False,
-        dtype: "torch.dtype | None" = None,
-        device: str = "cpu",
-        batch_size: int = 8,
-        threads: int | None = None,
-        **reading: Any,
+        **how: Any,
     ) -> None:
         if computed == "classes":
             raise UsageError("An Embedder has no classes.", hint="vitconvert.predict has.")
         if isinstance(model, str | PathLike) and os.path.exists(model):  # noqa: PTH110
             model = Path(model).absolute()  # processes elsewhere may start in another directory
+        names = options_of(ComputeOptions).keys() - {"runtime"}
+        computing = ComputeOptions(**{name: how.pop(name) for name in names & how.keys()})
         self.task = Task(
             model=model,
             computed=computed,
             preprocessing=preprocessing,
-            reading=ReadOptions.of(reading),
-            computing=ComputeOptions(
-                dtype=dtype,
-                fast=fast,
-                fast_preprocessing=fast_preprocessing,
-                device=device,
-                batch_size=batch_size,
-                threads=threads,
-            ),
+            reading=ReadOptions.of(how),
+            computing=computing,
         )
         self._loaded: LoadedTask | None = None
 

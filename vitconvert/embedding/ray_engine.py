@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitconvert.embedding import require_package
 from vitconvert.embedding.embedder import LoadedTask, Task
@@ -55,8 +55,7 @@ def check_workers(task: Task, options: RunOptions) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What became of a shard, or why it or an archive was given up."""
 
     name: str
@@ -65,8 +64,7 @@ class Report:
     why: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """Files that one worker reads: names that stand alone, or an archive, or a part of its images.
 
     Attributes:
@@ -123,14 +121,14 @@ def _groups(files: Iterable[Found], work: "Work", wanted: Wanted) -> Iterator[Gr
     waiting: list[Found] = []
     for file in files:
         if file.is_archive:
-            yield Group(files=[file])
+            yield Group([file])
         elif wanted(work.output.layout.key(file.name)):
             waiting.append(file)
             if len(waiting) == work.most:
-                yield Group(files=waiting)
+                yield Group(waiting)
                 waiting = []
     if waiting:
-        yield Group(files=waiting)
+        yield Group(waiting)
 
 
 def _reports(
@@ -155,8 +153,8 @@ def _reports(
         )
     workers = options.workers or room  # of which some may wait for processors
     parts = max(1, workers // len(groups))  # of few archives, each is read by several workers
-    tasks = [
-        replace(group, part=(k, n))
+    rows = [
+        {"pickled": pickle.dumps(group._replace(part=(k, n)))}
         for group in groups
         for n in [parts if group.files[0].is_archive else 1]
         for k in range(n)
@@ -166,7 +164,6 @@ def _reports(
     context.enable_progress_bars = False
     context.wait_for_min_actors_s = _PATIENCE  # without it, it waits without a word (ray#44687)
     context.target_max_block_size = 1  # a report is told of when its shard is there
-    rows = [{"pickled": pickle.dumps(task)} for task in tasks]
     reports = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _worker_class(),
         fn_constructor_args=[work, [wanted]],
@@ -288,7 +285,7 @@ def _worker_class() -> type:
             for pickled in table.column("pickled").to_pylist():
                 group = pickle.loads(pickled)  # noqa: S301 (the driver's)
                 for report in self.work.compute(group, self.loaded, ray.get(self.wanted[0])):
-                    yield pyarrow.Table.from_pylist([vars(report)], schema)
+                    yield pyarrow.Table.from_pylist([report._asdict()], schema)
 
     return Worker
 
