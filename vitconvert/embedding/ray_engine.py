@@ -165,8 +165,8 @@ def _reports(
     context.wait_for_min_actors_s = _PATIENCE  # without it, it waits without a word (ray#44687)
     context.target_max_block_size = 1  # a report is told of when its shard is there
     reports = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        _worker_class(),
-        fn_constructor_args=[work, [wanted]],
+        _worker_class(wanted),
+        fn_constructor_args=[work],
         batch_format="pyarrow",
         batch_size=None,
         num_cpus=options.cpus_per_worker,
@@ -263,14 +263,14 @@ class Work:
         return Report(name, report.rows, report.failed)
 
 
-def _worker_class() -> type:
+def _worker_class(wanted: "ObjectRef[Wanted]") -> type:
     """An actor: a model, loaded once. Ray sends the code of a class in a function by value, so it
     says that it is there before it imports torch.
     """
 
     class Worker:
-        def __init__(self, work: "Work", wanted: "list[ObjectRef[Wanted]]") -> None:
-            self.work, self.wanted = work, wanted
+        def __init__(self, work: "Work") -> None:
+            self.work = work
             self.loaded: Any = None
 
         def __call__(self, table: "pa.Table") -> "Iterator[pa.Table]":
@@ -284,7 +284,7 @@ def _worker_class() -> type:
             schema = pyarrow.schema([(n, pyarrow.type_for_alias(k)) for n, k in kinds.items()])
             for pickled in table.column("pickled").to_pylist():
                 group = pickle.loads(pickled)  # noqa: S301 (the driver's)
-                for report in self.work.compute(group, self.loaded, ray.get(self.wanted[0])):
+                for report in self.work.compute(group, self.loaded, ray.get(wanted)):
                     yield pyarrow.Table.from_pylist([report._asdict()], schema)
 
     return Worker
