@@ -77,12 +77,10 @@ def test_paths_contents_and_open_images_give_what_embed_gives(directory, files):
         assert close(ready(images), expected)
     assert ready.width == expected.shape[1] == 30
     assert not close(ready(files[::-1]), expected)  # the order is that of the images
-
-
-def test_tokens(directory, files):
-    ready = embedder(directory, computed="tokens")
-    assert close(ready(files), wanted(directory, files, tokens=True))
-    assert ready.width == 30
+    assert ready([]) == []
+    every = embedder(directory, computed="tokens")
+    assert close(every(files), wanted(directory, files, tokens=True))
+    assert every.width == 30
 
 
 def test_errors_are_values_in_their_rows(directory, files, tmp_path):
@@ -113,23 +111,13 @@ def test_a_stream_takes_images_as_it_needs_them(directory, files):
     stream.close()
 
 
-def test_nothing_is_nothing(directory):
-    assert embedder(directory)([]) == []
-
-
-@pytest.mark.parametrize("image", ["a.jpg", b"content"])
-def test_error_one_image_instead_of_several(directory, image):
-    with pytest.raises(UsageError, match="takes several images"):
-        embedder(directory)(image)
-
-
-def test_error_classes():
+def test_errors(directory, tmp_path):
+    for image in ("a.jpg", b"content"):
+        with pytest.raises(UsageError, match="takes several images"):
+            embedder(directory).stream(image)
     with pytest.raises(UsageError, match="has no classes"):
         vitconvert.Embedder("model", computed="classes")
-
-
-def test_a_model_that_is_not_there_is_missed_when_it_is_used(tmp_path):
-    ready = vitconvert.Embedder(tmp_path / "none")
+    ready = vitconvert.Embedder(tmp_path / "none")  # which is missed when it is used
     with pytest.raises(VitConvertError):
         ready([b""])
 

@@ -120,17 +120,6 @@ def test_datasets_loads_it(tmp_path):
     assert failed["train"]["code"][:] == ["corrupt-file"]
 
 
-def test_pyarrow_reads_the_folder(tmp_path):
-    import pyarrow.dataset
-
-    embed_null(tmp_path / "output", write_folder(tmp_path / "images", IMAGES))
-    table = pyarrow.dataset.dataset(tmp_path / "output" / "features").to_table()
-    assert table.num_rows == 7
-    values = table.column("features").combine_chunks().flatten().to_numpy()
-    rows = read_rows(tmp_path / "output")
-    assert values.reshape(7, 4).tolist() == [row["features"] for row in rows]
-
-
 def test_a_readme_that_somebody_changed_stays(tmp_path):
     images, output = write_folder(tmp_path / "images", IMAGES[:4]), tmp_path / "output"
     readme = output / "README.md"

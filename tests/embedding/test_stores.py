@@ -140,16 +140,6 @@ def test_an_error_within_a_shard_leaves_no_object(store, tmp_path):
     assert record["shards"] == 3
 
 
-def test_images_are_added_in_a_store(store):
-    for number, image in enumerate(IMAGES):
-        store.put(f"photos/{number}.jpg", image)
-    output = store.url("out")
-    embed_null(output, store.url("photos"))
-    store.put("photos/new.jpg", b"new")
-    assert embed_null(output, store.url("photos"), append=True).images == 1
-    assert check(output).whole
-
-
 def test_what_somebody_else_has_in_a_store_is_left(store, tmp_path):
     images = write_folder(tmp_path / "images", IMAGES)
     store.put("out/README.md", b"mine")

@@ -16,8 +16,6 @@ from vitconvert.api.converting import (
     export_model,
     plan_conversion,
 )
-from vitconvert.api.embedding import embed_dataset
-from vitconvert.api.inference import embed, predict
 from vitconvert.api.loading import diff, draft_table, inspect, load_checkpoint, load_model
 from vitconvert.api.pictures import attention_maps, feature_maps
 from vitconvert.api.proving import record_golden, verify
@@ -28,6 +26,8 @@ from vitconvert.facts.accounts import Ledger
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
+    from vitconvert.api.embedding import embed_dataset
+    from vitconvert.api.inference import embed, predict
     from vitconvert.conversion.conversion_plan import ConversionPlan
     from vitconvert.conversion.convert import Conversion
     from vitconvert.difference import Difference
@@ -83,6 +83,7 @@ __all__ = [
 ]
 
 # Classes of results, which nobody needs before a function has returned one; a ViT needs torch.
+# Functions whose options are stated by a guest, which may be absent.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
     "Conversion": "vitconvert.conversion.convert",
@@ -97,6 +98,9 @@ _LATE = {
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
     "attentions": "vitconvert.model.attention_maps",
+    "embed": "vitconvert.api.inference",
+    "embed_dataset": "vitconvert.api.embedding",
+    "predict": "vitconvert.api.inference",
     "prune_heads": "vitconvert.model.pruning",
 }
 

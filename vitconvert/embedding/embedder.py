@@ -229,7 +229,7 @@ class Embedder:
             assert found.features is not None
             return found.features.numpy()
 
-        return map(features, self.loaded.answers(map(_picture, images)))
+        return (features(found) for found in self.loaded.answers(map(_picture, images)))
 
     def __call__(
         self, images: "Sequence[Picture | str]"

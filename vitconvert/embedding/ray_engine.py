@@ -21,7 +21,7 @@ from vitconvert.embedding.options import RunOptions, Totals
 from vitconvert.embedding.outputs import Output
 from vitconvert.embedding.shards import answers, key_sum, report_of, write_shard
 from vitconvert.embedding.sources import Found, Sources
-from vitconvert.errors import SourceError, UsageError
+from vitconvert.errors import CorruptFile, SourceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -244,22 +244,19 @@ class Work:
         # A group that is computed again, by whomever, is written to the same place.
         number = f"{key_sum([*(item.key for item in items), str(output.tries)]):032x}"
         name = f"part-{number}{output.part}.parquet"
-        if name in folder.names(output.data):
-            report = report_of(output, name)
-        else:
-            before = sum(found.startswith(f"tries-{number}") for found in folder.names("tmp"))
-            if before == _TRIES:
-                return Report(name, why=f"its worker died {_TRIES} times")
-            with folder.writing(f"tmp/tries-{number}-{before}"):
-                pass
-            answered = answers(loaded, iter(items))
-            written = write_shard(
-                output, name, answered, loaded, most=len(items), seconds=float("inf")
-            )
-            assert written
-            report = written
-            for tried in range(before + 1):
-                folder.remove(f"tmp/tries-{number}-{tried}")
+        with suppress(CorruptFile):  # as a rule, none is there
+            written = report_of(output, name)
+            return Report(name, written.rows, written.failed)
+        before = sum(found.startswith(f"tries-{number}") for found in folder.names("tmp"))
+        if before == _TRIES:
+            return Report(name, why=f"its worker died {_TRIES} times")
+        with folder.writing(f"tmp/tries-{number}-{before}"):
+            pass
+        found = answers(loaded, iter(items))
+        report = write_shard(output, name, found, loaded, most=len(items), seconds=float("inf"))
+        assert report
+        for tried in range(before + 1):
+            folder.remove(f"tmp/tries-{number}-{tried}")
         return Report(name, report.rows, report.failed)
 
 
