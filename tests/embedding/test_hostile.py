@@ -20,6 +20,7 @@ from tests.embedding.layouts import (
     write_tar,
 )
 from tests.embedding.null_model import embed_null, features_of
+from tests.hostile.harness import call_limited
 from vitconvert.embedding import tars
 from vitconvert.errors import VitConvertError
 
@@ -91,7 +92,6 @@ def test_a_hostile_tar(tmp_path, whole, kind, compressed):
     data = good_member("good.jpg") + HOSTILE[kind] + good_member("more.jpg") + END
     path = tmp_path / ("a.tar.gz" if compressed else "a.tar")
     path.write_bytes(gzip.compress(data, 1) if compressed else data)
-    from tests.hostile.harness import call_limited
 
     def work():
         embed_null(tmp_path / "output", path)
@@ -175,7 +175,6 @@ def test_columns_within_columns(tmp_path, depth):
     for _ in range(depth):
         kind = pa.struct([("bytes", kind)])
     path = tmp_path / "a.parquet"
-    from tests.hostile.harness import call_limited
 
     def write():
         pq.write_table(pa.table({"image": pa.array([None], kind)}), path)
@@ -219,8 +218,6 @@ def test_damage_anywhere_in_a_parquet_file_is_a_message_or_a_failure(tmp_path):
     """No traceback, whatever byte is another; rows are as many as the plan has."""
     import random
 
-    from tests.hostile.harness import call_limited
-
     path = write_parquet(tmp_path / "a.parquet", contents(9), group=3, compression="zstd")
     content = path.read_bytes()
 
@@ -254,8 +251,6 @@ BOMBS = {
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_parquet_file_that_unpacks_to_far_more(tmp_path, kind):
-    from tests.hostile.harness import call_limited
-
     mebibytes, rows, how = BOMBS[kind]
     path = tmp_path / "a.parquet"
 
@@ -304,8 +299,6 @@ def packed_zeros(suffix: str, gibibytes: int) -> bytes:
 
 @pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
 def test_a_compressed_tar_that_unpacks_to_far_more(tmp_path, suffix):
-    from tests.hostile.harness import call_limited
-
     path = tmp_path / f"a.tar.{suffix}"
     path.write_bytes(packed_zeros(suffix, 4))
     assert path.stat().st_size < 2**23

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vitconvert.errors import OutputExists, UsageError, VitConvertError
 from vitconvert.formats import open_container, write_safetensors
@@ -86,28 +85,19 @@ def write_embeddings(
     return _WRITERS[path.suffix](path, embeddings, check)
 
 
-def _write_npz(path: Path, embeddings: Iterable[Embedding], check: Check) -> int | None:
-    paths, features = _collect(embeddings)
-    if not features:
+def _write_arrays(path: Path, embeddings: Iterable[Embedding], check: Check) -> int | None:
+    found = [(str(e.path or ""), e.features) for e in embeddings if e.features is not None]
+    if not found:
         return None
-    with whole_file(path, check=check) as file:
-        np.savez(file, features=torch.stack(features).numpy(), paths=np.array(paths))
-    return len(features)
-
-
-def _write_safetensors(path: Path, embeddings: Iterable[Embedding], check: Check) -> int | None:
-    paths, features = _collect(embeddings)
-    if not features:
-        return None
-    metadata = {"paths": json.dumps(paths)}
-    tensors = {"features": torch.stack(features)}
-    write_safetensors(path, tensors, metadata=metadata, check=check)
-    return len(features)
-
-
-def _collect(embeddings: Iterable[Embedding]) -> tuple[list[str], list[Tensor]]:
-    found = [(e.path, e.features) for e in embeddings if e.features is not None]
-    return [str(path or "") for path, _ in found], [features for _, features in found]
+    paths = [path for path, _ in found]
+    features = torch.stack([row for _, row in found])
+    if path.suffix == ".npz":
+        with whole_file(path, check=check) as file:
+            np.savez(file, features=features.numpy(), paths=np.array(paths))
+    else:
+        metadata = {"paths": json.dumps(paths)}
+        write_safetensors(path, {"features": features}, metadata=metadata, check=check)
+    return len(found)
 
 
 def _write_jsonl(path: Path, embeddings: Iterable[Embedding], check: Check) -> int:
@@ -127,8 +117,8 @@ def _write_jsonl(path: Path, embeddings: Iterable[Embedding], check: Check) -> i
 
 
 _WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding], Check], int | None]] = {
-    ".npz": _write_npz,
-    ".safetensors": _write_safetensors,
+    ".npz": _write_arrays,
+    ".safetensors": _write_arrays,
     ".jsonl": _write_jsonl,
 }
 SUFFIXES = tuple(_WRITERS)
