@@ -233,19 +233,22 @@ def commands_and_the_pipeline_of_the_document(run, monkeypatch):
     assert all(abs(found[name] - wanted[name]).max() < 1e-4 for name in wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_cluster(run, tmp_path, monkeypatch, subtests):
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
     test_documents.make_workplace(tmp_path)
     shutil.copytree(DIGITS, tmp_path / "model")
     shutil.copytree(IMAGES, tmp_path / "samples")
     monkeypatch.chdir(tmp_path)  # relative names lead there in workers too
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster", "workplace")
+def test_a_cluster(run, subtests):
     for scenario in (
         what_one_engine_began_the_other_goes_on_with,
         archives_are_read_with_what_is_kept,
         a_shard_is_redone_or_given_up_while_others_finish,
         a_worker_that_fits_nowhere_is_an_error,
-        commands_and_the_pipeline_of_the_document,
         an_error_of_a_worker_ends_the_run,  # the last: Ray Data frees its workers late after it
     ):
         wait_until_all_is_free()
@@ -254,14 +257,16 @@ def test_a_cluster(run, tmp_path, monkeypatch, subtests):
 
 
 @pytest.mark.coverage
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "workplace")
 @pytest.mark.parametrize(
-    "scenario", [an_interrupt_frees_the_workers, processors_that_others_hold_are_an_error]
+    "scenario",
+    [
+        commands_and_the_pipeline_of_the_document,
+        an_interrupt_frees_the_workers,
+        processors_that_others_hold_are_an_error,
+    ],
 )
-def test_a_cluster_that_is_not_free(run, tmp_path, monkeypatch, scenario):
-    shutil.copytree(DIGITS, tmp_path / "model")
-    shutil.copytree(IMAGES, tmp_path / "samples")
-    monkeypatch.chdir(tmp_path)
+def test_a_cluster_that_is_free_again(run, scenario):
     with pytest.MonkeyPatch.context() as patched:
         scenario(run, patched)
     wait_until_all_is_free()
