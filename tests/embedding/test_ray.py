@@ -137,10 +137,12 @@ def archives_are_read_with_what_is_kept(run, monkeypatch):
         (f"a.tar.gz/{n:04d}.jpg", str(n)) for n in range(10) if n != 3
     ]
     assert [row["key"] for row in read_failures(Path("tar"))] == ["a.tar.gz/0003.jpg"]
+    # Two workers read one archive, and each tells of its damage.
     write_parquet(Path("a.parquet"), images)
     assert run("embed", "model", "a.parquet", "-o", "parquet", "--shard-rows", 3, *RAY).code == 1
     assert (check("parquet").rows, check("parquet").failed) == (9, 1)
     assert check("parquet").whole
+    assert run("embed", "model", "b.tar", "-o", "none", *RAY).err.count("was given up") == 1
 
 
 def a_shard_is_redone_or_given_up_while_others_finish(run, monkeypatch):
