@@ -277,12 +277,15 @@ ASKED = ("/repos/create", "/preupload/", "/objects/batch", "/commit/")
 # Of such pairs, a sample has every member of both lists.
 @pytest.mark.parametrize(("where", "body"), sampled(product(ASKED, BODIES), 3))
 def test_error_an_answer_that_is_none(where, body, hub, run, output):
+    body = body.replace(b"https://x", hub.endpoint.encode())
     length = {"Content-Type": "application/json", "Content-Length": str(len(body))}
     hub.faults.raw = {where: [raw_answer("200 OK", length, body)] * 9}
     code, out, err = run("push", output, "me/vit", "--quiet")
     assert (code, out) == (1, "")
     assert err.startswith("error: upload-failed\n")
     assert "Traceback" not in err
+    if where == "/commit/" and b"../x" in body:
+        assert "The Hub does not say which commit it has made." in err
 
 
 # Hubs without end

@@ -157,6 +157,9 @@ def test_inspect_moves_headers_alone(hub):
     assert inspection.problem is None
     assert inspection.dialect == "hf_clip"
     assert moved(hub) <= 2**16 * len({r.path for r in hub.requests if "safetensors" in r.path})
+    for path in hub.cache.rglob("headers/*.safetensors"):  # what came with a header is not kept
+        body = path.read_bytes()
+        assert not any(body[8 + int.from_bytes(body[:8], "little") :])
     with pytest.raises(SourceError, match="Another part"):
         load_checkpoint(locate(f"hf-hub:{REPO}", headers_only=True))
 
@@ -200,6 +203,12 @@ def test_another_tower_than_was_fetched_is_not_read(hub):
     located = locate(f"hf-hub:{REPO}")
     with pytest.raises(VitConvertError):
         load_checkpoint(located, tower="language_model")
+
+
+def test_a_tower_that_is_nearly_everything_is_not_taken_alone(hub, monkeypatch):
+    monkeypatch.setattr(hub_ranges, "_MOST", 0.01)
+    located = load_checkpoint(f"hf-hub:{REPO}").located
+    assert located.fetched is None and len(located.verified) >= 2
 
 
 @pytest.fixture
