@@ -59,7 +59,7 @@ class Photographs:
     def tables(self) -> Iterator[str]:
         """In Markdown."""
         whole = rows(self.processes, self.process_seconds)
-        yield table(["photographs, whole process, s", *HEADER], whole)
+        yield table(["images, whole process, s", *HEADER], whole)
         yield ""
         yield table(["after the start, s", *HEADER], rows(self.folders, self.seconds))
 

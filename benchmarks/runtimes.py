@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(kw_only=True)
 class Start:
-    """One architecture: seconds to export, and of a process that classifies one photograph."""
+    """One architecture: seconds to export, and of a process that classifies one image."""
 
     title: str
     export: dict[str, float]
@@ -159,7 +159,7 @@ def as_markdown(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> st
     ]
     header = [
         *(f"export for {n}" for n in starts[0].export),
-        *(f"one photograph, {n}" for n in names),
+        *(f"one image, {n}" for n in names),
     ]
     lines = [
         f"Images per second, float32, {torch.get_num_threads()} threads, {busy} other processes.",
@@ -170,7 +170,7 @@ def as_markdown(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> st
         "",
         table(["ViT, images at once", *names], shares),
         "",
-        "Seconds, once for each model, and of a whole process that classifies one photograph.",
+        "Seconds, once for each model, and of a whole process that classifies one image.",
         "",
         table(["ViT", *header], processes),
         "",

@@ -25,6 +25,7 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCUMENTS = (
     "README.md",
     "benchmarks/README.md",
+    "docs/security.md",
     "tests/coverage/README.md",
     "vitconvert/README.md",
     "vitconvert/runtimes/README.md",

@@ -116,7 +116,7 @@ def test_tables_have_rates_ratios_of_rounds_and_shares_of_the_peak(cases, make_s
     assert rows[2:4] == [["tiny, 1", "1.33", "0.4"], ["tiny, 8", "10.7", "3.2"]]
     assert rows[6] == ["tiny, 1", "3.5 (3..4)", "1 (1..1)"]
     assert rows[10] == ["tiny, 1", "25%", "10%"]
-    assert rows[-7][0] == "photographs, whole process, s"
+    assert rows[-7][0] == "images, whole process, s"
     assert rows[-5:-3] == [
         ["one", "1 (1..1)", "0.5 (0.5..0.5)", "4 (4..4)", "4 (4..4)", "8 (8..8)"],
         ["two", "2 (2..2)", "1 (1..1)", "12 (12..12)", "6 (6..6)", "12 (12..12)"],
