@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject, read_object
@@ -165,6 +163,7 @@ class KerasHub(Program):
 
     def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
         """The layer that `image_converter.json` names, keras-hub 0.32, in whole numbers."""
+        import numpy as np
         import torch
 
         stated, config = checkpoint.companions.preprocessor, checkpoint.config
@@ -315,6 +314,7 @@ def _name(model: Foreign) -> str:
 
 def _run(model: Foreign, images: "Tensor") -> "Tensor":
     """Logits of a task, features, or tokens of a backbone; images are as ours, (B, C, H, W)."""
+    import numpy as np
     import torch
 
     inputs = images.permute(0, 2, 3, 1).numpy()
@@ -326,6 +326,7 @@ def _run(model: Foreign, images: "Tensor") -> "Tensor":
 
 def _run_texts(model: Foreign, ids: "Tensor") -> "Tensor":
     """Features of texts, (B, L), of a model of both towers, before they are normed."""
+    import numpy as np
     import torch
 
     return torch.from_numpy(np.array(model.get_text_embeddings(ids.numpy())))
