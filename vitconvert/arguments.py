@@ -179,7 +179,7 @@ def given(options: Mapping[str, object]) -> list[str]:
     return [
         name
         for name, value in options.items()
-        if value is not None and (value or not isinstance(value, empty))
+        if value is not None and (not isinstance(value, empty) or value)
     ]
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import vitconvert
-from vitconvert.arguments import VALUES, read_value
+from vitconvert.arguments import VALUES, given, read_value
 from vitconvert.arguments import options_of as fields_of
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.embedding.options import RunOptions
@@ -343,3 +343,10 @@ def test_what_an_option_cannot_mean_is_refused(option: str, value: Any) -> None:
 
 def test_all_functions_read_their_options() -> None:
     assert all(hasattr(function, "__wrapped__") for function in FUNCTIONS.values())
+
+
+def test_arrays_and_modules_are_given_whatever_they_hold() -> None:
+    """NumPy and torch refuse to say whether an array of several numbers is true."""
+    options = {"array": np.zeros(2), "tensor": torch.zeros(2), "module": nn.ModuleList()}
+    nothing = {"flag": False, "text": "", "list": [], "none": None}
+    assert given(options | nothing) == list(options)
