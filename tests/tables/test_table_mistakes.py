@@ -107,6 +107,8 @@ relu = {} -> expected a value of ours
 [preprocessing]
 mean = [true] -> [True] is of another kind
 resize = 3 -> 3 is of another kind
+mean_in = "norm_mean" -> unknown key (hint: [constants] says it: "KEY" = "mean : AXES".)
+std_in = "norm_std" -> unknown key (hint: [constants] says it: "KEY" = "std : AXES".)
 [config_json.defaults]
 depth = 1.5 -> depth must be a whole number, not 1.5.
 [only]

@@ -102,6 +102,8 @@ _FORMER: Mapping[str, str] = {
     "sizes": "vitconvert/tables/binding.py says it, of the axis: all dialects have the same.",
     "dialect.allowed_as": "the module of vitconvert/programs says it: Program.adapted.",
     "dialect.beside": "the module of vitconvert/programs says it: Program.beside.",
+    "preprocessing.mean_in": '[constants] says it: "KEY" = "mean : AXES".',
+    "preprocessing.std_in": '[constants] says it: "KEY" = "std : AXES".',
     "dialect.layouts": "only `--to vit` has layouts: vitconvert/conversion/target.py.",
 }
 
@@ -219,6 +221,8 @@ class Table(TensorSections):
         """The project's way from an image to numbers."""
         section = self.section("preprocessing")
         for key, value in section.items():
+            if hint := _FORMER.get(f"preprocessing.{key}"):
+                raise self.error(f"preprocessing.{key}", "unknown key", hint)
             if not isinstance(value, _PREPROCESSING.get(key, str)) or (
                 isinstance(value, list) and not all(type(n) in (int, float) for n in value)
             ):
