@@ -21,8 +21,8 @@ from vitconvert.file_formats import INDEX, standard_names
 from vitconvert.formats import Container, hash_file
 from vitconvert.labels import Labels, stated_labels
 from vitconvert.sources import Located
-from vitconvert.sources.located import OWN
-from vitconvert.tables.parts import Part, config_section, sections
+from vitconvert.sources.located import RECORD
+from vitconvert.tables.parts import FoundViT, config_section, tower_words
 
 # What vitconvert reads back, and of which kind it is.
 _KINDS: tuple[tuple[str, type, str], ...] = (
@@ -173,11 +173,11 @@ def read_record(located: Located, container: Container) -> Record:
     if others := [*weights, *edited]:
         one = len(others) == 1
         since = f"{'was' if one else 'were'} written again since, and {'is' if one else 'are'} read"
-        doubts = [f"{OWN} is not believed: {', '.join(others)} {since} as any other project's"]
+        doubts = [f"{RECORD} is not believed: {', '.join(others)} {since} as any other project's"]
     unspoken = {kind: path.name for kind, path in beside.items() if path.name not in written}
     if unspoken and not others:
         names = " and ".join(unspoken.values())
-        doubts = [f"{OWN} says nothing of {names}, whose word comes before its own"]
+        doubts = [f"{RECORD} says nothing of {names}, whose word comes before its own"]
     # Other weights that were saved beside those that are read: timm writes a pytorch_model.bin by
     # default, and reads the model.safetensors that is there.
     read = {file.name for file in container.files}
@@ -197,7 +197,7 @@ def _parse(path: Path) -> JsonObject:
     for key, kind, expected in _KINDS:
         if not isinstance(record.get(key, kind()), kind):
             raise CorruptFile(
-                f"{key} in {OWN} is not {expected}.",
+                f"{key} in {RECORD} is not {expected}.",
                 evidence={"file": path, "found": repr(record[key])[:80]},
                 hint="convert the original again, or remove this file.",
             )
@@ -272,9 +272,9 @@ def own_labels(companions: Companions, num_classes: int) -> Labels | None:
     return stated or recorded
 
 
-def what_is_read(companions: Companions, part: Part) -> tuple[str, ...]:
+def what_is_read(companions: Companions, part: FoundViT) -> tuple[str, ...]:
     """A note on which layer a larger model reads, by its config.json or else by its code."""
-    config, said = companions.whole_config, sections()["reads"]
+    config, said = companions.whole_config, tower_words()["reads"]
     layer = next((config[key] for key in said["layer"] if config.get(key) is not None), None)
     numbers = layer if isinstance(layer, list) else [layer]
     read = part.tower.reads

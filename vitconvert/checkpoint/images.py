@@ -16,7 +16,7 @@ from vitconvert.formats import Container
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.keras_hub import is_image_converter
 from vitconvert.tables.architectures import preparation_of
-from vitconvert.tables.parts import Part
+from vitconvert.tables.parts import FoundViT
 from vitconvert.tables.table import Table
 
 _RGB = 3
@@ -71,7 +71,7 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
 
 
 def _stated(
-    companions: Companions, part: Part, config: ViTConfig, said: Statements
+    companions: Companions, part: FoundViT, config: ViTConfig, said: Statements
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """The preprocessing by the files, or why it is unknown."""
     table = part.recognised.table

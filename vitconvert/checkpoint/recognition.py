@@ -33,7 +33,7 @@ from vitconvert.formats import Container
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.detection import Recognised, ambiguous
 from vitconvert.tables.dialects import builtin_tables
-from vitconvert.tables.parts import Header, Part
+from vitconvert.tables.parts import FoundViT, Header
 from vitconvert.tables.towers import find_part
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Reading:
     companions: Companions
     options: ReadOptions
     adapter: "Adapter | None" = None
-    part: Part | None = None
+    part: FoundViT | None = None
     merge: "Merge | None" = None
     changes: tuple[str, ...] = ()
     statements: Statements | None = None
@@ -75,13 +75,13 @@ class Reading:
     text_problem: str = ""
 
     @property
-    def found(self) -> Part:
+    def found(self) -> FoundViT:
         """The ViT in the file, once it is found."""
         assert self.part is not None
         return self.part
 
 
-def find_vit(reading: Reading) -> Part:
+def find_vit(reading: Reading) -> FoundViT:
     """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote.
 
     Raises:
@@ -103,7 +103,7 @@ def find_vit(reading: Reading) -> Part:
         return _told_apart(error, header, reading)
 
 
-def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> Part:
+def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> FoundViT:
     """The one of several dialects that fits the number of positions, and what is stated.
 
     Raises:
@@ -111,7 +111,7 @@ def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> Pa
     """
     said = statements_on(reading.companions, reading.options)
 
-    def is_possible(part: Part) -> bool:
+    def is_possible(part: FoundViT) -> bool:
         try:
             known = _gather(part, said)
         except VitConvertError:
@@ -155,7 +155,7 @@ def gathered(reading: Reading) -> Reading:
 _DOUBT = "the architecture that the training script names is not this one: it was not believed"
 
 
-def _gather(part: Part, said: Statements) -> Gathered:
+def _gather(part: FoundViT, said: Statements) -> Gathered:
     recognised = part.recognised
     known = gather_facts(recognised.binding, said.facts(recognised.table))
     return replace(known, notes=(*known.notes, *said.doubts))

@@ -25,7 +25,7 @@ from vitconvert.conversion.record import (
 )
 from vitconvert.conversion.steps import Step
 from vitconvert.conversion.target import (
-    OWN,
+    OWN_LAYOUT,
     choose_target,
     choose_without_steps,
     describe,
@@ -304,7 +304,7 @@ def respell(
     """
     from vitconvert.facts.materialise import materialise
 
-    if to == OWN:
+    if to == OWN_LAYOUT:
         return dict(tensors)
     target = choose_without_steps(to, DescribedModel(config=config)).target
     return materialise(target.plan, tensors.__getitem__)

@@ -15,11 +15,10 @@ from vitconvert.checkpoint.checkpoint import State, states_of
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
 from vitconvert.formats import hash_file
-from vitconvert.sources.located import OWN
+from vitconvert.sources.located import RECORD
 from vitconvert.whole import require_possible, whole_directory
 
 _MANY = 10  # at most so many names are listed
-RECORD = OWN
 
 
 def check_output(path: Path, *, overwrite: bool) -> None:

@@ -8,12 +8,12 @@ from hashlib import sha1, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.conversion.output import RECORD
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.formats import hash_file
 from vitconvert.sources.answers import is_commit, shown
+from vitconvert.sources.located import RECORD
 from vitconvert.sources.uploading import uploading
 from vitconvert.version import LIBRARY, VERSION
 from vitconvert.whole import is_unfinished

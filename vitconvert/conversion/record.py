@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
-from vitconvert.conversion.output import RECORD, files_of
+from vitconvert.conversion.output import files_of
 from vitconvert.documents import JsonDict, write_json
 from vitconvert.errors import printable
 from vitconvert.facts.tensor_evidence import USER
 from vitconvert.formats import hash_file
 from vitconvert.programs.target import Target
 from vitconvert.sources import locate
+from vitconvert.sources.located import RECORD
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION
 

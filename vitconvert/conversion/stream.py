@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from vitconvert.facts.plan import Piece, Plan, Steps
+from vitconvert.facts.plan import Picks, Piece, Plan
 from vitconvert.formats import (
     ITEM_SIZE,
     Box,
@@ -83,9 +83,9 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
         if others or not exact:
             return None
         info = TensorInfo(dtype=dtype, shape=plan.shape(assembly))
-        steps = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
+        targets = _axis_strides(assembly.axes, row_major(info.shape), plan.sizes)
         boxes = (
-            _box(piece, steps, plan, found[piece.source], ITEM_SIZE[dtype], assembly.axes.origins)
+            _box(piece, targets, plan, found[piece.source], ITEM_SIZE[dtype], assembly.axes.origins)
             for piece in assembly.pieces
             if piece.source is not None
         )
@@ -130,29 +130,29 @@ def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
 
 def _box(
     piece: Piece,
-    steps: Mapping[str, int],
+    targets: Mapping[str, int],
     plan: Plan,
     place: Stretch,
     item_size: int,
-    origins: Steps = (),
+    origins: Picks = (),
 ) -> Box:
     strides = _axis_strides(piece.axes, place.strides, plan.sizes)
-    filled = [axis for axis in steps if axis not in dict(piece.put)]
-    sizes, strided, stepped = _coalesced(
-        [(plan.sizes[axis], strides[axis], steps[axis]) for axis in filled]
+    filled = [axis for axis in targets if axis not in dict(piece.put)]
+    sizes, source_strides, target_strides = _coalesced(
+        [(plan.sizes[axis], strides[axis], targets[axis]) for axis in filled]
     )
     return Box(
         path=place.path,
         offset=place.offset + _reach((*piece.axes.origins, *piece.take), strides) * item_size,
-        begin=_reach((*origins, *piece.put), steps),
+        begin=_reach((*origins, *piece.put), targets),
         sizes=sizes,
-        strides=strided,
-        steps=stepped,
+        strides=source_strides,
+        target_strides=target_strides,
     )
 
 
-def _reach(steps: Steps, strides: Mapping[str, int]) -> int:
-    return sum(step * strides[axis] for axis, step in steps)
+def _reach(picks: Picks, strides: Mapping[str, int]) -> int:
+    return sum(step * strides[axis] for axis, step in picks)
 
 
 def _axis_strides(axes: Axes, strides: tuple[int, ...], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -167,15 +167,15 @@ def _axis_strides(axes: Axes, strides: tuple[int, ...], sizes: Mapping[str, int]
 def _coalesced(
     axes: list[tuple[int, int, int]],
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The same elements with as few axes as possible: sizes, strides, steps."""
+    """The same elements with as few axes as possible: sizes, strides, target strides."""
     # Fewer axes are longer runs, which are moved at once.
     kept: list[tuple[int, int, int]] = []
-    for size, stride, step in axes:
+    for size, stride, target in axes:
         if size == 1:
             continue
-        if kept and kept[-1][1:] == (stride * size, step * size):
-            kept[-1] = (kept[-1][0] * size, stride, step)
+        if kept and kept[-1][1:] == (stride * size, target * size):
+            kept[-1] = (kept[-1][0] * size, stride, target)
         else:
-            kept.append((size, stride, step))
-    sizes, strides, steps = zip(*kept, strict=True) if kept else ((1,), (1,), (1,))
-    return sizes, strides, steps
+            kept.append((size, stride, target))
+    sizes, strides, targets = zip(*kept, strict=True) if kept else ((1,), (1,), (1,))
+    return sizes, strides, targets

@@ -18,7 +18,7 @@ from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables, ecosystem_of, find_tables, tables_of
 from vitconvert.tables.table import Table
 
-OWN = "vit"
+OWN_LAYOUT = "vit"
 _UNSURE = "leaves out a part that is not known to be zero"
 _PLAIN = "vit"  # the family of models that are called nothing else
 
@@ -171,7 +171,7 @@ def _candidates(to: str | Table, model: DescribedModel, allow: Sequence[str]) ->
 
 def _layouts(to: str) -> tuple[str, ...]:
     """What is written for a target: of `vit`, the first that holds the function."""
-    return ("timm", "hf", "vit") if to == "vit" else (to,)
+    return ("timm", "hf", OWN_LAYOUT) if to == OWN_LAYOUT else (to,)
 
 
 def _leaves_out(table: Table, config: ViTConfig) -> bool:

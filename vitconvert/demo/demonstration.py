@@ -17,7 +17,7 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_che
 from vitconvert.comparison import TOLERANCE
 from vitconvert.conversion.convert import convert_checkpoint
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.conversion.target import OWN, holders
+from vitconvert.conversion.target import OWN_LAYOUT, holders
 from vitconvert.errors import MissingFact, MissingPackage
 from vitconvert.inference.batches import Ready
 from vitconvert.inference.predict import predict
@@ -175,7 +175,7 @@ def demonstrate() -> Demonstration:
 def _refusals(checkpoint: Checkpoint, declared: Mapping[str, str]) -> dict[str, str | None]:
     config = checkpoint.config.replace(**declared)
     reasons = holders(DescribedModel(config=config, preprocessing=checkpoint.preprocessing))
-    return {name: reason for name, reason in reasons.items() if name != OWN}
+    return {name: reason for name, reason in reasons.items() if name != OWN_LAYOUT}
 
 
 def _refusal(dialect: str, reason: str) -> Refusal:

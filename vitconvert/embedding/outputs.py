@@ -20,10 +20,11 @@ from vitconvert.errors import (
     printable,
     some,
 )
+from vitconvert.sources.located import RECORD
 from vitconvert.version import VERSION
 
 FORMAT = 2  # of outputs; 1 had a plan
-RECORD, README, FINISHED = "vitconvert.json", "README.md", "finished"
+README, FINISHED = "README.md", "finished"
 SHARD = re.compile(r"part-(\d{6,}|[0-9a-f]{32})(-\d+-of-\d+)?\.parquet")
 # What comes of JSON and of Parquet that somebody changed.
 UNREADABLE = (

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.plan import Assembly, Piece, Plan, Steps
+from vitconvert.facts.plan import Assembly, Picks, Piece, Plan
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.tensor_sections import Constant
 
@@ -118,9 +118,9 @@ def _axis_by_axis(tensor: Tensor, axes: Axes, plan: Plan) -> Tensor:
     return tensor.reshape([plan.sizes[axis] for axis in axes.names])
 
 
-def _select(tensor: Tensor, names: list[str], steps: Steps) -> tuple[Tensor, list[str]]:
-    """Steps along axes, and the axes that remain."""
-    for axis, step in steps:
+def _select(tensor: Tensor, names: list[str], picks: Picks) -> tuple[Tensor, list[str]]:
+    """One step along each of some axes, and the axes that remain."""
+    for axis, step in picks:
         tensor = tensor.select(names.index(axis), step)
         names.remove(axis)
     return tensor, names

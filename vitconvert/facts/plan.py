@@ -18,8 +18,8 @@ from vitconvert.tables.expressions import Part
 from vitconvert.tables.table import Table
 from vitconvert.tables.tensor_sections import Constant
 
-Step = tuple[str, int]  # an axis, and which step along it
-Steps = tuple[Step, ...]  # along as many axes; () is all of a tensor
+Pick = tuple[str, int]  # an axis, and which step along it
+Picks = tuple[Pick, ...]  # along as many axes; () is all of a tensor
 
 
 class Piece(NamedTuple):
@@ -27,8 +27,8 @@ class Piece(NamedTuple):
 
     source: str | None  # None: zeros
     axes: Axes
-    take: Steps = ()  # of the source
-    put: Steps = ()  # into the target
+    take: Picks = ()  # of the source
+    put: Picks = ()  # into the target
 
     @property
     def taken(self) -> str:
@@ -162,20 +162,20 @@ def _links_for(table: Table, config: Config) -> Iterator[Link]:
             yield from links_of(alternative, one, keys, prefix)
 
 
-def _our_steps(link: Link) -> Steps:
+def _our_picks(link: Link) -> Picks:
     return () if link.our_step is None else ((link.our_axes.names[0], link.our_step),)
 
 
-def _their_steps(link: Link) -> Steps:
+def _their_picks(link: Link) -> Picks:
     return () if link.their_step is None else (link.their_step,)
 
 
 def _reading(link: Link) -> Piece:
-    return Piece(link.theirs, link.their_axes, take=_their_steps(link), put=_our_steps(link))
+    return Piece(link.theirs, link.their_axes, take=_their_picks(link), put=_our_picks(link))
 
 
 def _writing(link: Link) -> Piece:
-    return Piece(link.ours, link.our_axes, take=_our_steps(link), put=_their_steps(link))
+    return Piece(link.ours, link.our_axes, take=_our_picks(link), put=_their_picks(link))
 
 
 def compose(reading: Plan, writing: Plan) -> Plan:

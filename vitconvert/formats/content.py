@@ -38,7 +38,7 @@ class Box:
         begin: Where the first element goes, in the row-major target.
         sizes: Of the box, slowest axis of the target first.
         strides: In the file, for each axis.
-        steps: In the target, for each axis.
+        target_strides: In the target, for each axis.
     """
 
     path: Path | None
@@ -46,7 +46,7 @@ class Box:
     begin: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
-    steps: tuple[int, ...]
+    target_strides: tuple[int, ...]
 
     @property
     def count(self) -> int:
@@ -56,7 +56,7 @@ class Box:
     @property
     def fills_a_run(self) -> bool:
         """Whether the elements follow one another in the target."""
-        return self.steps == row_major(self.sizes)
+        return self.target_strides == row_major(self.sizes)
 
     @property
     def is_a_run(self) -> bool:
@@ -151,7 +151,7 @@ def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> _Elements:
     whole = np.zeros(prod(info.shape), f"u{size}")
     for box in boxes:
         if box.path is not None:
-            steps = [step * size for step in box.steps]
+            steps = [step * size for step in box.target_strides]
             place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
             _copy(place, _elements(box, size))
     return whole

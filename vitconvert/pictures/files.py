@@ -17,7 +17,7 @@ from vitconvert.pictures.page import page
 from vitconvert.pictures.seen import Query
 from vitconvert.pictures.view import Choice, View
 from vitconvert.preprocessing.pixels import MAX_PIXELS
-from vitconvert.sources.located import OWN
+from vitconvert.sources.located import RECORD
 from vitconvert.version import VERSION
 from vitconvert.whole import whole_file
 
@@ -149,7 +149,7 @@ def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> No
         photographs.append({**choice.to_dict(view), "files": written})
     # It states what vitconvert wrote, and may replace: `conversion.output`.
     record = {"vitconvert": VERSION, "sha256": hashes, "photographs": photographs}
-    (directory / OWN).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (directory / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _new_stem(path: Path | None, taken: set[str]) -> str:

@@ -17,7 +17,7 @@ from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER
 from vitconvert.formats import Container, open_container
 from vitconvert.sources.located import Fetched, Fetching
 from vitconvert.sources.transfer import NoRanges, Wanted, receive_range
-from vitconvert.tables.parts import Header, Part
+from vitconvert.tables.parts import FoundViT, Header
 from vitconvert.tables.towers import find_part
 
 WORTHWHILE = 64 * 2**20  # bytes of weights; a smaller file arrives as soon as its header alone
@@ -105,7 +105,7 @@ def kept_part(
     )
 
 
-def _place_of(part: Part, store: Path) -> Path:
+def _place_of(part: FoundViT, store: Path) -> Path:
     return store / hashlib.sha256(part.tower.prefix.encode()).hexdigest()[:16]
 
 
@@ -128,7 +128,7 @@ def _fetch_header(wanted: Wanted, path: Path) -> int:
 
 def _worthwhile_tower(
     container: Container, config: Mapping[str, object], tower: str | None
-) -> Part | None:
+) -> FoundViT | None:
     """The image tower of files whose headers are there, if taking it alone is worthwhile."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
     try:

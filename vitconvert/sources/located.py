@@ -11,7 +11,7 @@ CONFIGS = ("config.json", "open_clip_config.json")
 CONVERTER = "image_converter.json"  # of KerasHub
 # The first two of transformers 4 and 5
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
-OWN = "vitconvert.json"
+RECORD = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
 # Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
 TOKENIZERS = (
@@ -26,7 +26,7 @@ KERAS_TOKENIZERS = {
     "spiece.model": "assets/tokenizer/vocabulary.spm",
 }
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
-COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, OWN, ADAPTER)
+COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, RECORD, ADAPTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ def companions_in(directory: Path) -> Companions:
     return {
         "config": first(*(TASK,) * has_task, *CONFIGS),
         "preprocessor": first(*PREPROCESSORS),
-        "own": first(OWN),
+        "own": first(RECORD),
         "adapter": first(ADAPTER),
     }
 

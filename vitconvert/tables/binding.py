@@ -190,7 +190,7 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
             alternative = place.row.alternatives[place.alternative]
             for complete in binder.with_selected(place, indices, key):
                 one = instance(place.row.tensor, complete)
-                steps = binder.steps_of(alternative, key)
+                steps = binder.rest_length(alternative, key)
                 for link in links_of(alternative, one, {place.item: key}, steps):
                     if link.theirs:
                         found[key].setdefault((one.name, link.our_step), link)
@@ -321,11 +321,11 @@ class _Binder:
             if others := others.difference(keys.values()):
                 self.doubled[one.name] = (*keys.values(), *sorted(others))
             alternative = row.alternatives[number]
-            steps = self.steps_of(alternative, next(iter(keys.values())))
+            steps = self.rest_length(alternative, next(iter(keys.values())))
             if found := tuple(links_of(alternative, one, keys, steps)):
                 yield one.name, found
 
-    def steps_of(self, alternative: Alternative, key: str) -> int:
+    def rest_length(self, alternative: Alternative, key: str) -> int:
         """The length of their axis of which a row takes the rest."""
         rest, axes = alternative.rest, alternative.parts[0].axes
         if rest is None or axes is None:

@@ -45,7 +45,7 @@ WHOLE = Tower(prefix="", section="", model="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class FoundViT:
     """The ViT among a checkpoint's tensors.
 
     Attributes:
@@ -189,7 +189,7 @@ class Header:
         recognised: Recognised,
         names: Mapping[str, str] | None = None,
         head: str = "",
-    ) -> Part:
+    ) -> FoundViT:
         """A ViT that was found: by default, all that stands under the tower's prefix."""
         names = names or {name: tower.prefix + name for name in self.inside(tower)}
         architectures = self.config.get("architectures")
@@ -199,7 +199,7 @@ class Header:
         used = set(names.values())
         why = f"outside the image tower {tower.prefix.rstrip('./')}"
         outside = {name: why for name in self.shapes if name not in used}
-        return Part(
+        return FoundViT(
             tower=replace(tower, model=model),
             names=names,
             outside=outside,
@@ -209,7 +209,7 @@ class Header:
         )
 
 
-def sections() -> Mapping[str, Any]:
+def tower_words() -> Mapping[str, Any]:
     """`weights_map/towers.toml`."""
     return read_tables("towers")
 

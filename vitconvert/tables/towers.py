@@ -21,16 +21,16 @@ from vitconvert.errors import (
 )
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.detection import Recognised, common_prefix
-from vitconvert.tables.parts import WHOLE, Header, Part, Tower, sections
+from vitconvert.tables.parts import WHOLE, FoundViT, Header, Tower, tower_words
 
 
-def with_own_head(header: Header, tower: Tower) -> Part | None:
+def with_own_head(header: Header, tower: Tower) -> FoundViT | None:
     """A ViT whose head is one linear layer of another name, or stands beside the ViT's prefix.
 
     Everything in the file must be the ViT or this head: several heads are not chosen from.
     """
     beside = {name for name in header.shapes if not name.startswith(tower.prefix)}
-    own: list[str] = sections()["heads"]["own"]
+    own: list[str] = tower_words()["heads"]["own"]
     starts = dict.fromkeys((tower.prefix, common_prefix(header.shapes), ""))
     for head in (start + name for start in starts for name in own):
         layer = {f"{head}.weight", f"{head}.bias"} & header.shapes.keys()
@@ -40,10 +40,10 @@ def with_own_head(header: Header, tower: Tower) -> Part | None:
     return None
 
 
-def _with_head(header: Header, tower: Tower, head: str, layer: Collection[str]) -> Part | None:
+def _with_head(header: Header, tower: Tower, head: str, layer: Collection[str]) -> FoundViT | None:
     inside = header.inside(tower)
     body = {name: shape for name, shape in inside.items() if tower.prefix + name not in layer}
-    for known in sections()["heads"]["known"]:
+    for known in tower_words()["heads"]["known"]:
         renamed = {name.replace(head, known): name for name in layer}
         if renamed.keys() & body.keys():
             continue
@@ -54,7 +54,7 @@ def _with_head(header: Header, tower: Tower, head: str, layer: Collection[str]) 
     else:
         return None
     # A layer that the dialect's own head passes by, and this one may read.
-    layers = tuple(sections()["heads"]["between"])
+    layers = tuple(tower_words()["heads"]["between"])
     if found := [name for name in recognised.binding.ignored if name.startswith(layers)]:
         between = tower.prefix + found[0].split(".")[0]
         raise MissingFact(
@@ -72,7 +72,7 @@ def _one_that_fits(header: Header, tower: Tower, shapes: Mapping[str, Shape]) ->
         found = header.fitting(shapes, tower)
     except VitConvertError:
         return None
-    unlike: list[str] = sections()["heads"]["unlike"]
+    unlike: list[str] = tower_words()["heads"]["unlike"]
     fits = found is not None and not found.prefix and found.table.name not in unlike
     return found if fits else None
 
@@ -92,7 +92,7 @@ def check_heads(header: Header) -> None:
         raise _no_linear_head(heads, start, options)
 
 
-def check_heads_beside(header: Header, part: Part) -> None:
+def check_heads_beside(header: Header, part: FoundViT) -> None:
     """Refuse the same beside a tower, where nothing but heads is.
 
     Raises:
@@ -120,7 +120,7 @@ def check_heads_beside(header: Header, part: Part) -> None:
 def _is_of_head(name: str, start: str) -> bool:
     """Whether a tensor's name begins with a word that users call heads."""
     word = name.removeprefix(start).split(".")[0]
-    return "head" in word or word in sections()["heads"]["words"]
+    return "head" in word or word in tower_words()["heads"]["words"]
 
 
 def _groups(names: list[str], start: str) -> list[str]:
@@ -130,7 +130,7 @@ def _groups(names: list[str], start: str) -> list[str]:
 def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
     groups = _groups(names, start)
     several = len(groups) > 1
-    own: list[str] = sections()["heads"]["own"]
+    own: list[str] = tower_words()["heads"]["own"]
     left = None  # what would be taken for the head if it were alone
     for group in groups:
         layer = {name for name in names if name.startswith(f"{group}.")}
@@ -147,7 +147,7 @@ def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
     )
 
 
-def find_part(header: Header, tower: str | None = None) -> Part:
+def find_part(header: Header, tower: str | None = None) -> FoundViT:
     """Find the one ViT among a checkpoint's tensors.
 
     Args:
@@ -164,7 +164,7 @@ def find_part(header: Header, tower: str | None = None) -> Part:
     if tower:
         return _stated(header, tower if tower.endswith((".", "/")) else f"{tower}.")
     denied: UnknownDialect | None = None
-    own: Part | None = None
+    own: FoundViT | None = None
     try:
         if recognised := header.fitting(header.shapes, WHOLE):
             return header.part(WHOLE, recognised)
@@ -194,7 +194,9 @@ def find_part(header: Header, tower: str | None = None) -> Part:
 
 @functools.cache
 def _known() -> Mapping[str, Tower]:
-    return {prefix: Tower(prefix=prefix, **said) for prefix, said in sections()["towers"].items()}
+    return {
+        prefix: Tower(prefix=prefix, **said) for prefix, said in tower_words()["towers"].items()
+    }
 
 
 def tower_prefixes() -> tuple[str, ...]:
@@ -202,7 +204,7 @@ def tower_prefixes() -> tuple[str, ...]:
     return tuple(_known())
 
 
-def _stated(header: Header, prefix: str) -> Part:
+def _stated(header: Header, prefix: str) -> FoundViT:
     """The tower that the user names.
 
     Raises:
@@ -230,14 +232,14 @@ def _stated(header: Header, prefix: str) -> Part:
     return header.part(tower, header.nearest(inside, tower))
 
 
-def _towers(header: Header) -> list[Part]:
+def _towers(header: Header) -> list[FoundViT]:
     """Every part of the file that looks like an image tower, even if it does not fit its dialect.
 
     Raises:
         UnknownDialect, NotRepresentable: config.json says that one is another model.
         AmbiguousDialect: Several dialects explain one.
     """
-    found: dict[Tower, Part] = {}
+    found: dict[Tower, FoundViT] = {}
     # Known towers, in the file or in what a wrapper's prefix stands before.
     candidates = [
         replace(tower, prefix=start + tower.prefix)
@@ -252,7 +254,7 @@ def _towers(header: Header) -> list[Part]:
     return [found[tower] for tower in candidates if tower in found]
 
 
-def _under(header: Header, tower: Tower) -> Part | None:
+def _under(header: Header, tower: Tower) -> FoundViT | None:
     inside = header.inside(tower)
     if not inside:
         return None
@@ -268,7 +270,7 @@ def _under(header: Header, tower: Tower) -> Part | None:
     return header.part(tower, recognised)
 
 
-def _the_one(header: Header, found: list[Part]) -> Part:
+def _the_one(header: Header, found: list[FoundViT]) -> FoundViT:
     if len(found) == 1:
         check_heads_beside(header, found[0])
         return found[0]

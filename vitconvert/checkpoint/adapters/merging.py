@@ -24,7 +24,7 @@ from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.binding import Link, links_of
 from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
-from vitconvert.tables.parts import Part
+from vitconvert.tables.parts import FoundViT
 from vitconvert.tables.towers import tower_prefixes
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _error(after: "Tensor", before: "Tensor", *, of: "Tensor") -> float:
     return float((after.double() - before.double()).abs().max()) / largest
 
 
-def merge_into(base: Weights, adapter: Adapter, part: Part) -> Merge:
+def merge_into(base: Weights, adapter: Adapter, part: FoundViT) -> Merge:
     """Find the place of an adapter in a model's file.
 
     Raises:
