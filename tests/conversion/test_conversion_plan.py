@@ -51,8 +51,13 @@ def no_weights(monkeypatch):
         {"num_classes": 3, "in_channels": 1},
         {"patch_size": 4, "classes": [4, 1]},
         {"max_shard_size": "40KB", "to": "hf"},
+        {"max_shard_size": "40KB", "to": "hf_flax"},
+        {"to": "keras_vit", "overrides": {"activation": "gelu"}},
     ],
-    ids=["own", "stacked", "other target", "changed", "ends", "patches", "shards"],
+    ids=[
+        *("own", "stacked", "other target", "changed", "ends", "patches"),
+        *("shards", "shards of msgpack", "files"),
+    ],
 )
 def test_the_conversion_does_what_the_plan_says(wish, google, tmp_path):
     plan = vitconvert.plan_conversion(google, **wish)

@@ -11,7 +11,8 @@ from tqdm import tqdm
 from tests.hub_server import HubServer, git_hash
 from tests.sources.conftest import NO_FILE, StartHub, refused
 from vitconvert.conversion.push import progress_bars
-from vitconvert.errors import IntegrityError, OfflineError, UsageError
+from vitconvert.documents import MOST_BYTES
+from vitconvert.errors import IntegrityError, OfflineError, UnsafeFile, UsageError
 from vitconvert.sources import Located, locate
 
 WEIGHTS = bytes(range(256)) * 41
@@ -239,9 +240,6 @@ ERRORS = {
     "hf:org/vit/zzz": """\
   org/vit holds no file zzz.
   hint: the files are listed at https://huggingface.co/org/vit/tree/main""",
-    "org/astray": """\
-  org/astray holds no file ../../secret.safetensors.
-  hint: the files are listed at https://huggingface.co/org/astray/tree/main""",
     "hf:org/vi--t": """\
   org/vi--t cannot be the name of a Hub repository.
   hint: letters, digits, '-', '_' and '.', as in hf:ORG/REPO""",
@@ -249,9 +247,7 @@ ERRORS = {
 
 
 def test_error_messages(start_hub: StartHub) -> None:
-    astray = {"weight_map": {"a": "../../secret.safetensors"}}
-    index = {INDEX: json.dumps(astray).encode()}
-    server = start_hub({"org/vit": REPO, "org/gated": REPO, "org/astray": index})
+    server = start_hub({"org/vit": REPO, "org/gated": REPO})
     server.gated = {"org/gated"}
     for reference, message in ERRORS.items():
         assert str(refused(reference)) == NOT_FOUND + message
@@ -266,6 +262,18 @@ error: usage
   revision   two
   hint: leave one of them out."""
     )
+
+
+def test_an_index_is_read_as_when_it_is_opened(start_hub: StartHub) -> None:
+    longer = json.loads(SHARDED[INDEX]) | {"metadata": {"names": "x" * (MOST_BYTES + 1)}}
+    astray = {"weight_map": {"a": "../../secret.safetensors"}}
+    kinds = {"org/long": {**SHARDED, INDEX: longer}, "org/astray": {INDEX: astray}}
+    start_hub(
+        {repo: files | {INDEX: json.dumps(files[INDEX]).encode()} for repo, files in kinds.items()}
+    )
+    assert weights(locate("org/long")).with_name("two.safetensors").is_file()
+    with pytest.raises(UnsafeFile, match="names a shard outside its own directory"):
+        locate("org/astray")
 
 
 @pytest.mark.parametrize("index", [b"{", b"[]", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}'])

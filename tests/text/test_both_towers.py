@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,9 @@ from tests.small_models import (
     with_numbers,
 )
 from vitconvert.errors import SourceError
+from vitconvert.programs import program_of
 from vitconvert.tables import architectures
+from vitconvert.tables.dialects import builtin_tables
 
 TEXT = {"hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 11, "vocab_size": 71}
 TEXT |= {"num_attention_heads": 3, "max_position_embeddings": 9, "bos_token_id": 1}
@@ -272,6 +275,19 @@ def test_to_its_own_project(kind, source_of, tmp_path):
         name: tuple(tensor.shape) for name, tensor in tensors_of(out).items()
     }
     assert sorted(plan.files) == sorted(file.name for file in out.iterdir())
+
+
+def test_images_are_computed_once(source_of, monkeypatch, tmp_path):
+    kind, computed = type(program_of(builtin_tables()["hf_clip"])), []
+    own = kind.open_both
+
+    def counted(program, directory):
+        towers = own(program, directory)
+        return replace(towers, images=lambda images: computed.append(1) or towers.images(images))
+
+    monkeypatch.setattr(kind, "open_both", counted)
+    vitconvert.convert(source_of("hf_clip"), to="hf", output=tmp_path / "out")
+    assert not computed  # AutoModel was asked already
 
 
 def test_texts_that_cannot_end(tmp_path):

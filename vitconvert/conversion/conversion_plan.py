@@ -12,7 +12,7 @@ from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
 from vitconvert.conversion.text_tower import small_files, text_infos
-from vitconvert.conversion.weights import weights_files
+from vitconvert.conversion.weights import index_name, weights_files
 from vitconvert.documents import JsonDict
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
 from vitconvert.formats import ITEM_SIZE, TensorInfo
@@ -144,7 +144,7 @@ def plan_checkpoint(
     text = dict(_text_tensors(target, source))
     infos |= {name: tensor.info for name, tensor in text.items()}
     files = weights_files(target.table, infos, options.max_bytes)
-    index = ["model.safetensors.index.json"] if len(files) > 1 else []
+    index = index_name(target.table, files)
     small = small_files(source, target, prepared.companions(infos))
     guards = (
         *(f"{name} is zero" for step in prepared.steps for name in step.zero),
@@ -156,7 +156,7 @@ def plan_checkpoint(
         **prepared.outcome(),
         tensors=(*tensors, *text.values()),
         guards=guards,
-        files=(*files, *index, *small, "README.md", "vitconvert.json"),
+        files=(*files, *([index] if index else []), *small, "README.md", "vitconvert.json"),
         wrapper=target.table.wrapper,
         streamed=moved is not None,
     )

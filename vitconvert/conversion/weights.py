@@ -1,6 +1,6 @@
 """The weights of an output: moved as bytes where possible, through memory otherwise."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
@@ -10,14 +10,14 @@ from vitconvert.conversion.text_tower import text_contents
 from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.facts.plan import compose
-from vitconvert.file_formats import written_formats
+from vitconvert.file_formats import INDEX, written_formats
 from vitconvert.formats import (
     Content,
     Surroundings,
     TensorInfo,
     content_of,
     split,
-    write_shards,
+    write_index,
     written_module,
 )
 from vitconvert.programs import program_of
@@ -87,6 +87,12 @@ def weights_files(
     return files
 
 
+def index_name(table: Table, files: Collection[str]) -> str:
+    """The file that says which of these each tensor is in; "" where the names alone say it."""
+    split_by_size = len(files) > 1 and not table.files
+    return written_formats()[table.container].output + INDEX if split_by_size else ""
+
+
 def write_weights(
     directory: Path,
     table: Table,
@@ -122,13 +128,11 @@ def write_weights(
         extras=program_of(table).beside.get(table.name, {}),
         config=config or {},
     )
-    module = written_module(table.container)
-
-    def write(path: Path, part: Mapping[str, Content]) -> str:
-        return module.write_file(path, part, surroundings, read_soon)
-
-    if table.files:
-        parts = {file: {name: contents[name] for name in names} for file, names in files.items()}
-        return {file: write(directory / file, part) for file, part in parts.items()}
-    first = directory / written_formats()[table.container].output
-    return write_shards(first, contents, shards=files, write=write)
+    write = written_module(table.container).write_file
+    found = {}
+    for file, names in files.items():
+        part = {name: contents[name] for name in names}
+        found[file] = write(directory / file, part, surroundings, read_soon)
+    if index := index_name(table, files):
+        found[index] = write_index(directory / index, files, infos)
+    return found

@@ -13,7 +13,7 @@ from vitconvert.formats.format_modules import Surroundings, written_module
 from vitconvert.formats.hashing import hash_file
 from vitconvert.formats.opening import open_container, weights_among, weights_in
 from vitconvert.formats.safetensors import write_safetensors
-from vitconvert.formats.shards import split, write_shards
+from vitconvert.formats.shards import read_index, split, write_index
 
 __all__ = [
     "ITEM_SIZE",
@@ -29,11 +29,12 @@ __all__ = [
     "hash_file",
     "one_buffer",
     "open_container",
+    "read_index",
     "row_major",
     "split",
     "weights_among",
     "weights_in",
+    "write_index",
     "write_safetensors",
-    "write_shards",
     "written_module",
 ]

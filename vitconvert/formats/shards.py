@@ -7,46 +7,27 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
-from vitconvert.file_formats import INDEX
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_INDEX
 from vitconvert.formats.container import Container, TensorInfo, joined
-from vitconvert.formats.content import Content
 from vitconvert.formats.hashing import hash_file
 from vitconvert.formats.headers import corrupt, parse_object
 
 
-def write_shards(
-    path: Path,
-    contents: Mapping[str, Content],
-    *,
-    shards: Mapping[str, Collection[str]],
-    write: Callable[[Path, Mapping[str, Content]], str],
-) -> dict[str, str]:
-    """Write tensors in one file or several, with an index as transformers writes it.
+def write_index(
+    path: Path, shards: Mapping[str, Collection[str]], infos: Mapping[str, TensorInfo]
+) -> str:
+    """Write the index of several files as transformers writes it, and return its sha256.
 
     Args:
-        path: Of the file, if there is one; the index of several is named after it.
-        contents: The tensors.
-        shards: From `split`.
-        write: Writes one file, and returns its sha256.
-
-    Returns:
-        The sha256 of each file, by its name.
+        path: Of the index.
+        shards: Names of the files beside it, and which tensors each holds.
+        infos: The tensors.
     """
-    if len(shards) < 2:
-        return {path.name: write(path, contents)}
-    found: dict[str, str] = {}
-    weight_map: dict[str, str] = {}
-    for shard, names in shards.items():
-        part = {name: contents[name] for name in names}
-        found[shard] = write(path.with_name(shard), part)
-        weight_map |= dict.fromkeys(names, shard)
-    total = sum(content.info.nbytes for content in contents.values())
+    weight_map = {name: shard for shard, names in shards.items() for name in names}
+    total = sum(info.nbytes for info in infos.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    place = path.with_name(path.name + INDEX)
-    place.write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    found[place.name] = hash_file(place)
-    return found
+    path.write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return hash_file(path)
 
 
 def split(file: str, infos: Mapping[str, TensorInfo], most: int | None) -> dict[str, list[str]]:
@@ -83,7 +64,7 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
         SourceError: Shards are missing, or are Keras' (ShardedH5IOStore).
         UnsafeFile: A shard's name leads out of the directory of the index.
     """
-    weight_map = _read_index(index)
+    weight_map = read_index(index)
     paths = {name: index.parent / name for name in sorted(set(weight_map.values()))}
     if missing := [name for name, path in paths.items() if not is_file(path)]:
         raise SourceError(
@@ -100,7 +81,14 @@ def open_shards(index: Path, open_shard: Callable[[Path], Container]) -> Contain
     return replace(whole, path=index, files=(index, *whole.files))
 
 
-def _read_index(index: Path) -> dict[str, str]:
+def read_index(index: Path) -> dict[str, str]:
+    """The file that holds each tensor, by the tensor's name.
+
+    Raises:
+        CorruptFile: The file is no index.
+        SourceError: It is Keras' (ShardedH5IOStore).
+        UnsafeFile: A shard's name leads out of the directory of the index.
+    """
     if (size := index.stat().st_size) > LONGEST_INDEX:
         fact = "The file begins as JSON, but is too long for an index of shards."
         raise corrupt(index, fact, found=f"{size:,} bytes", limit=f"{LONGEST_INDEX:,}")

@@ -222,15 +222,17 @@ def open_both_towers(
 
     text, program = source.text, program_of(table)
     assert text is not None
-    images, ids = random_images(model.config), random_ids(text.config)
+    ids = random_ids(text.config)
     with isolated(), silent_transformers():
         try:
             towers = _open(f"{table.title}: its program", program.open_both, directory)
         except (MissingPackage, NotRepresentable) as error:
             return (_not_tried(f"{table.title}, both towers", error),)
-        model = model.float()
-        theirs, ours = side_by_side(lambda: towers.images(images), lambda: model(images))
-        of_images = verdict(f"{towers.name}, images", ours, theirs)
+        of_images = []
+        if not program.openers(model.config):  # those were asked for images already
+            model, images = model.float(), random_images(model.config)
+            theirs, ours = side_by_side(lambda: towers.images(images), lambda: model(images))
+            of_images = [verdict(f"{towers.name}, images", ours, theirs)]
         consumer = f"{towers.name}, texts"
         try:
             with explained_refusal(source):
@@ -240,8 +242,7 @@ def open_both_towers(
         else:
             theirs, wanted = side_by_side(lambda: towers.texts(ids), lambda: texts(ids))
             of_texts = verdict(consumer, wanted, theirs)
-    # Those that have openers were asked for images already.
-    return (of_texts,) if program.openers(model.config) else (of_images, of_texts)
+    return (*of_images, of_texts)
 
 
 def random_images(config: ViTConfig) -> "Tensor":

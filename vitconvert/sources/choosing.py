@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
-from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError, nearest
 from vitconvert.file_formats import (
     DISTRIBUTED,
@@ -14,7 +13,7 @@ from vitconvert.file_formats import (
     of_directory,
     suffixes,
 )
-from vitconvert.formats import weights_among
+from vitconvert.formats import read_index, weights_among
 from vitconvert.sources.located import COMPANIONS, KERAS_TOKENIZERS, TOKENIZERS
 
 
@@ -33,18 +32,18 @@ def shards_of(repo: str, index: str, path: Path, names: Collection[str]) -> list
 
     Raises:
         SourceError: It is none, or the repository lacks one.
+        UnsafeFile: A shard's name leads out of the folder of the index.
     """
     try:
-        listed = sorted(set(read_object(path)["weight_map"].values()))
-        folder = PurePosixPath(index).parent
-        # A name that leads out of the repository is none of its files.
-        return [require(repo, str(folder / shard), names) for shard in listed]
-    except (CorruptFile, KeyError, TypeError, AttributeError) as error:
+        listed = sorted(set(read_index(path).values()))
+    except CorruptFile as error:
         raise SourceError(
             f"{index} of {repo} is no index of shards.",
             evidence={"file": path},
             hint="an index is JSON with weight_map: tensor name to file name.",
         ) from error
+    folder = PurePosixPath(index).parent
+    return [require(repo, str(folder / shard), names) for shard in listed]
 
 
 def choose_weights(repo: str, names: Collection[str], folder: str = "") -> str:
@@ -146,6 +145,7 @@ def tokenizer(weights: str, names: Collection[str], config: Mapping[str, object]
 def companions(weights: str, names: Collection[str]) -> list[str]:
     """The configuration files next to the weights, and the file with the rest of the tensors."""
     place = PurePosixPath(weights)
-    known = (*COMPANIONS, JOINED.get(place.name, place.name))
+    joined = JOINED.get(place.name)
+    known = (*COMPANIONS, joined) if joined else COMPANIONS
     paths = [str(place.parent / name) for name in known]
-    return [path for path in paths if path in names and path != weights]
+    return [path for path in paths if path in names]
