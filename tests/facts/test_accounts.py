@@ -4,7 +4,7 @@ import pytest
 
 from tests.facts.header import examine, hf, pair, timm
 from vitconvert.errors import ShapeMismatch, TensorMismatch
-from vitconvert.facts.accounts import check_dtypes
+from vitconvert.facts.accounts import check_float_dtypes
 from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
@@ -207,9 +207,9 @@ def test_quantised_weights():
     shapes = timm()
     binding = recognise(shapes).binding
     dtypes = dict.fromkeys(shapes, "bfloat16") | {"norm.bias": "float8_e4m3fn"}
-    check_dtypes(binding, dtypes, "model.safetensors")
+    check_float_dtypes(binding, dtypes, "model.safetensors")
     with pytest.raises(TensorMismatch) as error:
-        check_dtypes(
+        check_float_dtypes(
             binding, dtypes | {"head.weight": "int8", "pos_embed": "bool"}, "model.safetensors"
         )
     assert str(error.value) == (
@@ -223,5 +223,5 @@ def test_quantised_weights():
         "  hint: convert the checkpoint that it was quantised from."
     )
     with pytest.raises(TensorMismatch) as error:
-        check_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")
+        check_float_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")
     assert error.value.fact == "1 of the weights is not stored as floating-point numbers."

@@ -1,7 +1,7 @@
 import pytest
 
 from vitconvert.errors import SourceError
-from vitconvert.sources.choosing import choose_weights, companions
+from vitconvert.sources.choosing import choose_weights
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,11 @@ def test_preference(names: list[str], chosen: str) -> None:
 
 def test_companions_lie_beside_the_weights() -> None:
     names = ["config.json", "sub/config.json", "sub/vitconvert.json", "preprocessor_config.json"]
-    assert companions("model.safetensors", names) == ["config.json", "preprocessor_config.json"]
-    assert companions("sub/x.npz", names) == ["sub/config.json", "sub/vitconvert.json"]
+    assert configuration_files("model.safetensors", names) == [
+        "config.json",
+        "preprocessor_config.json",
+    ]
+    assert configuration_files("sub/x.npz", names) == ["sub/config.json", "sub/vitconvert.json"]
 
 
 MESSAGES = {

@@ -22,7 +22,7 @@ from vitconvert.errors import (
 from vitconvert.facts.accounts import (
     Ledger,
     check_accounts,
-    check_dtypes,
+    check_float_dtypes,
     check_required,
     open_ledger,
 )
@@ -183,7 +183,7 @@ def proved(reading: Reading) -> Reading:
         raise
     check_accounts(binding, config, file)
     manifest, prefix = container.manifest, recognised.prefix
-    check_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
+    check_float_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
     reading.statements.check_class(recognised.table, config)
     notes = (*known.notes, *container.notes, *part.notes())
     ledger = open_ledger(binding, config, notes, part.beside)

@@ -13,7 +13,7 @@ from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import TextConfig, field_names
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable, VitConvertError, some
-from vitconvert.facts.accounts import check_accounts, check_dtypes
+from vitconvert.facts.accounts import check_accounts, check_float_dtypes
 from vitconvert.facts.project_config import broken_must_nots, facts_from_config, unknown_arguments
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.detection import denied_by
@@ -59,7 +59,7 @@ def _find_text(weights: Weights, companions: Companions) -> Text | str:
         file = str(container.path)
         check_accounts(fitting, config, file)
         dtypes = {key: container.manifest[prefix + key].dtype for key in fitting.shapes}
-        check_dtypes(fitting, dtypes, file)
+        check_float_dtypes(fitting, dtypes, file)
     except NotRepresentable as error:
         return error.in_one_line()
     except VitConvertError as error:

@@ -1,6 +1,6 @@
 """Converts a checkpoint to a directory that other programs load, with the same function.
 
-Read, choose a target, take its steps (`prepare`): up to there a plan (`conversion_plan.py`) goes
+Change, choose a target, take its steps (`prepare`): up to there a plan (`conversion_plan.py`) goes
 the same way. Then the files are written.
 """
 

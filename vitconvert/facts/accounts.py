@@ -150,7 +150,7 @@ def _required(binding: Binding, group: tuple[str, ...]) -> str:
     return f"{' or '.join(group)}  every {binding.table.title} has it"
 
 
-def check_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None:
+def check_float_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -> None:
     """Prove that what becomes a weight is a number of the kind that a model computes with.
 
     Args:

@@ -85,7 +85,7 @@ def truncated(path: Path, expected: int, found: int, least: str = "") -> Corrupt
     return corrupt(path, "The file is truncated.", hint=AGAIN, **bounds)
 
 
-def parse_object(path: Path, data: bytes, *, what: str) -> dict[str, object]:
+def parse_strict_object(path: Path, data: bytes, *, what: str) -> dict[str, object]:
     """Parse a JSON object in which no key repeats and all text is Unicode.
 
     Args:

@@ -32,7 +32,7 @@ from vitconvert.formats.hdf5 import (
     read_plainly,
     write_hdf5,
 )
-from vitconvert.formats.headers import corrupt, parse_object
+from vitconvert.formats.headers import corrupt, parse_strict_object
 from vitconvert.formats.zip_archive import Member, member_bytes
 
 __all__ = ["EXAMPLE", "READER", "open_file", "read_plainly", "write_file"]
@@ -58,7 +58,7 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
     if config.size > _LONGEST_CONFIG:
         fact = "The configuration in this Keras file is too long for one."
         raise corrupt(path, fact, member=_CONFIG, found=f"{config.size:,} bytes")
-    found = parse_object(path, member_bytes(path, config), what=f"{_CONFIG} in the archive")
+    found = parse_strict_object(path, member_bytes(path, config), what=f"{_CONFIG} in the archive")
     container = open_within(path, weights.offset, weights.size)
     return replace(container, format="keras", config=found)
 

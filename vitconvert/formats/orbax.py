@@ -32,7 +32,13 @@ from vitconvert.formats.container import (
     weights_branch,
 )
 from vitconvert.formats.format_modules import Untyped, imported
-from vitconvert.formats.headers import checked_dtype, checked_shape, corrupt, parse_object, shown
+from vitconvert.formats.headers import (
+    checked_dtype,
+    checked_shape,
+    corrupt,
+    parse_strict_object,
+    shown,
+)
 from vitconvert.formats.zip_archive import FREE_INFLATION, refuse_bomb
 
 if TYPE_CHECKING:
@@ -72,7 +78,7 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
     tensorstore = imported("tensorstore", "the arrays of Orbax", path)
     if (size := path.stat().st_size) > _LONGEST_TREE:
         raise _strange(path, f"it has {size:,} bytes, more than {_LONGEST_TREE:,}")
-    content = parse_object(path, path.read_bytes(), what="The tree of this Orbax directory")
+    content = parse_strict_object(path, path.read_bytes(), what="The tree of this Orbax directory")
     inside = (file for file in path.parent.rglob("*") if file.is_file())
     sizes = {file: file.stat().st_size for file in islice(inside, _MOST_FILES + 1)}
     if len(sizes) > _MOST_FILES:

@@ -21,7 +21,7 @@ from vitconvert.formats.headers import (
     checked_dtype,
     checked_shape,
     corrupt,
-    parse_object,
+    parse_strict_object,
     shown,
     truncated,
 )
@@ -73,7 +73,7 @@ def open_file(path: Path, *_: object) -> Container:
             raise corrupt(path, fact, header=f"{length:,} bytes", limit=f"{LONGEST_HEADER:,}")
         if 8 + length > size:
             raise truncated(path, 8 + length, size, least="at least ")
-        header = parse_object(path, file.read(length), what="The header")
+        header = parse_strict_object(path, file.read(length), what="The header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise corrupt(path, "The __metadata__ of the header is not a mapping of text to text.")

@@ -10,7 +10,7 @@ from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_INDEX
 from vitconvert.formats.container import Container, TensorInfo, joined
 from vitconvert.formats.hashing import hash_file
-from vitconvert.formats.headers import corrupt, parse_object
+from vitconvert.formats.headers import corrupt, parse_strict_object
 
 
 def write_index(
@@ -92,7 +92,7 @@ def read_index(index: Path) -> dict[str, str]:
     if (size := index.stat().st_size) > LONGEST_INDEX:
         fact = "The file begins as JSON, but is too long for an index of shards."
         raise corrupt(index, fact, found=f"{size:,} bytes", limit=f"{LONGEST_INDEX:,}")
-    content = parse_object(index, index.read_bytes(), what="The index of shards")
+    content = parse_strict_object(index, index.read_bytes(), what="The index of shards")
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise corrupt(

@@ -24,7 +24,7 @@ def wanted_files(repo: str, file: str | None, names: Collection[str]) -> list[st
         weights = require(repo, file, names)
     else:
         weights = choose_weights(repo, names, folder)
-    return [weights, *companions(weights, names)]
+    return [weights, *configuration_files(weights, names)]
 
 
 def shards_of(repo: str, index: str, path: Path, names: Collection[str]) -> list[str]:
@@ -142,7 +142,7 @@ def tokenizer(weights: str, names: Collection[str], config: Mapping[str, object]
     return [path for path in paths if path in names]
 
 
-def companions(weights: str, names: Collection[str]) -> list[str]:
+def configuration_files(weights: str, names: Collection[str]) -> list[str]:
     """The configuration files next to the weights, and the file with the rest of the tensors."""
     place = PurePosixPath(weights)
     joined = JOINED.get(place.name)

@@ -41,7 +41,7 @@ from vitconvert.sources.answers import (
 )
 from vitconvert.sources.choosing import parts, shards_of, tokenizer, wanted_files
 from vitconvert.sources.hub_ranges import fetch_part, kept_part
-from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, companions_in
+from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, files_beside
 from vitconvert.sources.references import HubRepo
 from vitconvert.sources.transfer import Wanted, mismatch, receive
 from vitconvert.sources.transport import (
@@ -115,7 +115,7 @@ def locate_repo(reference: str, hub: HubRepo, name: str | None, fetching: Fetchi
     return Located(
         reference=reference,
         weights=weights,
-        **companions_in(folder),
+        **files_beside(folder),
         name=name,
         repo=hub.repo,
         revision=files.commit,

@@ -141,7 +141,7 @@ class Located:
         return tuple(path for path in files if path is not None)
 
 
-class Companions(TypedDict):
+class FilesBeside(TypedDict):
     """The files next to weights, as `Located` has them."""
 
     config: Path | None
@@ -150,7 +150,7 @@ class Companions(TypedDict):
     adapter: Path | None
 
 
-def companions_in(directory: Path) -> Companions:
+def files_beside(directory: Path) -> FilesBeside:
     """The `config`, `preprocessor`, `own` and `adapter` fields for weights in a directory."""
 
     def first(*names: str) -> Path | None:
@@ -172,4 +172,4 @@ def companions_in(directory: Path) -> Companions:
 def locate_path(reference: str, path: Path) -> Located:
     """A directory as it is, or a file with the files next to it."""
     directory = path if path.is_dir() else path.parent
-    return Located(reference=reference, weights=path, **companions_in(directory))
+    return Located(reference=reference, weights=path, **files_beside(directory))

@@ -18,7 +18,7 @@ from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import is_relative_name
-from vitconvert.sources.located import Fetching, Located, companions_in
+from vitconvert.sources.located import Fetching, Located, files_beside
 from vitconvert.sources.references import publishes_sha256_in_name
 from vitconvert.sources.transfer import Wanted, mismatch, receive
 from vitconvert.sources.transport import describe, offline_error, require_https
@@ -64,7 +64,7 @@ def locate_address(reference: str, url: str, name: str | None, fetching: Fetchin
     return Located(
         reference=reference,
         weights=target,
-        **companions_in(folder),
+        **files_beside(folder),
         name=name,
         url=url,
         sha256={target.name: found},
