@@ -158,19 +158,19 @@ def read_fields(options: "DataclassInstance", *, but: Collection[str] = ()) -> N
             object.__setattr__(options, each.name, read)
 
 
-def refuse(given: Iterable[str], why: str, *, hint: str | None = None) -> None:
+def refuse(names: Iterable[str], why: str, *, hint: str | None = None) -> None:
     """Refuse options by name that would be passed over.
 
     Args:
-        given: Names of options.
+        names: Names of options.
         why: What goes on after them, as in "is about reading a file".
         hint: What to do.
 
     Raises:
         UsageError: There are any.
     """
-    if names := list(given):
-        raise UsageError(f"{', '.join(names)}: {why}", hint=hint or f"leave out {names[0]}.")
+    if refused := list(names):
+        raise UsageError(f"{', '.join(refused)}: {why}", hint=hint or f"leave out {refused[0]}.")
 
 
 def given(options: Mapping[str, object]) -> list[str]:
@@ -193,7 +193,7 @@ def _require(found: bool) -> None:
         raise ValueError
 
 
-def whole(least: int, most: int = 2**31 - 1) -> Values:
+def whole_number(least: int, most: int = 2**31 - 1) -> Values:
     """Whole numbers of a range."""
 
     def parse(value: Given) -> int:
@@ -379,8 +379,8 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("reading", "reading_a", "reading_b"), SAID),
     # How a model is changed, and computes.
     **dict.fromkeys(("image_size", "patch_size"), SIZE),
-    "in_channels": whole(1, 2**16),
-    "num_classes": whole(0, 2**24),
+    "in_channels": whole_number(1, 2**16),
+    "num_classes": whole_number(0, 2**24),
     "classes": list_of(
         lambda value: _text(value) if isinstance(value, str) else _index(value),
         "a list of classes, by index or name",
@@ -393,18 +393,20 @@ VALUES: Mapping[str, Values] = {
     "max_shard_size": Values(
         "a number of bytes",
         "'5GB'",
-        lambda value: _text(value) if isinstance(value, str) else whole(1, 2**63).parse(value),
+        lambda value: (
+            _text(value) if isinstance(value, str) else whole_number(1, 2**63).parse(value)
+        ),
     ),
-    "batch_size": whole(1, 2**20),
-    "threads": whole(1, 2**12),
-    "opset": whole(1, 1000),
+    "batch_size": whole_number(1, 2**20),
+    "threads": whole_number(1, 2**12),
+    "opset": whole_number(1, 1000),
     "preprocessing": such(
         lambda value: _is_called(value, "Preprocessing"),
         "a Preprocessing",
         "load_checkpoint(...).preprocessing",
     ),
     "labels": texts("['cat', 'dog']", least=1),
-    "topk": whole(1),
+    "topk": whole_number(1),
     "layers": Values(
         "how many of the last blocks, or which",
         "[0, -1]",
@@ -418,14 +420,14 @@ VALUES: Mapping[str, Values] = {
     # How two are compared.
     "against": COMPARED,
     "tolerance": number(0),
-    "seed": whole(0, 2**63 - 1),
-    "batch": whole(1, 2**12),
+    "seed": whole_number(0, 2**63 - 1),
+    "batch": whole_number(1, 2**12),
     "dtypes": list_of(_dtype_name, "names of dtypes", "['float32']", least=1),
     # How a run goes.
     "keep": texts("['caption']"),
-    "shard_rows": whole(1),
-    "max_errors": whole(0),
-    "workers": whole(1, 2**16),
+    "shard_rows": whole_number(1),
+    "max_errors": whole_number(0),
+    "workers": whole_number(1, 2**16),
     **dict.fromkeys(("cpus_per_worker", "gpus_per_worker"), number(0)),
     "only": list_of(_index, "two numbers: part K of N", "(2, 8)", least=2),
     **dict.fromkeys(("tell", "notify", "preprocess"), such(callable, "a function", "print")),

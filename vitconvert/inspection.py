@@ -158,7 +158,7 @@ def _notes(container: Container, reading: Reading) -> Iterator[str]:
             yield from reading.companions.record.doubts
     yield from container.notes
     if reading.gathered:
-        yield from reading.found.notes()
+        yield from reading.found.notes
         yield from what_is_read(reading.companions, reading.found)
         yield from reading.changes
 

@@ -49,7 +49,6 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         )
     companions, config = read.companions, read.weights.config
     preprocessing, said = preprocessing_of(read, config)
-    notes = (*read.ledger.notes, *what_is_read(companions, read.found), *said)
     other_classes = read.merge and read.merge.base.config.num_classes != config.num_classes
     files = (*read.weights.container.files, *located.companions)
     # Of shards that are known only now, the state now.
@@ -59,7 +58,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         config=config,
         preprocessing=preprocessing,
         own_labels=None if other_classes else own_labels(companions, config.num_classes),
-        ledger=replace(read.ledger, notes=notes),
+        ledger=read.ledger.with_notes((*what_is_read(companions, read.found), *said)),
         weights=read.weights,
         merge=read.merge,
         companions=companions,

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
     from vitconvert.checkpoint.adapters.merging import Adapter, Merge
 
+_DOUBT = "the architecture that the training script names is not this one: it was not believed"
+_LARGEST_GRID = 128  # patches a side to which positions may be scaled
+_ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounded too
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -152,9 +156,6 @@ def gathered(reading: Reading) -> Reading:
     return replace(reading, statements=said, gathered=known)
 
 
-_DOUBT = "the architecture that the training script names is not this one: it was not believed"
-
-
 def _gather(part: FoundViT, said: Statements) -> Gathered:
     recognised = part.recognised
     known = gather_facts(recognised.binding, said.facts(recognised.table))
@@ -185,7 +186,7 @@ def proved(reading: Reading) -> Reading:
     manifest, prefix = container.manifest, recognised.prefix
     check_float_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
     reading.statements.check_class(recognised.table, config)
-    notes = (*known.notes, *container.notes, *part.notes())
+    notes = (*known.notes, *container.notes, *part.notes)
     ledger = open_ledger(binding, config, notes, part.beside)
     weights = Weights(
         container=container,
@@ -195,10 +196,6 @@ def proved(reading: Reading) -> Reading:
         head=part.head,
     )
     return replace(reading, weights=weights, ledger=ledger.with_changes(reading.changes))
-
-
-_LARGEST_GRID = 128  # patches a side to which positions may be scaled
-_ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounded too
 
 
 def _with_stored_grid(container: Container, recognised: Recognised, config: ViTConfig) -> ViTConfig:

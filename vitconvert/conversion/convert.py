@@ -4,10 +4,10 @@ Change, choose a target, take its steps (`prepare`): up to there a plan (`conver
 the same way. Then the files are written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.checkpoint import unchanged
@@ -79,8 +79,8 @@ class Prepared:
         program = program_of(self.target.table)
         return program.companions(self.target, self.source.preprocessing, dtypes)
 
-    def outcome(self) -> dict[str, Any]:
-        """The fields of `Outcome`."""
+    def outcome(self) -> "OutcomeFields":
+        """What a conversion and its plan tell alike."""
         return {
             "located": self.source.located,
             "source_dialect": self.source.dialect,
@@ -103,37 +103,58 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
         NotRepresentable: No target that is meant computes this function.
         UsageError: There is no such target, or no such step.
     """
-    before = checkpoint
-    if measured and checkpoint.merge:
-        ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
-        before = replace(checkpoint, ledger=ledger)
-    elif not measured and options.changes:
-        before = without_numbers(checkpoint)
+    before = _before(checkpoint, options, measured=measured)
     after = changed(before, options, measured=measured)
-    if options.image_only:
-        source = replace(after, text=None, text_problem="as you asked" if after.text else "")
-    else:
-        source = with_tokenizer(after)
-    model = describe(source)
+    described = _with_wanted_text(after, options)
+    model = describe(described)
     choice = choose_target(options.to, model, options.allow)
-    source = with_text(source, choice.target)
-    family = family_note(source, choice.target, model)
-    frames = {a.target: count for a in choice.target.plan.assemblies for _, count in a.axes.frames}
-    of_video = (
-        f"{name} reads {count} frames: each gets an equal part, and the sum has every bit; "
-        f"those of {count} frames that it was the sum of before do not come back"
-        for name, count in frames.items()
-    )
-    notes = (*source.ledger.notes, *of_video, *([family] if family else []))
-    source = replace(source, ledger=replace(source.ledger, notes=notes))
+    placed = with_text(described, choice.target)
+    notes = (*_on_frames(choice.target), family_note(placed, choice.target, model))
+    noted = replace(placed, ledger=placed.ledger.with_notes(notes))
     return Prepared(
         before=before,
         changed=after,
-        source=with_steps(source, choice.steps, measured=measured),
+        source=with_steps(noted, choice.steps, measured=measured),
         target=choice.target,
         steps=choice.steps,
         passed_over=choice.passed_over,
     )
+
+
+def _before(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Checkpoint:
+    """The checkpoint as it was read, with what merging an adapter did where that is measured."""
+    if measured and checkpoint.merge:
+        ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
+        return replace(checkpoint, ledger=ledger)
+    return checkpoint if measured or not options.changes else without_numbers(checkpoint)
+
+
+def _with_wanted_text(source: Checkpoint, options: WriteOptions) -> Checkpoint:
+    """The checkpoint with the text tower that it has, unless images alone are asked for."""
+    if not options.image_only:
+        return with_tokenizer(source)
+    return replace(source, text=None, text_problem="as you asked" if source.text else "")
+
+
+def _on_frames(target: Target) -> Iterator[str]:
+    """Notes on tensors that read several frames of a video."""
+    for assembly in target.plan.assemblies:
+        for _, count in assembly.axes.frames:
+            yield (
+                f"{assembly.target} reads {count} frames: each gets an equal part, and the sum has "
+                f"every bit; those of {count} frames that it was the sum of before do not come back"
+            )
+
+
+class OutcomeFields(TypedDict):
+    """The fields of `Outcome`."""
+
+    located: Located
+    source_dialect: str
+    target_dialect: str
+    config: ViTConfig
+    ledger: Ledger
+    passed_over: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -50,6 +50,10 @@ class Ledger:
         """The ledger after further changes."""
         return replace(self, changed=(*self.changed, *changes))
 
+    def with_notes(self, notes: Iterable[str]) -> "Ledger":
+        """The ledger with further notes, but for empty ones."""
+        return replace(self, notes=(*self.notes, *filter(None, notes)))
+
     @property
     def dequantised(self) -> bool:
         """Whether weights were computed that quantised ones stand for."""

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_REPORT = "nothing was written. Please report this with the checkpoint's name."
+# What timm and transformers raise for weights or arguments that they do not take.
+_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
+
 
 def open_plainly(directory: Path, table: Table, container: Container) -> str:
     """Read an output as its users do, and compare every tensor with what vitconvert reads.
@@ -58,11 +62,6 @@ def open_plainly(directory: Path, table: Table, container: Container) -> str:
             hint=_REPORT,
         )
     return module.READER
-
-
-_REPORT = "nothing was written. Please report this with the checkpoint's name."
-# What timm and transformers raise for weights or arguments that they do not take.
-_REFUSALS = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, OSError, AssertionError)
 
 
 @dataclass(frozen=True, kw_only=True)

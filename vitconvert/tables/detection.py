@@ -174,9 +174,9 @@ def _nearest(
     refuse_quantised(shapes)
     if tables is None:
         tables = [table for table in builtin_tables().values() if not table.named_only]
-    few = [(attempt[1].some(), attempt) for attempt in attempts]
+    samples = [(attempt[1].some(), attempt) for attempt in attempts]
     nearest, (prefix, names, own) = max(
-        ((bind(table, some), attempt) for some, attempt in few for table in tables),
+        ((bind(table, sample), attempt) for sample, attempt in samples for table in tables),
         # Of two that explain as much, the nearer lacks less, then misfits less; a name as it is in
         # the file comes before one without its prefix.
         key=lambda one: (

@@ -80,6 +80,7 @@ class FoundViT:
         same = all(new == old for new, old in self.names.items())
         return same and not self.outside and not self.left_out
 
+    @property
     def notes(self) -> tuple[str, ...]:
         """Which part of the file this is, a sentence each."""
         notes = []

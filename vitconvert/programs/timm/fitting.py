@@ -9,11 +9,11 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable, OtherFunction
+from vitconvert.facts.derivation import DEFAULTS
 from vitconvert.facts.project_config import their_word, written_besides
 from vitconvert.programs.program import DescribedModel
 from vitconvert.programs.target import check_place
@@ -42,7 +42,6 @@ _OF_SOME = (
     *("rope_reference", "kv_heads"),
 )
 _SHOWN = 3  # differences; an architecture of another kind has many
-_DEFAULTS = {f.name: f.default for f in fields(ViTConfig) if f.default is not MISSING}
 
 _POOLING = {name: name for name in ("token", "avg", "avgmax", "max", "map")} | {"none": ""}
 
@@ -82,7 +81,7 @@ def config_by_arguments(table: Table, model: DescribedModel) -> JsonDict:
         wanted = {field: getattr(config, field) for field in _LIKENESS}
 
         def likeness(name: str) -> tuple[int, bool]:
-            theirs = {**_DEFAULTS, **fitting[name]}
+            theirs = {**DEFAULTS, **fitting[name]}
             return sum(theirs[f] == v for f, v in wanted.items()), name.startswith("vit_")
 
         name = max(fitting, key=likeness)
@@ -249,7 +248,7 @@ def _differences(
     row: Fields, config: ViTConfig, pooling: str, their_words: Mapping[str, object]
 ) -> JsonDict:
     """Fields of which an architecture, pooled like this, has another value: field -> that value."""
-    theirs = {**_DEFAULTS, **row}
+    theirs = {**DEFAULTS, **row}
     # timm norms the mean of the tokens, unless the architecture says to norm all of them.
     fc_norm, final_norm = row.get("fc_norm", False), row.get("final_norm", True)
     if fc_norm == (row["pooling"] == "avg") and fc_norm != final_norm:
