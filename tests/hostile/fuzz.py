@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gc
 import io
+import math
 import mmap
 import os
 import resource
@@ -87,16 +88,18 @@ def judge(name: str, folder: Path, place: str, base: bytes, changed: bytes) -> s
 _PROGRESS = struct.Struct("<4Q2d")  # next case, refused, equal, bad, begin of the case, slowest
 
 
-def _work(name: str, seed: int, first: int, shared: mmap.mmap, pipe: int, end: float) -> NoReturn:
-    """Try one case after another, until the time is over or something happens."""
+def _work(
+    name: str, seed: int, numbers: range, shared: mmap.mmap, pipe: int, end: float
+) -> NoReturn:
+    """Try one case after another, until they or the time are over or something happens."""
     memory = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (memory + MEMORY, memory + MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     refused = equal = bad = 0
-    slowest, number = 0.0, first
+    slowest, number = 0.0, numbers.start
     with tempfile.TemporaryDirectory(dir=_fast_folder()) as folder:
         prepare(name, Path(folder))
-        while (begin := time.monotonic()) < end:
+        while number in numbers and (begin := time.monotonic()) < end:
             _PROGRESS.pack_into(shared, 0, number, refused, equal, bad, begin, slowest)
             place, base, changed = case(seed, name, number)
             verdict = judge(name, Path(folder), place, base, changed)
@@ -117,13 +120,13 @@ def _fast_folder() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def fuzz(name: str, seed: int, seconds: float) -> Count:
-    """Try cases of one kind for some time."""
+def fuzz(name: str, seed: int, *, seconds: float = math.inf, cases: int = sys.maxsize) -> Count:
+    """Try cases of one kind, for some time or some number of them."""
     kind(name)  # made before the fork
     count, first, end = Count(), 0, time.monotonic() + seconds
     resident = resident_anonymous()
     shared = mmap.mmap(-1, _PROGRESS.size)
-    while time.monotonic() < end:
+    while first < cases and time.monotonic() < end:
         _PROGRESS.pack_into(shared, 0, first, 0, 0, 0, time.monotonic(), 0.0)
         reading, writing = os.pipe()
         child = os.fork()
@@ -132,7 +135,7 @@ def fuzz(name: str, seed: int, seconds: float) -> Count:
                 gc.freeze()
                 warnings.simplefilter("ignore")
                 try:
-                    _work(name, seed, first, shared, writing, end)
+                    _work(name, seed, range(first, cases), shared, writing, end)
                 finally:
                     os._exit(3)
         os.close(writing)
@@ -200,7 +203,7 @@ def _sum(counts: Collection[Count]) -> Count:
 def run(names: list[str], seed: int, seconds: float) -> dict[str, Count]:
     """Try all kinds in turn, as long each."""
     torch.set_num_threads(1)
-    return {name: fuzz(name, seed, seconds / len(names)) for name in names}
+    return {name: fuzz(name, seed, seconds=seconds / len(names)) for name in names}
 
 
 def main() -> int:
