@@ -1,7 +1,7 @@
 import pytest
 
 from vitconvert.errors import SourceError
-from vitconvert.sources.choosing import choose_weights
+from vitconvert.sources.choosing import choose_weights, configuration_files
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
         changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
         again = (name for name in target.text.numbers if name in ledger.ignored)
         ledger = ledger.with_carried((*text.keys, *again)).with_changes(changes)
-        return replace(source, ledger=replace(ledger, notes=(*ledger.notes, note)))
+        return replace(source, ledger=ledger.with_notes([note]))
     no_place = target.left or f"{target.table.title} has no place for one"
     why = source.text_problem or (no_place if text else "")
-    notes = (f"the text tower is left behind: {why}",) if why else ()
-    return replace(source, text=None, ledger=replace(ledger, notes=(*ledger.notes, *notes)))
+    note = f"the text tower is left behind: {why}" if why else ""
+    return replace(source, text=None, ledger=ledger.with_notes([note]))
 
 
 def with_tokenizer(source: Checkpoint) -> Checkpoint:

@@ -3,16 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vitconvert.arguments import (
-    FLAG,
-    TEXT,
-    VALUES,
-    option,
-    options_of,
-    read_fields,
-    refuse,
-    whole_number,
-)
+from vitconvert.arguments import FLAG, TEXT, VALUES, option, options_of, read_fields, refuse
 from vitconvert.errors import UsageError, VitConvertError
 
 ENGINES = ("local", "ray")
@@ -43,7 +34,7 @@ class RunOptions:
     """
 
     shard_rows: int = option(
-        whole_number(1),
+        VALUES["shard_rows"],
         "Images of a Parquet file, at most; it also ends after about a minute.",
         default=65536,
         kind=int,
@@ -54,7 +45,7 @@ class RunOptions:
     only: tuple[int, int] | None = option(
         VALUES["only"], "Compute the K-th of N parts of the images.", metavar="K/N"
     )
-    max_errors: int | None = option(whole_number(0), "End if more images fail.", kind=int)
+    max_errors: int | None = option(VALUES["max_errors"], "End if more images fail.", kind=int)
     engine: str = option(
         TEXT, "This process, or workers of Ray.", default="local", metavar="local|ray"
     )
