@@ -126,10 +126,6 @@ class Companions:
         of_images = config_section(found, "image_processor")
         return of_images or (None if "processor_class" in found and len(found) < 4 else found)
 
-    def name_of(self, kind: str) -> str:
-        """Where "config", "own" or "preprocessor" lies, for messages."""
-        return str(getattr(self.located, kind))
-
 
 def _read(path: Path | None) -> JsonObject | None:
     return None if path is None else read_object(path)
@@ -249,7 +245,7 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
         own_origins=companions.record.origins,
         own_first="config" not in companions.record.unspoken,
         config=companions.config,
-        config_file=companions.name_of("config"),
+        config_file=str(located.config),
         architecture=options.architecture,
         name=located.name,
         trained=companions.container.extras,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
@@ -135,7 +136,7 @@ def stated_preprocessing(
         return None  # files of images have no such channels
     own, unknown = None, "preprocessing" in files.own
     if stated := files.own.get("preprocessing"):
-        with _naming(files, "own"):
+        with _naming(files.located.own):
             own = Preprocessing.from_dict(stated)
     if own and not files.record.unspoken:
         return own
@@ -164,7 +165,7 @@ def stated_preprocessing(
 def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
     """The preprocessing by the project's own files, where they state all of it."""
     if files.preprocessor is not None:
-        with _naming(files, "preprocessor"):
+        with _naming(files.located.preprocessor):
             if is_image_converter(files.preprocessor):
                 return Preprocessing.from_keras_hub(
                     files.preprocessor,
@@ -179,10 +180,10 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
     if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
         if without_timm:
             return None
-        with _naming(files, "config"):
+        with _naming(files.located.config):
             return Preprocessing.from_timm(cfg)
     if isinstance(cfg := files.config.get("preprocess_cfg"), dict):
-        with _naming(files, "config"):
+        with _naming(files.located.config):
             return Preprocessing.from_openclip(cfg, image_size=config.image_size)
     return None
 
@@ -213,10 +214,10 @@ def preprocessing_of_name(
 
 
 @contextmanager
-def _naming(files: Companions, kind: str) -> Iterator[None]:
+def _naming(file: Path | None) -> Iterator[None]:
     """Name the file first in every error about its content."""
     try:
         yield
     except VitConvertError as error:
-        error.evidence = {"file": files.name_of(kind), **error.evidence}
+        error.evidence = {"file": str(file), **error.evidence}
         raise

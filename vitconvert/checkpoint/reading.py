@@ -16,7 +16,7 @@ from vitconvert.checkpoint.text_tower import text_found
 from vitconvert.config import ViTConfig
 from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
 from vitconvert.file_formats import directory_names
-from vitconvert.formats import Container, TensorInfo, open_container, weights_in
+from vitconvert.formats import Container, TensorInfo, open_container
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     located, options = with_base(located, options or ReadOptions())
-    path = _path(located)
+    path = located.weights_file()
     # The state of the files before any is opened, as far as they are known by then.
     several = path.suffix == ".json" or path.name in directory_names()
     siblings = path.parent.iterdir() if several and path.parent.is_dir() else [path]
@@ -76,19 +76,7 @@ def read_state_dict(
     Raises:
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
-    nowhere = Located(
-        reference=_IN_MEMORY,
-        weights=None,
-        config=None,
-        preprocessor=None,
-        own=None,
-        name=None,
-        repo=None,
-        revision=None,
-        url=None,
-        sha256={},
-        verified=(),
-    )
+    nowhere = Located(reference=_IN_MEMORY, weights=None)
     manifest = {
         name: TensorInfo(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
         for name, t in state_dict.items()
@@ -204,7 +192,7 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
     """
     prefer = options.prefer
     container = open_container(
-        _path(located), prefer=(prefer,) if prefer else (), rescue=options.rescue
+        located.weights_file(), prefer=(prefer,) if prefer else (), rescue=options.rescue
     )
     if prefer and prefer not in container.wrapper:
         raise UsageError(
@@ -217,9 +205,3 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
             hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
     return container
-
-
-def _path(located: Located) -> Path:
-    if located.weights is None:
-        raise SourceError(f"{located.reference} has no weights.")
-    return weights_in(located.weights) if located.weights.is_dir() else located.weights

@@ -57,7 +57,7 @@ def describe(source: Checkpoint) -> DescribedModel:
         dialect=source.dialect,
         name=source.located.name,
         their_config=source.their_config,
-        text=DescribedText(config=text.config, table=text.table) if text else None,
+        text=DescribedText.of(text) if text else None,
         called=tuple(called),
     )
 

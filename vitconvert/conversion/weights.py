@@ -74,8 +74,7 @@ def weights_files(
     if table.files:  # the project keeps some tensors in files of their own
         files: dict[str, list[str]] = {name: []}
         for tensor in infos:
-            of = (file for file, begin in table.files.items() if tensor.startswith(begin))
-            files.setdefault(next(of, name), []).append(tensor)
+            files.setdefault(table.file_of(tensor, name), []).append(tensor)
     else:
         files = split(name, infos, most)
     if most is not None and (not form.sharded or program_of(table).one_file):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Collection, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,15 +155,21 @@ def open_container(path: Path, *, prefer: tuple[str, ...] = (), rescue: bool = F
         CorruptFile: The file is truncated, contradicts itself or has another format.
         UnsafeFile: Reading it would run code or exhaust memory.
     """
-    if _is_index(_first_bytes(path)):
-        return open_shards(path, partial(_open_file, prefer=prefer, rescue=rescue))
-    return _open_file(path, prefer=prefer, rescue=rescue)
-
-
-def _open_file(path: Path, *, prefer: tuple[str, ...], rescue: bool) -> Container:
     start = _first_bytes(path)
-    if _is_index(start):
-        raise corrupt(path, "An index names another index.")
+    if not _is_index(start):
+        return _open_file(path, start, prefer, rescue)
+
+    def open_shard(shard: Path) -> Container:
+        start = _first_bytes(shard)
+        if _is_index(start):
+            raise corrupt(shard, "An index names another index.")
+        return _open_file(shard, start, prefer, rescue)
+
+    return open_shards(path, open_shard)
+
+
+def _open_file(path: Path, start: bytes, prefer: tuple[str, ...], rescue: bool) -> Container:
+    """Open a file that begins with these bytes, and is no index."""
     if path.suffix == DISTRIBUTED or (start[:1] == b"\x80" and _DCP_CLASS in start[:64]):
         raise _distributed(path.parent)
     members: Mapping[str, Member] = {}

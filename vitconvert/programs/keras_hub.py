@@ -270,7 +270,7 @@ def _model_of(checkpoint: Checkpoint) -> Foreign:
     table, text, weights = checkpoint.table, checkpoint.text, checkpoint.weights
     described = DescribedModel(
         config=checkpoint.config,
-        text=DescribedText(config=text.config, table=text.table) if text else None,
+        text=DescribedText.of(text) if text else None,
     )
     target = PROGRAM.fit(table, described)
     # What stands before a backbone's names in a file of the whole model, where two are read.
@@ -286,8 +286,7 @@ def _model_of(checkpoint: Checkpoint) -> Foreign:
     tensors |= {name: weights.read(name) for name in found}
     parts: dict[str, dict[str, Tensor]] = {"model.weights.h5": {}}
     for name, tensor in tensors.items():
-        of = (file for file, begin in table.files.items() if name.startswith(begin))
-        parts.setdefault(next(of, "model.weights.h5"), {})[name] = tensor
+        parts.setdefault(table.file_of(name, "model.weights.h5"), {})[name] = tensor
     with TemporaryDirectory() as folder:
         for file, part in parts.items():
             contents = {name: content_of(name, tensor) for name, tensor in part.items()}

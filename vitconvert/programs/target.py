@@ -6,8 +6,10 @@ the same function. If not, the target is refused with the differences.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from vitconvert.checkpoint.text_tower import derive_text
+from vitconvert.checkpoint.weights import Text
 from vitconvert.config import TextConfig, ViTConfig
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import (
@@ -50,6 +52,11 @@ class DescribedText:
     config: TextConfig
     table: Table
     any_eps: bool = False
+
+    @classmethod
+    def of(cls, text: Text) -> Self:
+        """The text tower of a checkpoint."""
+        return cls(config=text.config, table=text.table)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+from vitconvert.errors import SourceError
 from vitconvert.file_formats import JOINED
+from vitconvert.formats import weights_in
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CONVERTER = "image_converter.json"  # of KerasHub
@@ -110,6 +112,16 @@ class Located:
     fetched: Fetched | None = None
     adapter: Path | None = None
     random: bool = False
+
+    def weights_file(self) -> Path:
+        """The one file to open: in a directory, that which `weights_in` finds.
+
+        Raises:
+            SourceError: There is none, or there are several.
+        """
+        if self.weights is None:
+            raise SourceError(f"{self.reference} has no weights.")
+        return weights_in(self.weights) if self.weights.is_dir() else self.weights
 
     @property
     def folder(self) -> Path | None:

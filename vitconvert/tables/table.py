@@ -207,6 +207,10 @@ class Table(TensorSections):
                 raise self.error(place, "expected how the keys in this file begin")
         return self.section("files")
 
+    def file_of(self, key: str, first: str) -> str:
+        """The file in which a key is written: one of `files`, or the first."""
+        return next((file for file, begin in self.files.items() if key.startswith(begin)), first)
+
     @functools.cached_property
     def usage(self) -> Usage | None:
         """Code by which the project loads its file."""

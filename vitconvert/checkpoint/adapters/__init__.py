@@ -23,7 +23,7 @@ from vitconvert.errors import (
     TensorMismatch,
     UsageError,
 )
-from vitconvert.formats import Container, open_container, weights_in
+from vitconvert.formats import Container, open_container
 from vitconvert.sources import Located, locate
 from vitconvert.sources.references import looks_like_path
 from vitconvert.tables.detection import recognise
@@ -119,8 +119,7 @@ def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOpti
     """
     if located.adapter is None or located.weights is None or options.adapter is not None:
         return located, options
-    weights = weights_in(located.weights) if located.weights.is_dir() else located.weights
-    if not weights.name.startswith(_ITS_FILE):
+    if not located.weights_file().name.startswith(_ITS_FILE):
         return located, options
     config = _stated(located.adapter)
     base, is_here = config.base or "", located.repo is None and located.url is None
@@ -141,9 +140,7 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
         VitConvertError: As `separated`.
     """
     located = reference if isinstance(reference, Located) else locate(str(reference))
-    if located.weights is None:
-        raise SourceError(f"{located.reference} has no weights.")
-    path = weights_in(located.weights) if located.weights.is_dir() else located.weights
+    path = located.weights_file()
     container = open_container(path)
     config = _config(located, container, scale)
     names = read_names(container.manifest)
