@@ -8,7 +8,8 @@ import torch
 
 import vitconvert
 from tests.packages import timm, transformers
-from vitconvert.conversion.changes import measured_effects
+from vitconvert.conversion.changes import with_steps
+from vitconvert.conversion.steps import replace_norm_eps
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.preprocessing.sample_images import sample_images
 
@@ -83,8 +84,9 @@ def test_report_card_and_record_tell_the_effect(scale, huggingface_directory, tm
 def test_numbers_that_are_none_are_told_as_none(timm_directory):
     before = vitconvert.load_checkpoint(timm_directory(depth=1, img_size=32))
     broken = {**before.tensors, "head.bias": torch.full((1000,), float("nan"))}
-    effects = measured_effects(before, replace(before, tensors=broken))
-    assert [effect["relative"] for effect in effects] == [None, None]
+    spoil = replace(replace_norm_eps(1e-5), tensors=lambda *_: broken)
+    measured = with_steps(before, [spoil], measured=True).ledger.measured
+    assert [effect["relative"] for effect in measured] == [None, None]
 
 
 def test_the_step_is_taken_only_where_it_is_needed(huggingface_directory, tmp_path):

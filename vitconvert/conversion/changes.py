@@ -6,13 +6,14 @@ tensors that have a dtype and a shape only.
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
+from vitconvert.documents import JsonObject
 from vitconvert.errors import ParityFailed, UsageError
 from vitconvert.labels import Labels
 from vitconvert.tables.canonical import expected_shapes
@@ -20,10 +21,12 @@ from vitconvert.tables.canonical import expected_shapes
 if TYPE_CHECKING:
     import torch
 
+    from vitconvert.comparison import Comparison
+
 _BATCH = 4  # images of each kind, on which a lossy step is measured
 
 
-def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool = True) -> Checkpoint:
+def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Checkpoint:
     """The checkpoint after all changes, each of them in its ledger.
 
     Args:
@@ -111,8 +114,9 @@ def _cast(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Ch
     tensors, change = cast(checkpoint.tensors, dtype)
     text = checkpoint.text and replace(checkpoint.text, dtype=dtype)
     after = replace(checkpoint, tensors=tensors, text=text)
-    effect = f"; logits change by {effect_on_logits(checkpoint, after):.1e}" if measured else ""
-    return replace(after, ledger=checkpoint.ledger.with_changes([change + effect]))
+    if measured:
+        change += f"; logits change by {effect_on_noise(checkpoint, after).relative:.1e}"
+    return replace(after, ledger=checkpoint.ledger.with_changes([change]))
 
 
 def without_numbers(checkpoint: Checkpoint) -> Checkpoint:
@@ -136,9 +140,7 @@ def without_numbers(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, tensors=tensors)
 
 
-def with_steps(
-    checkpoint: Checkpoint, steps: Sequence[Step], *, measured: bool = True
-) -> Checkpoint:
+def with_steps(checkpoint: Checkpoint, steps: Sequence[Step], *, measured: bool) -> Checkpoint:
     """The checkpoint after steps that a target needs, each checked or measured by numbers.
 
     Args:
@@ -155,17 +157,15 @@ def with_steps(
 
 
 def _taken(before: Checkpoint, step: Step) -> Checkpoint:
-    from vitconvert.comparison import TOLERANCE
-
     tensors = step.tensors(before.tensors, before.config)
     after = replace(before, tensors=tensors, config=step.becomes(before.config))
     if step.lossy:
-        effects = measured_effects(before, after)
+        effects = effects_of(before, after)
         ledger = before.ledger.with_changes(_sentences(step, effects))
-        named = ({"step": step.name, **effect} for effect in effects)
-        return replace(after, ledger=replace(ledger, measured=(*ledger.measured, *named)))
-    effect = effect_on_logits(before, after)
-    if not effect <= TOLERANCE:
+        told = (_told(step, effect) for effect in effects)
+        return replace(after, ledger=replace(ledger, measured=(*ledger.measured, *told)))
+    effect = effect_on_noise(before, after)
+    if not effect.ok:
         meaning = "A matrix that the step divides by is nearly singular."
         hint = "nothing was written. Choose a target that needs no such step."
         dtypes = {str(t.dtype).removeprefix("torch.") for t in before.tensors.values()}
@@ -174,11 +174,14 @@ def _taken(before: Checkpoint, step: Step) -> Checkpoint:
             hint = "nothing was written. --dtype float32 avoids that rounding."
         raise ParityFailed(
             f"{step.name} changes the logits of these weights by more than rounding.",
-            evidence={"relative difference": f"{effect:.3g}", "tolerance": TOLERANCE},
+            evidence={
+                "relative difference": f"{effect.relative:.3g}",
+                "tolerance": effect.tolerance,
+            },
             meaning=meaning,
             hint=hint,
         )
-    change = f"{step.name}: {step.change}; logits change by {effect:.1e}"
+    change = f"{step.name}: {step.change}; logits change by {effect.relative:.1e}"
     return replace(after, ledger=before.ledger.with_changes([change]))
 
 
@@ -197,81 +200,69 @@ def _taken_in_shape(before: Checkpoint, step: Step) -> Checkpoint:
     return replace(before, tensors=tensors, config=config, ledger=ledger)
 
 
-def effect_on_logits(before: Checkpoint, after: Checkpoint) -> float:
-    """Largest difference of the outputs for two random images, over the largest output.
+def effect_on_noise(before: Checkpoint, after: Checkpoint) -> "Comparison":
+    """How far two checkpoints are apart on two random images."""
+    from vitconvert.programs.opening import random_images
 
-    Both are computed in float32 on a CPU, from the weights as they are. Outputs that are gone
-    afterwards are not compared.
+    (found,) = _compared(before, after, {"noise": random_images(before.config)})
+    return found
+
+
+def effects_of(before: Checkpoint, after: Checkpoint) -> "list[Comparison]":
+    """How far two checkpoints are apart on noise and on a photograph."""
+    from vitconvert.preprocessing.sample_images import sampled_images
+
+    config, taken = before.config, before.preprocessing
+    size, channels = config.image_size, config.in_channels
+    return _compared(before, after, sampled_images(size, channels, taken, seed=0, batch=_BATCH))
+
+
+def _compared(
+    before: Checkpoint, after: Checkpoint, images: "Mapping[str, torch.Tensor]"
+) -> "list[Comparison]":
+    """What vitconvert's ViT computes of two checkpoints, in float32 on a CPU.
+
+    Outputs that are gone afterwards are not compared.
     """
     import torch
 
-    from vitconvert.comparison import relative_difference
-    from vitconvert.programs.opening import random_images
+    from vitconvert.comparison import TOLERANCE, compare_outputs
 
-    images = random_images(before.config)
-    with torch.inference_mode():
-        old, new = (build_model(c, dtype=torch.float32)(images).double() for c in (before, after))
-    if new.ndim > old.ndim:  # all tokens, of which the first was pooled
-        new = new[:, 0]
-    return relative_difference(new, old[:, : new.shape[1]])
-
-
-class Effect(TypedDict):
-    """How far two checkpoints are apart on images of one kind."""
-
-    images: str
-    absolute: float | None  # None stands for a number that is not finite
-    relative: float | None
-    argmax_kept: int
-    rows: int
+    models = [build_model(each, dtype=torch.float32) for each in (before, after)]
+    found = []
+    for kind, batch in images.items():
+        with torch.inference_mode():
+            old, new = (model(batch.float()).double() for model in models)
+        if new.ndim > old.ndim:  # all tokens, of which the first was pooled
+            new = new[:, 0]
+        kept = old[:, : new.shape[1]]
+        compared = compare_outputs(new, kept, images=kind, dtype="float32", tolerance=TOLERANCE)
+        found.append(compared)
+    return found
 
 
-def _sentences(step: Step, effects: Sequence[Effect]) -> list[str]:
+def _sentences(step: Step, effects: "Sequence[Comparison]") -> list[str]:
     """A lossy step and its largest effect, absolute and relative, by images."""
     texts = [f"{step.name} (lossy): {step.change}"]
     for effect in effects:
         absolute, relative = (
-            "no finite number" if size is None else f"{size:.1e}"
-            for size in (effect["absolute"], effect["relative"])
+            f"{size:.1e}" if math.isfinite(size) else "no finite number"
+            for size in (effect.absolute, effect.relative)
         )
         texts.append(
-            f"{step.name}: on {effect['images']}, outputs change by {absolute} at most (relative "
-            f"{relative}), argmax kept in {effect['argmax_kept']} of {effect['rows']}"
+            f"{step.name}: on {effect.images}, outputs change by {absolute} at most (relative "
+            f"{relative}), argmax kept in {effect.agreed} of {effect.rows}"
         )
     return texts
 
 
-def measured_effects(before: Checkpoint, after: Checkpoint) -> list[Effect]:
-    """How far two checkpoints are apart on noise and on an image.
-
-    Both are computed by vitconvert's ViT in float32 on a CPU, from the weights as they are.
-
-    Returns:
-        For each kind of images, the largest difference (`absolute`), the same over the largest
-        output of `before` (`relative`), and in how many of `rows` the largest entry stayed
-        (`argmax_kept`).
-    """
-    import torch
-
-    from vitconvert.comparison import compare_outputs
-    from vitconvert.preprocessing.sample_images import sampled_images
-
-    config = before.config
-    size, channels, taken = config.image_size, config.in_channels, before.preprocessing
-    images = sampled_images(size, channels, taken, seed=0, batch=_BATCH)
-    old, new = (build_model(each, dtype=torch.float32) for each in (before, after))
-    effects: list[Effect] = []
-    for kind, batch in images.items():
-        with torch.inference_mode():
-            outputs = (new(batch.float()), old(batch.float()))
-        found = compare_outputs(*outputs, images=kind, dtype="float32", tolerance=0.0)
-        effects.append(
-            {
-                "images": kind,
-                "absolute": found.absolute if math.isfinite(found.absolute) else None,
-                "relative": found.relative if math.isfinite(found.relative) else None,
-                "argmax_kept": found.agreed,
-                "rows": found.rows,
-            }
-        )
-    return effects
+def _told(step: Step, effect: "Comparison") -> JsonObject:
+    """The effect of a step, in JSON, which has no number that is not finite."""
+    return {
+        "step": step.name,
+        "images": effect.images,
+        "absolute": effect.absolute if math.isfinite(effect.absolute) else None,
+        "relative": effect.relative if math.isfinite(effect.relative) else None,
+        "argmax_kept": effect.agreed,
+        "rows": effect.rows,
+    }

@@ -62,7 +62,7 @@ def contents_for(
 
 
 def weights_files(
-    table: Table, infos: Mapping[str, TensorInfo], most: int | None = None
+    table: Table, infos: Mapping[str, TensorInfo], most: int | None
 ) -> dict[str, list[str]]:
     """The files of weights by name, and which tensors go into each.
 
@@ -96,11 +96,11 @@ def write_weights(
     directory: Path,
     table: Table,
     contents: Mapping[str, Content],
-    most: int | None = None,
+    most: int | None,
     *,
     metadata: Mapping[str, str],
-    config: JsonObject | None = None,
-    read_soon: bool = True,
+    config: JsonObject,
+    read_soon: bool,
 ) -> dict[str, str]:
     """Write the file (or files) of weights.
 
@@ -125,7 +125,7 @@ def write_weights(
         metadata={**metadata, "format": program_of(table).framework},
         wrapper=table.wrapper,
         extras=program_of(table).beside.get(table.name, {}),
-        config=config or {},
+        config=config,
     )
     write = written_module(table.container).write_file
     found = {}
