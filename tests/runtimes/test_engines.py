@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vitconvert
+from tests.sampling import sampled
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingPackage, ParityFailed, UsageError
 from vitconvert.model import fast
@@ -64,7 +65,7 @@ def test_a_runtime_answers_as_torch_and_its_file_is_kept(runtime, threads, kept,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", [{}, {"tokens": True}])
+@pytest.mark.parametrize("choice", sampled([{}, {"tokens": True}], 2))
 def test_features_by_a_runtime(choice, cache):
     (usual,), (found,) = (
         list(vitconvert.embed(DIGITS, SAMPLES / "3.png", runtime=name, **choice))

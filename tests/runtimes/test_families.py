@@ -1,9 +1,12 @@
 """Every kind of ViT computes the same in other runtimes, for one image and for three."""
 
+import itertools
+
 import pytest
 import torch
 
 from tests.model.test_families_equal_to_timm import FAMILIES, SMALL
+from tests.sampling import sampled
 from tests.small_models import randomise, small_config
 from vitconvert.comparison import TOLERANCE
 from vitconvert.config import ViTConfig
@@ -18,7 +21,7 @@ KINDS = (
     *("vit_giant_patch14_reg4_dinov2", "vit_pe_core_base_patch16_224"),
     *("vit_small_patch16_rope_mixed_ape_224", "vit_dpwee_patch16_reg1_gap_256"),
 )
-# The others; tests/coverage has all families in their own width.
+# The other families; tests/coverage has all in their own width.
 REST = (
     *("aimv2_large_patch14_224", "eva02_base_patch16_clip_224", "beit_base_patch16_224"),
     *("eva02_enormous_patch14_clip_224", "vit_small_patch16_rope_224", "vit_7b_patch16_dinov3"),
@@ -26,24 +29,25 @@ REST = (
     *("vit_pwee_patch16_reg1_gap_256", "vit_base_patch16_sapiens2"),
     "deit_tiny_distilled_patch16_224",
 )
-OTHERS = {
+# Other parts of a model.
+PARTS = {
+    "windows": {"window_size": 3, "relative_positions": "decomposed", "neck_dim": 8}
+    | {"class_token": False, "pooling": "avg", "final_norm": False},
+    "positions resized": {"position_embedding": "grid", "position_grid": (5, 3)}
+    | {"class_token": False, "pooling": "avg", "position_resampling": "bicubic_antialias"},
     "resnet": {"stem": True, "stem_depths": (1,), "stem_style": "timm", "patch_size": (1, 1)},
     "mobileclip": {"stem": True, "stem_style": "mobileclip", "patch_size": (1, 1)},
     "mae": {"position_embedding": "sincos2d_mae", "embed_dim": 48, "head_dim": 16},
     "pixels normed": {"patch_pre_norm": True, "patch_norm": True},
     "tokens": {"pooling": "none"},
-    "windows": {"window_size": 3, "relative_positions": "decomposed", "neck_dim": 8}
-    | {"class_token": False, "pooling": "avg", "final_norm": False},
-    "positions resized": {"position_embedding": "grid", "position_grid": (5, 3)}
-    | {"class_token": False, "pooling": "avg", "position_resampling": "bicubic_antialias"},
     "positions of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 5},
     "token and mean": {"pooling": "token_avg", "activation": "quick_gelu"},
 }
 
 
 def config_of(kind):
-    if kind in OTHERS:
-        return small_config(**(OTHERS[kind] | {"depth": 1}))
+    if kind in PARTS:
+        return small_config(**(PARTS[kind] | {"depth": 1}))
     patch, fields = FAMILIES[kind]
     fields = fields | ({"kv_heads": (2,)} if "kv_heads" in fields else {})
     sizes = {"image_size": (4 * patch, 3 * patch), "patch_size": (patch, patch), "depth": 1}
@@ -66,9 +70,7 @@ def compared(config, to, folder, **shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [*KINDS, *OTHERS, *(pytest.param(kind, marks=pytest.mark.coverage) for kind in REST)]
-)
+@pytest.mark.parametrize("kind", [*KINDS, *sampled([*PARTS, *REST], 6)])
 def test_onnx_runtime(kind, tmp_path):
     found = compared(config_of(kind), "onnx", tmp_path)
     assert [comparison.images for comparison in found] == [
@@ -79,16 +81,22 @@ def test_onnx_runtime(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", ["openvino", "pt2"])
 @pytest.mark.parametrize(
-    "kind", ["beit_base_patch16_224", "vit_base_patch16_sapiens2", "positions resized"]
+    ("to", "kind"),
+    sampled(
+        itertools.product(
+            ["openvino", "pt2"],
+            ["beit_base_patch16_224", "vit_base_patch16_sapiens2", "positions resized"],
+        ),
+        2,
+    ),
 )
 def test_other_runtimes(to, kind, tmp_path):
     assert all(found.ok for found in compared(config_of(kind), to, tmp_path))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", RUNTIMES)
+@pytest.mark.parametrize("to", sampled(RUNTIMES, 3))
 def test_tokens_of_a_deep_model(to, tmp_path):
     found = compared(small_config(depth=11), to, tmp_path, output="tokens", batch=2)
     assert [comparison.output for comparison in found] == ["tokens"] * 2

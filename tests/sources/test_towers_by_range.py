@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save
 from tests.cli.conftest import run
 from tests.hub_server import HubServer, use_hub
 from tests.packages import transformers
-from tests.small_models import randomise
+from tests.small_models import assert_same_tensors, randomise
 from vitconvert.api import convert, diff, inspect, load_checkpoint, load_model, verify
 from vitconvert.errors import OfflineError, SourceError, VitConvertError
 from vitconvert.sources import hub_ranges, locate, transfer
@@ -95,8 +95,7 @@ def test_only_the_towers_bytes_are_moved(hub, published):
     assert moved(hub) < 0.2 * whole
     fetched = checkpoint.located.fetched
     assert (fetched.tower, fetched.moved, fetched.total) == ("vision_tower.", moved(hub), whole)
-    local = load_checkpoint(published)
-    assert all(torch.equal(local.tensors[name], t) for name, t in checkpoint.tensors.items())
+    assert_same_tensors(checkpoint.tensors, load_checkpoint(published).tensors)
 
 
 def test_a_second_time_nothing(hub):
@@ -116,8 +115,8 @@ def test_offline_the_tower_that_was_fetched_is_found(single, hub, published, mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     hub.requests.clear()
     assert inspect(repo).problem is None
-    offline = load_checkpoint(repo, tower="vision_tower")
-    assert all(torch.equal(load_model(offline).state_dict()[name], t) for name, t in online.items())
+    offline = load_model(load_checkpoint(repo, tower="vision_tower")).state_dict()
+    assert_same_tensors(offline, online)
     assert not hub.requests
     with pytest.raises(OfflineError):  # of which nothing was fetched
         load_checkpoint(repo, tower="model.language_model")
@@ -192,9 +191,7 @@ def test_a_tower_in_two_of_many_shards(hub, published, tmp_path, run):
     checkpoint = load_checkpoint("hf-hub:org/many")
     asked = Counter(r.path.rsplit("/")[-1] for r in hub.requests if r.path.endswith(".safetensors"))
     assert {shard for shard, count in asked.items() if count > 1} == of_tower
-    assert all(
-        torch.equal(t, load_checkpoint(published).tensors[n]) for n, t in checkpoint.tensors.items()
-    )
+    assert_same_tensors(checkpoint.tensors, load_checkpoint(published).tensors)
     done = run("hf", "org/many", "-o", tmp_path / "out")
     assert done.code == 0 and "vision_tower alone, by ranges: " in done.out + done.err
 

@@ -81,23 +81,23 @@ def test_a_sweep_writes_pages_and_properties(project):
         @pytest.mark.parity(against="one.golden")
         def test_wrong(against, assert_parity):
             assert_parity(build("eps"), against)
+
+        def test_twice(assert_parity):
+            assert_parity(build(), "one.golden")
+            assert_parity(build(), "two.golden")
         """
     )
-    result = run(
-        project,
-        "--strict-markers",
-        "--vitconvert-report=pages/of",
-        "--junitxml=x.xml",
-        "-W",
-        "error",
-    )
-    result.assert_outcomes(passed=2, failed=1)
+    asked = ("--strict-markers", "--vitconvert-report=pages/of", "--junitxml=x.xml")
+    result = run(project, *asked, "-W", "error")
+    result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["E *AssertionError: vitconvert's*", "E *likely cause*"])
     assert "vitconvert/testing/plugin.py" not in result.stdout.str(), "frames of ours are hidden"
     pages = sorted(path.name for path in (project.path / "pages" / "of").iterdir())
     assert [name.rpartition("-")[0] for name in pages] == [
         "test_it.py-test_equal-one.golden-",
         "test_it.py-test_equal-two.golden-",
+        "test_it.py-test_twice",
+        "test_it.py-test_twice",
         "test_it.py-test_wrong-one.golden-",
     ]
     verdicts = {}
@@ -137,7 +137,7 @@ def test_sweeps_that_test_nothing_fail(project):
             pass
         """,
     )
-    result = run(project)
+    result = project.runpytest_inprocess(*LOADED)
     result.assert_outcomes(errors=3)
     result.stdout.fnmatch_lines(
         [
@@ -146,17 +146,3 @@ def test_sweeps_that_test_nothing_fail(project):
             "*marked parity(against=...), and takes no `against`.",
         ]
     )
-
-
-@pytest.mark.slow
-def test_each_comparison_of_a_test_has_a_page(project):
-    project.makepyfile(
-        test_it="""
-        from models import build
-        def test_twice(assert_parity):
-            assert_parity(build(), "one.golden")
-            assert_parity(build(), "two.golden")
-        """
-    )
-    run(project, "--vitconvert-report=pages").assert_outcomes(passed=1)
-    assert len(list(project.path.glob("pages/*.html"))) == 2
