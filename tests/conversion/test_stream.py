@@ -175,7 +175,7 @@ def test_a_step_is_offered_where_it_makes_the_part_zero(tmp_path, fields, hint):
     source = load_checkpoint(tmp_path / "x", dialect="vit", overrides=told(config))
     plan = Target(table=tables[target][0], plan=tables[target][1], their_config={})
     with pytest.raises(NotRepresentable, match="leaves out a part that is not zero") as error:
-        contents_for(plan, source)
+        contents_for(plan, source, ())
     assert error.value.hint == hint
 
 

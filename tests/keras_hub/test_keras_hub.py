@@ -16,7 +16,7 @@ import torch
 from tests.packages import keras, keras_hub, transformers
 from tests.sampling import sampled
 from tests.small_models import relative
-from vitconvert import convert, load_checkpoint, load_model
+from vitconvert import convert, load_checkpoint, load_model, plan_conversion
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import MissingFact, NotRepresentable, SourceError
@@ -183,6 +183,7 @@ def test_a_preset_comes_back_byte_for_byte(name, saved, tmp_path):
     hf = "vit" if name == "gap" else "hf"
     done = convert(case.folder, to=hf, output=tmp_path / "ours", allow=allow)
     assert done.parity.verdict == "equal"
+    plan = plan_conversion(tmp_path / "ours", to="keras_hub", allow=allow)
     done = convert(tmp_path / "ours", to="keras_hub", output=back, allow=allow)
     opened, *texts = done.opened
     assert (opened.consumer, done.target_dialect) == ("keras_hub", case.dialect)
@@ -196,6 +197,7 @@ def test_a_preset_comes_back_byte_for_byte(name, saved, tmp_path):
         wanted, found = (np.array(m.get_text_embeddings(ids)) for m in (case.model, theirs))
         assert verdict.relative <= ROUNDING and np.array_equal(wanted, found)
     before, after = (load_checkpoint(d).weights.container for d in (case.folder, back))
+    assert {t.assembly.target: t.info for t in plan.tensors} == after.manifest
     # Of DINOv2, positions that loading makes anew, and the token of masked patches.
     made = "dinov2_embedding/vars/" + ("3" if "reg" in case.dialect else "2")
     state = ("optimizer/", "seed_generator/", made)

@@ -277,6 +277,19 @@ def test_to_its_own_project(kind, source_of, tmp_path):
     assert sorted(plan.files) == sorted(file.name for file in out.iterdir())
 
 
+def test_a_plan_of_cast_towers_says_what_is_written(source_of, tmp_path):
+    wish = {"to": "openai_clip", "dtype": torch.float16}
+    source, out = source_of("openclip, QuickGELU"), tmp_path / "out"
+    vitconvert.convert(source, **wish, output=out, verify=False)
+    plan = vitconvert.plan_conversion(source, **wish)
+    assert {p.assembly.target: (p.info.dtype, p.info.shape) for p in plan.tensors} == {
+        name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        for name, tensor in tensors_of(out).items()
+    }
+    lossy = {p.assembly.target for p in plan.tensors if "lossy" in p.steps}
+    assert {p.assembly.target for p in plan.tensors} - lossy == set(NUMBERS)
+
+
 def test_images_are_computed_once(source_of, monkeypatch, tmp_path):
     kind, computed = type(program_of(builtin_tables()["hf_clip"])), []
     own = kind.open_both

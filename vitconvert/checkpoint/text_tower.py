@@ -16,7 +16,7 @@ from vitconvert.errors import NotRepresentable, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts, check_float_dtypes
 from vitconvert.facts.project_config import broken_must_nots, facts_from_config, unknown_arguments
 from vitconvert.tables.binding import Binding, bind
-from vitconvert.tables.detection import denied_by
+from vitconvert.tables.detection import Recognised, denied_by
 from vitconvert.tables.dialects import text_tables_beside
 
 _OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
@@ -64,7 +64,8 @@ def _find_text(weights: Weights, companions: Companions) -> Text | str:
         return error.in_one_line()
     except VitConvertError as error:
         return "; ".join((error.fact.rstrip("."), *error.details))
-    return Text(config=config, binding=fitting, container=container, prefix=prefix)
+    recognised = Recognised(binding=fitting, prefix=prefix)
+    return Text(config=config, recognised=recognised, container=container)
 
 
 def derive_text(binding: Binding, their_config: JsonObject) -> TextConfig:

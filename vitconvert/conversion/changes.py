@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
+from vitconvert.checkpoint.weights import Explained
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
 from vitconvert.documents import JsonObject
@@ -121,23 +122,24 @@ def _cast(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Ch
 
 def without_numbers(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint with tensors that have a dtype and a shape only."""
+    if not checkpoint.as_read:
+        return checkpoint  # changed here, and so on the meta device already
+    return replace(checkpoint, tensors=empty_tensors(checkpoint.weights))
+
+
+def empty_tensors(file: Explained) -> "dict[str, torch.Tensor]":
+    """The tensors of a file under our names, which have a dtype and a shape only."""
     import torch
 
     from vitconvert.facts.materialise import materialise
 
-    if not checkpoint.as_read:
-        return checkpoint  # changed here, and so on the meta device already
-    weights = checkpoint.weights
-    manifest, prefix = weights.container.manifest, weights.recognised.prefix
-
-    def read(name: str) -> torch.Tensor:
-        info = manifest[prefix + name]
+    def read(key: str) -> torch.Tensor:
+        info = file.container.manifest[file.prefix + key]
         return torch.empty(info.shape, dtype=getattr(torch, info.dtype))
 
     # Constants are compared by their values, and there are none.
     with torch.device("meta"):
-        tensors = materialise(replace(weights.plan, constants={}), read)
-    return replace(checkpoint, tensors=tensors)
+        return materialise(replace(file.plan, constants={}), read)
 
 
 def with_steps(checkpoint: Checkpoint, steps: Sequence[Step], *, measured: bool) -> Checkpoint:

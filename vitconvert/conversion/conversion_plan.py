@@ -1,23 +1,23 @@
 """What a conversion would do, from headers alone: no weights are read and nothing is written."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.conversion.changes import without_numbers
+from vitconvert.checkpoint.weights import Text
+from vitconvert.conversion.changes import empty_tensors, without_numbers
 from vitconvert.conversion.convert import Outcome, Prepared, prepare
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.stream import Move, moves
-from vitconvert.conversion.text_tower import small_files, text_infos
+from vitconvert.conversion.text_tower import small_files
 from vitconvert.conversion.weights import index_name, weights_files
 from vitconvert.documents import JsonDict
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
 from vitconvert.formats import ITEM_SIZE, TensorInfo
-from vitconvert.programs.target import Target
-from vitconvert.tables.axes import Axes
+from vitconvert.programs.target import TextTarget
 from vitconvert.tables.canonical import expected_tensors
 
 if TYPE_CHECKING:
@@ -124,6 +124,7 @@ def plan_checkpoint(
         check_source(output, checkpoint.sources)
     prepared = prepare(checkpoint, options, measured=False)
     source, target, reading = prepared.source, prepared.target, checkpoint.weights.plan
+    weights = source.weights
     read = {assembly.target for assembly in reading.assemblies}
     created = (  # by a change, and read as if the source had it
         Assembly(name, axes, (Piece(name, axes),))
@@ -131,18 +132,15 @@ def plan_checkpoint(
         if name not in read
     )
     plan = compose(replace(reading, assemblies=(*reading.assemblies, *created)), target.plan)
-    weights = source.weights
-    moved = None
-    if source.as_read:
-        moved = moves(plan, weights.container, weights.recognised.prefix)
-    infos = {n: m.info for n, m in moved.items()} if moved else _infos_in_memory(target, source)
+    moved = moves(plan, weights.container, weights.prefix) if source.as_read else None
+    infos = _infos(moved, target.plan, lambda: without_numbers(source).tensors)
     altered = _altered(prepared)
     tensors = []
     for assembly, written in zip(plan.assemblies, target.plan.assemblies, strict=True):
         kinds = {altered[p.source] for p in written.pieces if p.source in altered}
         tensors.append(_planned(assembly, infos, moved, plan, kinds))
-    text = dict(_text_tensors(target, source))
-    infos |= {name: tensor.info for name, tensor in text.items()}
+    text = _text_tensors(target.text, source.text) if source.text and target.text else []
+    infos |= {tensor.assembly.target: tensor.info for tensor in text}
     files = weights_files(target.table, infos, options.max_bytes)
     index = index_name(target.table, files)
     small = small_files(source, target, prepared.companions(infos))
@@ -154,7 +152,7 @@ def plan_checkpoint(
     )
     return ConversionPlan(
         **prepared.outcome(),
-        tensors=(*tensors, *text.values()),
+        tensors=(*tensors, *text),
         guards=guards,
         files=(*files, *([index] if index else []), *small, "README.md", "vitconvert.json"),
         wrapper=target.table.wrapper,
@@ -191,34 +189,34 @@ def _altered(prepared: Prepared) -> dict[str, str]:
     return found | dict.fromkeys(before.merge.touched if before.merge else (), "lossy")
 
 
-def _text_tensors(target: Target, source: Checkpoint) -> Iterator[tuple[str, PlannedTensor]]:
+def _text_tensors(target: TextTarget, text: Text) -> list[PlannedTensor]:
     """The tensors of the text tower, and the numbers beside it."""
-    if source.text is None or target.text is None:
-        return
-    text, infos = source.text, text_infos(target.text, source.text)
-    plan = compose(text.plan, target.text.plan)
+
+    def ours() -> "Mapping[str, torch.Tensor]":
+        tensors = empty_tensors(text)
+        return {n: t.to(text.dtype) for n, t in tensors.items()} if text.dtype else tensors
+
+    plan = compose(text.plan, target.plan)
     moved = None if text.dtype else moves(plan, text.container, text.prefix)
-    for assembly in plan.assemblies:
-        kinds = ["lossy"] if text.dtype else []
-        yield assembly.target, _planned(assembly, infos, moved, plan, kinds)
-    for name, number in target.text.numbers.items():
-        assembly = Assembly(name, Axes(()), (), (number,))
-        yield (
-            name,
-            PlannedTensor(
-                assembly=assembly, info=infos[name], steps=("structure",), in_ranges=0, rearranged=0
-            ),
-        )
+    infos = _infos(moved, target.plan, ours)
+    kinds = ["lossy"] if text.dtype else []
+    return [_planned(a, infos, moved, plan, kinds if a.pieces else ()) for a in plan.assemblies]
 
 
-def _infos_in_memory(target: Target, source: Checkpoint) -> dict[str, TensorInfo]:
+def _infos(
+    moved: Mapping[str, Move] | None,
+    writing: Plan,
+    ours: "Callable[[], Mapping[str, torch.Tensor]]",
+) -> dict[str, TensorInfo]:
+    """Dtype and shape of what is written: of moved bytes, or of our tensors without numbers."""
+    if moved is not None:
+        return {name: move.info for name, move in moved.items()}
     import torch
 
     from vitconvert.facts.materialise import materialise
 
-    ours = without_numbers(source).tensors
     with torch.device("meta"):
-        tensors = materialise(replace(target.plan, zeros=()), ours.__getitem__)
+        tensors = materialise(replace(writing, zeros=()), ours().__getitem__)
     return {
         name: TensorInfo(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
         for name, t in tensors.items()

@@ -26,7 +26,16 @@ from vitconvert.tables.axes import Axes
 
 # struct's format for a number of a dtype, and the first byte to keep. A bfloat16 is the upper half
 # of a float32, and exactly so for constants, which are small whole numbers.
-_NUMBERS = {"float64": ("<d", 0), "float32": ("<f", 0), "float16": ("<e", 0), "bfloat16": ("<f", 2)}
+_NUMBERS = {
+    "float64": ("<d", 0),
+    "float32": ("<f", 0),
+    "float16": ("<e", 0),
+    "bfloat16": ("<f", 2),
+    "int64": ("<q", 0),
+    "int32": ("<i", 0),
+}
+
+_FRACTIONS = ("float64", "float32", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +88,7 @@ def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | 
         dtype, *others = of_parts or {next(iter(dtypes.values()))}
         # A constant is written as it is, without rounding.
         whole = all(number.is_integer() for number in assembly.fill)
-        exact = not any(assembly.fill) or (dtype in _NUMBERS and (whole or dtype != "bfloat16"))
+        exact = not any(assembly.fill) or (dtype in _NUMBERS and (whole or dtype in _FRACTIONS))
         if others or not exact:
             return None
         info = TensorInfo(dtype=dtype, shape=plan.shape(assembly))
@@ -112,7 +121,7 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
 
 def _constant(info: TensorInfo, fill: tuple[float, ...], _room: object) -> Iterator[memoryview]:
     code, first = _NUMBERS[info.dtype]
-    for number in fill:
+    for number in map(int, fill) if info.dtype.startswith("int") else fill:
         yield memoryview(struct.pack(code, number)[first:] * (prod(info.shape) // len(fill)))
 
 

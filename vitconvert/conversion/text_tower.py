@@ -1,20 +1,15 @@
 """Text towers on their way from one project's files to another's, beside the image tower."""
 
-import struct
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.checkpoint.weights import Text
-from vitconvert.conversion.stream import stream
 from vitconvert.documents import JsonDict, JsonObject, read_bytes, write_json
 from vitconvert.errors import CorruptFile, SourceError
-from vitconvert.facts.plan import compose
-from vitconvert.formats import Content, TensorInfo, content_of
 from vitconvert.programs import program_of
 from vitconvert.programs.program import CompanionFiles, Tokenizer
-from vitconvert.programs.target import Target, TextTarget, merged
+from vitconvert.programs.target import Target, merged
 
 _MOST_BYTES = 2**28  # of a file of a tokenizer; 34 MB is Gemma's, which SigLIP 2 has
 _OPENAIS = 49408  # ids of OpenAI's tokenizer, which open_clip has built in
@@ -30,7 +25,8 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
         if source.located.tokenizer and not tokenizer_files(source, target):
             note += f"; its tokenizer is left behind, because {target.table.title} reads another"
         changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
-        again = (name for name in target.text.numbers if name in ledger.ignored)
+        filled = (a.target for a in target.text.plan.assemblies if not a.pieces)
+        again = (name for name in filled if name in ledger.ignored)
         ledger = ledger.with_carried((*text.keys, *again)).with_changes(changes)
         return replace(source, ledger=ledger.with_notes([note]))
     no_place = target.left or f"{target.table.title} has no place for one"
@@ -51,37 +47,6 @@ def with_tokenizer(source: Checkpoint) -> Checkpoint:
         return source
     name = located.repo or located.name or "beside"
     return replace(source, text=replace(text, config=replace(text.config, tokenizer=name)))
-
-
-def text_contents(target: TextTarget, text: Text) -> dict[str, Content]:
-    """Every tensor of a text tower in the target: bytes of the file, where nothing is cast."""
-    contents = None
-    if text.dtype is None:
-        contents = stream(compose(text.plan, target.plan), text.container, text.prefix)
-    if contents is None:
-        from vitconvert.facts.materialise import materialise
-
-        ours = materialise(text.plan, text.read)
-        tensors = materialise(target.plan, ours.__getitem__)
-        contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    return contents | {name: number_content(n) for name, n in target.numbers.items()}
-
-
-def text_infos(target: TextTarget, text: Text) -> dict[str, TensorInfo]:
-    """Dtype and shape of what `text_contents` writes, from headers alone."""
-    cast = text.dtype and str(text.dtype).removeprefix("torch.")
-    manifest, found = text.container.manifest, {}
-    for assembly in compose(text.plan, target.plan).assemblies:
-        source = next(piece.source for piece in assembly.pieces if piece.source)
-        dtype = cast or manifest[text.prefix + source].dtype
-        found[assembly.target] = TensorInfo(dtype=dtype, shape=target.plan.shape(assembly))
-    return found | {name: number_content(n).info for name, n in target.numbers.items()}
-
-
-def number_content(number: int) -> Content:
-    """A whole number as a tensor."""
-    chunks = lambda _room: iter([memoryview(struct.pack("<q", number))])  # noqa: E731
-    return Content(info=TensorInfo(dtype="int64", shape=()), chunks=chunks)
 
 
 def small_files(source: Checkpoint, target: Target, companions: CompanionFiles) -> Tokenizer:

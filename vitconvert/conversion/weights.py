@@ -2,14 +2,15 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint.weights import Explained
 from vitconvert.conversion.steps import STEPS
 from vitconvert.conversion.stream import stream
-from vitconvert.conversion.text_tower import text_contents
 from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.facts.plan import compose
+from vitconvert.facts.plan import Plan, compose
 from vitconvert.file_formats import INDEX, written_formats
 from vitconvert.formats import (
     Content,
@@ -24,10 +25,11 @@ from vitconvert.programs import program_of
 from vitconvert.programs.target import Target
 from vitconvert.tables.table import Table
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def contents_for(
-    target: Target, source: Checkpoint, allow: Sequence[str] = ()
-) -> dict[str, Content]:
+
+def contents_for(target: Target, source: Checkpoint, allow: Sequence[str]) -> dict[str, Content]:
     """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
 
     Those of a text tower are among them, where the target has a place for it.
@@ -36,29 +38,33 @@ def contents_for(
         NotRepresentable: A step that the target leaves out is not zero. The hint names what would
             help beside what is allowed.
     """
-    contents = None
-    if source.as_read:
-        weights = source.weights
-        plan = compose(weights.plan, target.plan)
-        contents = stream(plan, weights.container, weights.recognised.prefix)
-    if contents is None:
-        from vitconvert.facts.materialise import materialise
+    try:
+        found = _contents(target.plan, source.weights, None if source.as_read else source.tensors)
+    except NotRepresentable as error:
+        step = STEPS["drop-key-bias"]
+        if step.applies(source.config):
+            names = " ".join(f"--allow {name}" for name in (*allow, step.name))
+            error.hint = (
+                f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes zero."
+            )
+        raise
+    if (text := source.text) and target.text:
+        found |= _contents(target.text.plan, text, text.tensors if text.dtype else None)
+    return found
 
-        try:
-            tensors = materialise(target.plan, source.tensors.__getitem__)
-        except NotRepresentable as error:
-            step = STEPS["drop-key-bias"]
-            if step.applies(source.config):
-                names = " ".join(f"--allow {name}" for name in (*allow, step.name))
-                error.hint = (
-                    f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes "
-                    "zero."
-                )
-            raise
-        contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    if source.text and target.text:
-        contents |= text_contents(target.text, source.text)
-    return contents
+
+def _contents(
+    writing: Plan, file: Explained, changed: "Mapping[str, Tensor] | None"
+) -> dict[str, Content]:
+    """What a plan writes: bytes of the file, where those are enough and nothing was changed."""
+    if changed is None:
+        contents = stream(compose(file.plan, writing), file.container, file.prefix)
+        if contents is not None:
+            return contents
+    from vitconvert.facts.materialise import materialise
+
+    tensors = materialise(writing, (file.tensors if changed is None else changed).__getitem__)
+    return {name: content_of(name, tensor) for name, tensor in tensors.items()}
 
 
 def weights_files(

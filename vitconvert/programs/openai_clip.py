@@ -47,7 +47,7 @@ class OpenAIClip(Program):
         """By the sizes of its tensors, as open_clip builds it."""
         text = checkpoint.text
         assert text is not None
-        shapes = text.binding.shapes
+        shapes = text.recognised.binding.shapes
         length, width = shapes["positional_embedding"]
         text_cfg = {
             "context_length": length,

@@ -20,7 +20,7 @@ from vitconvert.errors import (
     OtherKind,
 )
 from vitconvert.facts.derivation import derive_config, state, strongest
-from vitconvert.facts.plan import Plan, check_rows, plan_writing
+from vitconvert.facts.plan import Assembly, Plan, check_rows, plan_writing
 from vitconvert.facts.project_config import (
     Facts,
     facts_from_config,
@@ -28,7 +28,7 @@ from vitconvert.facts.project_config import (
     their_word,
     written_config,
 )
-from vitconvert.tables.axes import Shape
+from vitconvert.tables.axes import Axes, Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.dialects import text_tables_beside
@@ -65,16 +65,14 @@ class TextTarget:
 
     Attributes:
         table: How it is spelled.
-        plan: From our names of its tensors to theirs.
+        plan: From our names of its tensors to theirs, with whole numbers of both towers.
         their_config: The project's own configuration of both towers.
-        numbers: Whole numbers that are written as tensors.
         changes: What it computes otherwise, as it was allowed to.
     """
 
     table: Table
     plan: Plan
     their_config: JsonObject
-    numbers: Mapping[str, int]
     changes: tuple[str, ...] = ()
 
 
@@ -171,7 +169,7 @@ def _read_back_alike(
     plan = plan_writing(table, config)
     shapes = _shapes(plan)
     if text:
-        shapes |= _shapes(text.plan) | dict.fromkeys(text.numbers, ())
+        shapes |= _shapes(text.plan)
         their_config = text.their_config
     binding = bind(table, shapes)
     if binding.lacking:
@@ -268,13 +266,16 @@ def _fit_text(
         advice = "; --allow norm-eps carries it" if only_eps else ""
         listed = "; ".join(differences.values())
         raise OtherFunction(f"{tower.title} computes another function: {listed}{advice}.")
-    numbers = {
-        key: their_word(of, word, getattr(described_by, word))
+    numbers = (
+        Assembly(
+            key, Axes(()), (), (float(their_word(of, word, getattr(described_by, word))),), "int64"
+        )
         for of, described_by in ((table, config), (tower, text))
         for key, word in of.numbers
-    }
+    )
+    plan = replace(plan, assemblies=(*plan.assemblies, *numbers))
     changes = tuple(differences.values())
-    return TextTarget(table=tower, plan=plan, their_config=whole, numbers=numbers, changes=changes)
+    return TextTarget(table=tower, plan=plan, their_config=whole, changes=changes)
 
 
 def merged(below: JsonObject, above: JsonObject) -> JsonDict:
