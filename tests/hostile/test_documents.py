@@ -13,6 +13,7 @@ import torch
 
 from tests.hostile.documents import changed, make_checkpoint
 from tests.hostile.harness import Answer, call_limited, run_limited
+from tests.packages import transformers
 from vitconvert.api import load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.documents import MOST_BYTES
@@ -107,6 +108,7 @@ def test_numbers_without_end_are_numbers(name, checkpoint):
 
 @pytest.fixture
 def of_transformers(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
+    assert transformers.ViTForImageClassification  # imported once, and not by each fork
     made = _made("hf", tmp_path_factory.mktemp)
     return Path(shutil.copytree(made, tmp_path / "model"))
 
