@@ -1,5 +1,4 @@
 import json
-import socket
 import sys
 from dataclasses import replace
 from typing import Any
@@ -125,15 +124,6 @@ def test_what_came_back_changed_is_noticed(changed: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_no_network_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("the demo asked the network")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert demonstrate().ok
-
-
 def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "hf_vit")
     monkeypatch.setitem(sys.modules, "transformers", None)

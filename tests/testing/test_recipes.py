@@ -62,6 +62,7 @@ def bash(command, place):
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
+        "PYTEST_ADDOPTS": "-p no:hypothesispytest",  # which no team needs, and takes seconds
         "PRE_COMMIT_HOME": str(place / ".git" / "pre-commit"),
         **names,
     }
