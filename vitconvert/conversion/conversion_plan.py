@@ -117,7 +117,7 @@ class ConversionPlan(Outcome):
 
 
 def plan_checkpoint(
-    checkpoint: Checkpoint, options: WriteOptions, *, output: Path | None = None
+    checkpoint: Checkpoint, options: WriteOptions, *, output: Path | None
 ) -> ConversionPlan:
     """Plan a conversion; see `vitconvert.plan_conversion`."""
     if output is not None:

@@ -244,7 +244,7 @@ def convert_checkpoint(
     options: WriteOptions,
     *,
     output: Path,
-    verify: bool = True,
+    verify: bool,
     overwrite: bool = False,
     command: str | None = None,
 ) -> Conversion:

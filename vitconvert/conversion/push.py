@@ -4,14 +4,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from hashlib import sha1, sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
-from vitconvert.formats import hash_file
+from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.answers import is_commit, shown
 from vitconvert.sources.located import RECORD
 from vitconvert.sources.uploading import uploading
@@ -130,13 +129,13 @@ def push(
     directory: Path,
     repo: str,
     *,
-    private: bool = False,
-    create_pr: bool = False,
-    revision: str | None = None,
-    message: str | None = None,
-    token: str | None = None,
-    quiet: bool = False,
-    force: bool = False,
+    private: bool,
+    create_pr: bool,
+    revision: str | None,
+    message: str | None,
+    token: str | None,
+    quiet: bool,
+    force: bool,
 ) -> Pushed:
     """Publish an output as a model of the Hub, which is created if it is not there.
 
@@ -232,9 +231,7 @@ def _is_same(path: Path, written: str, there: "RepoFile | RepoFolder") -> bool:
     """
     if (lfs := getattr(there, "lfs", None)) is not None:
         return bool(lfs.sha256 == written)
-    body = path.read_bytes()
-    of_git = sha1(b"blob %d\0" % len(body) + body, usedforsecurity=False).hexdigest()
-    return getattr(there, "blob_id", None) == of_git and sha256(body).hexdigest() == written
+    return getattr(there, "blob_id", None) == git_blob_hash(path) and hash_file(path) == written
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class Move:
         return Content(info=self.info, chunks=partial(chunks_of, self.info, self.boxes))
 
 
-def moves(plan: Plan, source: Container, prefix: str = "") -> dict[str, Move] | None:
+def moves(plan: Plan, source: Container, prefix: str) -> dict[str, Move] | None:
     """Every target tensor of a plan, as bytes of the source; from the headers alone.
 
     Args:

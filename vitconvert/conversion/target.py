@@ -62,7 +62,7 @@ def describe(source: Checkpoint) -> DescribedModel:
     )
 
 
-def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str] = ()) -> Choice:
+def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str]) -> Choice:
     """The dialect that `to` means for this model, after as few allowed steps as make it fit.
 
     Args:

@@ -40,7 +40,7 @@ _RATE_LIMIT = re.compile(r";\s*t\s*=\s*(\d+)")
 
 
 @contextmanager
-def uploading(repo: str, revision: str | None, *, proposed: bool = False) -> Iterator[None]:
+def uploading(repo: str, revision: str | None, *, proposed: bool) -> Iterator[None]:
     """Within the block, the Hub's client neither waits nor reads nor asks without end.
 
     Raises:
