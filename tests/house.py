@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 34_650,
+    "lines of code": 34_605,
     "files": 277,
-    "core": 28_550,
+    "core": 28_515,
     "demo": 355,
     "drafting": 1_070,
     "embedding": 1_960,
@@ -110,7 +110,7 @@ CEILINGS = {
     "testing": 180,
     "modules with one importer": 54,
     "private functions, per mille": 348,
-    "lines with Any": 208,
+    "lines with Any": 204,
     "90th percentile": 30,
     "files over 400 lines": 5,
     "lines of ViT": 211,
