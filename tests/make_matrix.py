@@ -22,8 +22,8 @@ from vitconvert.conversion.convert import Conversion
 from vitconvert.conversion.target import describe
 from vitconvert.errors import NotRepresentable
 from vitconvert.model import ViT
-from vitconvert.programs import program_of
 from vitconvert.programs.opening import Opened, open_both_towers, open_output
+from vitconvert.programs.program import program_of
 from vitconvert.sources import locate
 from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.dialects import builtin_tables

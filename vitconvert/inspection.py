@@ -12,7 +12,7 @@ from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Text
 from vitconvert.documents import JsonDict
 from vitconvert.errors import VitConvertError
-from vitconvert.facts.project_config import Facts
+from vitconvert.facts.fact import Facts
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
@@ -95,7 +95,7 @@ class Inspection:
             "opened_by": list(self.opened_by),
             "tower": self.tower.to_dict() if self.tower else None,
             "prefix": self.prefix,
-            "config": {k: {"value": v, "origin": o} for k, (v, o) in self.facts.items()},
+            "config": {k: fact._asdict() for k, fact in self.facts.items()},
             "missing": dict(self.missing),
             "ignored": dict(self.ignored),
             "text": self.text.to_dict() if self.text else None,

@@ -25,7 +25,8 @@ from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, Usag
 from vitconvert.facts.surgery import cast
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import hash_file
-from vitconvert.programs import DescribedModel, opening
+from vitconvert.programs import opening
+from vitconvert.programs.program import DescribedModel
 from vitconvert.sources import references
 from vitconvert.tables.dialects import builtin_tables
 

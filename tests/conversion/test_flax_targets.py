@@ -7,7 +7,7 @@ import vitconvert
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable
-from vitconvert.programs import DescribedModel
+from vitconvert.programs.program import DescribedModel
 
 SIZES = {"image_size": (24, 40), "patch_size": (8, 8), "in_channels": 3, "num_classes": 7}
 SIZES |= {"embed_dim": 36, "depth": 2, "num_heads": 3, "head_dim": 12, "mlp_dim": 50}

@@ -17,8 +17,8 @@ from tests.small_models import randomise_calmly
 from vitconvert.checkpoint import build_model
 from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable, ParityFailed
-from vitconvert.programs import DescribedModel
 from vitconvert.programs.opening import open_output
+from vitconvert.programs.program import DescribedModel
 from vitconvert.tables.dialects import builtin_tables
 
 # The dialect that has a class's own name, where another one computes the same.

@@ -11,7 +11,7 @@ import pytest
 
 import vitconvert
 from vitconvert.errors import TableError
-from vitconvert.programs import program_of
+from vitconvert.programs.program import program_of
 from vitconvert.tables.dialects import read_table
 from vitconvert.toml_files import tables_dir
 

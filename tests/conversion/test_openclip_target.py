@@ -15,10 +15,11 @@ from tests.conversion.test_opening import VISION, openclip_directory
 from tests.packages import open_clip
 from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable, ParityFailed
-from vitconvert.facts.derivation import derive_config, state, strongest
+from vitconvert.facts.fact import state, strongest
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.project_config import facts_from_config
-from vitconvert.programs import DescribedModel
 from vitconvert.programs.opening import open_output
+from vitconvert.programs.program import DescribedModel
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables
@@ -230,7 +231,7 @@ def test_towers_of_published_sizes_are_built_from_what_is_written(name, dialect)
     recognised = recognise(shapes, None, {"model_cfg": model_cfg})
     row = find_architecture("timm", vision["timm_model_name"]) if "timm" in dialect else {}
     said = facts_from_config(recognised.table, {"model_cfg": model_cfg})
-    config, _ = derive_config(recognised.binding, strongest(said, state(row, "its name")))
+    config = gather_facts(recognised.binding, strongest(said, state(row, "its name"))).config()
     target = choose_without_steps("openclip", DescribedModel(config=config)).target
     assert target.table.name == dialect == recognised.table.name
     with torch.device("meta"):

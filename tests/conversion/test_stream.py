@@ -19,7 +19,8 @@ from vitconvert.api import load_checkpoint
 from vitconvert.conversion.stream import stream
 from vitconvert.conversion.weights import contents_for
 from vitconvert.errors import CorruptFile, NotRepresentable
-from vitconvert.facts.derivation import derive_config, state
+from vitconvert.facts.fact import state
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import compose, plan_reading
 from vitconvert.formats import (
@@ -45,7 +46,7 @@ def raw(content):
 
 def reading_of(table, container, config):
     binding = bind(table, {name: info.shape for name, info in container.manifest.items()})
-    found, _ = derive_config(binding, state(told(config), "user"))
+    found = gather_facts(binding, state(told(config), "user")).config()
     return plan_reading(binding, found)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, NotRepresentable
-from vitconvert.programs import DescribedModel, program_of
+from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.dialects import builtin_tables
 

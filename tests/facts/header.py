@@ -8,7 +8,8 @@ import pytest
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.accounts import Ledger, check_accounts, open_ledger
-from vitconvert.facts.derivation import derive_config, state, strongest
+from vitconvert.facts.fact import state, strongest
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.project_config import facts_from_config
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import find_tables
@@ -107,7 +108,8 @@ def examine(
         facts_from_config(binding.table, their_config or {}),
         state(named or {}, "architecture some_vit"),
     )
-    config, notes = derive_config(binding, stated)
+    gathered = gather_facts(binding, stated)
+    config, notes = gathered.config(), gathered.notes
     check_accounts(binding, config, "model.safetensors")
     return config, open_ledger(binding, config, notes)
 

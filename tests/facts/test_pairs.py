@@ -11,7 +11,8 @@ from tests.small_models import tiny_config
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.facts.accounts import check_accounts
-from vitconvert.facts.derivation import derive_config, state
+from vitconvert.facts.fact import state
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import plan_reading
 from vitconvert.programs.target import fit_target
@@ -113,7 +114,7 @@ def through(table, plan, canonical, config):
     theirs = materialise(plan, canonical.__getitem__)
     binding = bind(table, {name: tuple(tensor.shape) for name, tensor in theirs.items()})
     assert binding.fits
-    found, _ = derive_config(binding, state(told(config), "user"))
+    found = gather_facts(binding, state(told(config), "user")).config()
     check_accounts(binding, found, table.name)
     assert len(theirs) == binding.explained + len(binding.ignored)
     return materialise(plan_reading(binding, found), theirs.__getitem__)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.tables.header import HEADER
 from vitconvert.errors import MissingFact, TableError
-from vitconvert.facts.derivation import state
+from vitconvert.facts.fact import state
 from vitconvert.facts.statements import weigh_statements
 from vitconvert.tables.dialects import builtin_tables, read_table
 

@@ -20,7 +20,7 @@ from vitconvert import convert, load_checkpoint, load_model, plan_conversion
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import MissingFact, NotRepresentable, SourceError
-from vitconvert.programs import DescribedModel
+from vitconvert.programs.program import DescribedModel
 
 # Keras warns of NumPy 2, and of inputs that it takes by name.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -63,9 +63,9 @@ def table(tmp_path):
 def test_what_stands_outside_the_section_of_the_model_is_not_read(table):
     said = {"vision": {"hidden_size": 36}, "hidden_size": 20, "num_hidden_layers": 11}
     facts = facts_from_config(table, said)
-    assert facts["embed_dim"][0] == 36 and "depth" not in facts
+    assert facts["embed_dim"].value == 36 and "depth" not in facts
     del said["vision"]
-    assert facts_from_config(table, said)["embed_dim"][0] == 20
+    assert facts_from_config(table, said)["embed_dim"].value == 20
 
 
 def test_fields_are_written_in_the_last_place_where_they_may_be(table):

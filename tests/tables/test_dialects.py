@@ -17,7 +17,8 @@ from tests.tables.specimens.specimen import fill
 from tests.tables.specimens.timm import timm_hybrid, timm_vit
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.accounts import check_accounts, open_ledger
-from vitconvert.facts.derivation import derive_config, state
+from vitconvert.facts.fact import state
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import plan_reading, plan_writing
 from vitconvert.model import ViT
@@ -33,7 +34,8 @@ def read(tensors, stated):
     recognised = recognise(shapes)
     assert recognised.prefix == ""
     binding = recognised.binding
-    config, notes = derive_config(binding, state(stated, "user"))
+    gathered = gather_facts(binding, state(stated, "user"))
+    config, notes = gathered.config(), gathered.notes
     check_accounts(binding, config, "specimen")
     canonical = materialise(plan_reading(binding, config), tensors.__getitem__)
     return canonical, config, binding, notes

@@ -27,7 +27,7 @@ from tests.small_models import (
     with_numbers,
 )
 from vitconvert.errors import SourceError
-from vitconvert.programs import program_of
+from vitconvert.programs.program import program_of
 from vitconvert.tables import architectures
 from vitconvert.tables.dialects import builtin_tables
 

@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.api.loading import Source, computed_in, load_checkpoint
+from vitconvert.api.loading import Source, load_checkpoint, loaded
 from vitconvert.arguments import BUILT, checked, given, one_of, options_of, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.config import ViTConfig
@@ -115,7 +115,7 @@ def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoi
     reading = {name: value for name, value in how.items() if name not in writing}
     target, reading = _target(to, reading)
     options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
-    return load_checkpoint(source, **computed_in(options.dtype, reading)), options
+    return loaded(source, ReadOptions.of(reading).cast(options.dtype)), options
 
 
 @checked(ReadOptions)
@@ -183,7 +183,8 @@ def export_model(
             and normalise them within; otherwise, float32 images (B, C, height, width).
         batch_size: The one size of batches; by default, any.
         dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
-            float32. What float16 is too small for is in the notes of the result.
+            float32. What float16 is too small for is in the notes of the result. Weights of a
+            quantised file are computed in it.
         int8: Round the weights of an ONNX file to 8 bits, and activations as it runs.
         opset: Version of ONNX's operators; by default, torch's choice.
         images: Images on which the file is compared too, as for `predict`.
@@ -220,7 +221,7 @@ def export_model(
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
     return export_checkpoint(
-        load_checkpoint(source, **reading),
+        loaded(source, ReadOptions.of(reading).cast(dtype)),
         Path(output),
         wanted,
         images=None if images is None else find_images(images),

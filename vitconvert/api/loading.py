@@ -71,10 +71,14 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
         NotRepresentable: The checkpoint's own configuration asks for something unknown.
         UsageError: The source is a checkpoint that was read already, and an option says how.
     """
+    return loaded(source, ReadOptions.of(reading))
+
+
+def loaded(source: Source, options: ReadOptions) -> Checkpoint:
+    """The checkpoint that a reference leads to; see `load_checkpoint`."""
     if isinstance(source, Checkpoint):
-        ReadOptions.refuse(reading, "this one was read already")
+        options.refuse("this one was read already")
         return source
-    options = ReadOptions.of(reading)
     return read_checkpoint(locate(source, tower=options.tower), options)
 
 
@@ -117,7 +121,7 @@ def load_model(
         >>> logits = model(images)                        # doctest: +SKIP
     """
     return build_model(
-        load_checkpoint(source, **computed_in(dtype, reading)),
+        loaded(source, ReadOptions.of(reading).cast(dtype)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,
@@ -253,7 +257,7 @@ def checkpoint_or_model(
         UsageError: A model, which is used as it is, computes otherwise than was asked for.
     """
     if isinstance(model, str | PathLike | Located | Checkpoint):
-        return load_checkpoint(model, **computed_in(read_in, {}))
+        return loaded(model, ReadOptions().cast(read_in))
     import torch
 
     from vitconvert.model import FastViT
@@ -271,9 +275,3 @@ def checkpoint_or_model(
         hint="give the checkpoint instead, or load_model with these options.",
     )
     return model
-
-
-def computed_in(dtype: "torch.dtype | None", reading: Mapping[str, object]) -> Mapping[str, object]:
-    """How to read a checkpoint whose weights are cast: quantised ones are computed in that."""
-    named = str(dtype).removeprefix("torch.")
-    return reading if dtype is None else {**reading, "cast_to": named}

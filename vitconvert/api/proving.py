@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from vitconvert.api.loading import Size, Source, load_checkpoint
+from vitconvert.api.loading import Size, Source, load_checkpoint, loaded
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import hashed
@@ -208,12 +208,13 @@ def _models(
             refuse(given(of_names), "this is about names of a module's tensors, and none is used.")
         others |= {"dialect": None, "table": None}
     if not read:
-        ReadOptions.refuse(others, "none is compared here")
+        ReadOptions.of(others).refuse("none is compared here")
     return [model if callable(model) else _load_whole(model, **others) for model in sides]
 
 
 def _load_whole(source: Source, **reading: object) -> Checkpoint:
     """A checkpoint whose `vitconvert.json` is believed only if every byte is as it says."""
-    if isinstance(source, Checkpoint):
-        return load_checkpoint(source, **reading)
-    return load_checkpoint(hashed(locate(source, tower=ReadOptions.of(reading).tower)), **reading)
+    options = ReadOptions.of(reading)
+    if not isinstance(source, Checkpoint):
+        source = hashed(locate(source, tower=options.tower))
+    return loaded(source, options)

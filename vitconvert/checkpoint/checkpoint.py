@@ -13,8 +13,8 @@ from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
 from vitconvert.errors import IntegrityError
-from vitconvert.facts.accounts import Ledger, is_assumed, is_recorded
-from vitconvert.facts.tensor_evidence import TENSORS, USER
+from vitconvert.facts.accounts import Ledger
+from vitconvert.facts.fact import TENSORS, USER, is_assumed, is_recorded, named_architecture
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # Device, inode, bytes and time of the last change, in nanoseconds; None of what is not there.
 State = tuple[int, int, int, int] | None
-
-_ARCHITECTURE = "architecture "
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -125,9 +123,9 @@ class Checkpoint:
 
     def is_users(self, origin: str) -> bool:
         """Whether a fact is a user's word: a field, or an architecture that nothing else names."""
-        if origin.startswith(_ARCHITECTURE) and not is_recorded(origin):
-            named = (self.located.name, self.their_config.get("architecture"))
-            return origin.removeprefix(_ARCHITECTURE) not in named
+        name = named_architecture(origin)
+        if name and not is_recorded(origin):
+            return name not in (self.located.name, self.their_config.get("architecture"))
         return origin == USER or origin.startswith((f"{USER}, ", f"{USER}: "))
 
     @functools.cached_property

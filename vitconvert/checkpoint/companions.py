@@ -15,7 +15,7 @@ from pathlib import Path
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.documents import JsonDict, JsonObject, read_bytes, read_object
 from vitconvert.errors import CorruptFile
-from vitconvert.facts.accounts import recorded
+from vitconvert.facts.fact import recorded
 from vitconvert.facts.statements import Statements
 from vitconvert.file_formats import INDEX, standard_names
 from vitconvert.formats import Container, hash_file

@@ -3,7 +3,7 @@
 import fnmatch
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,8 @@ from vitconvert.documents import JsonObject
 from vitconvert.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    import torch
+
     from vitconvert.sources import Located
     from vitconvert.tables.table import Table
 
@@ -120,7 +122,7 @@ class ReadOptions:
             TypeError: One names nothing here; a fact of the model belongs into `overrides`.
         """
         options = options_of(cls)
-        for name in reading.keys() - options.keys() - {"cast_to"}:
+        for name in reading.keys() - options.keys():
             from vitconvert.config import field_names
 
             near = (
@@ -132,19 +134,21 @@ class ReadOptions:
             raise TypeError(f"{name!r} is no option of reading; {meant}")
         return cls(**reading)  # type: ignore[arg-type]
 
-    @staticmethod
-    def refuse(reading: Mapping[str, object], why: str) -> None:
-        """Refuse options by name where nothing is read by them.
+    def cast(self, dtype: "torch.dtype | str | None") -> "ReadOptions":
+        """The same, of weights that are cast to a dtype later; None casts none."""
+        name = str(dtype).removeprefix("torch.")
+        return self if dtype is None else replace(self, cast_to=name)
+
+    def refuse(self, why: str) -> None:
+        """Refuse all options where nothing is read by them.
 
         Args:
-            reading: Options by name.
             why: The reason, as in "this checkpoint was read already".
 
         Raises:
             UsageError: Some were given.
         """
-        ReadOptions.of(reading)  # names that are none are refused as such
-        names = [name for name in given(reading) if name != "cast_to"]
+        names = given({name: getattr(self, name) for name in options_of(ReadOptions)})
         refuse(names, f"this is about how a checkpoint is read, and {why}.")
 
     def ignored(self, names: Iterable[str], file: object) -> dict[str, str]:

@@ -26,9 +26,9 @@ from vitconvert.facts.accounts import (
     check_required,
     open_ledger,
 )
-from vitconvert.facts.derivation import Gathered, gather_facts
+from vitconvert.facts.fact import TENSORS, USER, show
+from vitconvert.facts.gathering import Gathered, gather_facts
 from vitconvert.facts.statements import Statements
-from vitconvert.facts.tensor_evidence import TENSORS, USER, show
 from vitconvert.formats import Container
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.detection import Recognised, ambiguous

@@ -77,9 +77,9 @@ class Images(Reading):
 
     def load_checkpoint(self) -> "Checkpoint":
         """The checkpoint that MODEL names; what is doubtful about it is printed."""
-        from vitconvert.api import load_checkpoint
+        from vitconvert.checkpoint import read_checkpoint
 
-        checkpoint = load_checkpoint(self.located(self.model), **self.reading())
+        checkpoint = read_checkpoint(self.located(self.model), self.read_options())
         if not self.quiet:
             for doubt in checkpoint.doubts:
                 tell(f"note: {doubt}", err=True)

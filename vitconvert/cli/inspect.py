@@ -68,7 +68,7 @@ class Inspect(Computed):
 def inspection_report(inspection: "Inspection") -> Iterator[str]:
     """What a header says, and what is missing."""
     facts = sorted(inspection.facts.items())
-    told = [(name, fact) for name, fact in facts if fact[0] not in _LACKING or name in _COUNTS]
+    told = [(name, fact) for name, fact in facts if fact.value not in _LACKING or name in _COUNTS]
     known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told]
     if lacks := len(facts) - len(told):
         known.append(f"and {lacks} parts that other ViTs have, and this one has not (--json)")

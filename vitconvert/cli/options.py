@@ -247,8 +247,11 @@ class Reading(Fetching):
             "overrides": overrides,
             "adapter": adapter,
             "dequantise": self.dequantise,
-            "cast_to": None if self.dtype == "keep" else self.dtype,
         }
+
+    def read_options(self) -> ReadOptions:
+        """The same, with what the weights are cast to."""
+        return ReadOptions.of(self.reading()).cast(None if self.dtype == "keep" else self.dtype)
 
     def located(self, reference: str, *, headers_only: bool = False) -> "Located":
         """The local files of a checkpoint that is read so."""
@@ -291,13 +294,13 @@ class Against(Reading):
 
     def checkpoint_against(self) -> "Checkpoint":
         """The checkpoint of `--against`, which is read as these options alone say."""
-        from vitconvert.api import load_checkpoint
+        from vitconvert.checkpoint import read_checkpoint
         from vitconvert.checkpoint.companions import hashed
         from vitconvert.errors import VitConvertError
 
         other = replace(self, read=self.read_against)
         try:
-            return load_checkpoint(hashed(other.located(str(self.against))), **other.reading())
+            return read_checkpoint(hashed(other.located(str(self.against))), other.read_options())
         except VitConvertError as error:
             if error.hint:
                 names = "|".join(str(one.opts[0]) for one in _flags(ReadOptions, "").values())

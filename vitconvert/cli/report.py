@@ -76,7 +76,7 @@ def source_line(located: "Located") -> str:
 
 def config_lines(config: "ViTConfig") -> list[str]:
     """Every fact that decides the function, by origin, with assumptions apart."""
-    from vitconvert.facts.accounts import is_assumed
+    from vitconvert.facts.fact import is_assumed
 
     groups: dict[str, list[str]] = {}
     for name, value in config.function().items():

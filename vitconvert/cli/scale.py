@@ -184,7 +184,6 @@ def _check_options(options: Scaled) -> None:
 
 def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.api.inference import engines_for
-    from vitconvert.checkpoint import ReadOptions
     from vitconvert.embedding.embedder import Task
     from vitconvert.inference.options import ComputeOptions
 
@@ -195,7 +194,7 @@ def _task(options: Scaled, computed: str, **task: Any) -> "Task":
         model=options.model,
         computed=computed,
         fetching={**options.fetching(), "quiet": True},
-        reading=ReadOptions.of(options.reading()),
+        reading=options.read_options(),
         computing=computing,
         make_engine=engines_for(computing, None if options.quiet else partial(tell, err=True)),
         **task,

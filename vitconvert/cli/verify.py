@@ -88,7 +88,8 @@ class Verify(Computed, Against):
             raise UsageError("--layer needs --module, a model of your own.")
 
     def _verify(self) -> "ParityReport":
-        from vitconvert.api import load_checkpoint, verify
+        from vitconvert.api import verify
+        from vitconvert.checkpoint import read_checkpoint
         from vitconvert.checkpoint.companions import hashed
         from vitconvert.checkpoint.reading import not_quantised
         from vitconvert.errors import UnknownDialect
@@ -97,14 +98,14 @@ class Verify(Computed, Against):
         asked, two = self.dequantise, self.against and not is_golden(self.against)
         # Of two checkpoints, one may be quantised.
         options = replace(self, dtype=asked, dequantise=None) if two else self
-        located, reading = hashed(self.located(self.model)), options.reading()
+        located, reading = hashed(self.located(self.model)), options.read_options()
         try:
-            checkpoint = load_checkpoint(located, **reading)
+            checkpoint = read_checkpoint(located, reading)
         except UnknownDialect:
             if not self.module:
                 raise
             # The table is about the module alone, then; the report says which tensors were loaded.
-            checkpoint = load_checkpoint(located, **{**reading, "table": None, "dialect": None})
+            checkpoint = read_checkpoint(located, replace(reading, table=None, dialect=None))
         against: Checkpoint | str | None = self.against
         if two:
             against = options.checkpoint_against()

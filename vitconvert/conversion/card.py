@@ -16,8 +16,8 @@ from vitconvert.conversion.record import Proof, first_source_line
 from vitconvert.errors import printable, size_text
 from vitconvert.formats import TensorInfo
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.programs import program_of
 from vitconvert.programs.example import vitconvert_example
+from vitconvert.programs.program import program_of
 from vitconvert.programs.target import Target
 from vitconvert.sources.references import published
 from vitconvert.version import VERSION

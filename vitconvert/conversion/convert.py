@@ -41,7 +41,7 @@ from vitconvert.conversion.weights import contents_for, write_weights
 from vitconvert.documents import JsonDict
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
-from vitconvert.programs import CompanionFiles, DescribedModel, program_of
+from vitconvert.programs.program import CompanionFiles, DescribedModel, program_of
 from vitconvert.programs.target import Target
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table

@@ -13,7 +13,7 @@ from vitconvert.checkpoint.reading import open_weights
 from vitconvert.conversion.output import files_of
 from vitconvert.documents import JsonDict, write_json
 from vitconvert.errors import printable
-from vitconvert.facts.tensor_evidence import USER
+from vitconvert.facts.fact import USER
 from vitconvert.formats import hash_file
 from vitconvert.programs.target import Target
 from vitconvert.sources import locate

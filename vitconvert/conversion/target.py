@@ -10,7 +10,8 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.steps import NORM_EPS, STEPS, Step, replace_norm_eps
 from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError
-from vitconvert.programs import DescribedModel, program_of
+from vitconvert.facts.fact import named_architecture
+from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.target import DescribedText, Target, check_place
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.canonical import instances
@@ -47,7 +48,7 @@ def describe(source: Checkpoint) -> DescribedModel:
     called = [str(mark) for mark in marks if mark]
     if not called:
         named = look_up(source.their_config, mapping.architecture) if mapping else None
-        stated = (o for o in source.config.origins.values() if o.startswith("architecture "))
+        stated = (o for o in source.config.origins.values() if named_architecture(o))
         names = (named, source.located.name, *stated, source.dialect)
         called = [str(name) for name in names if name]
     return DescribedModel(

@@ -7,8 +7,7 @@ from pathlib import Path
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.documents import JsonDict, JsonObject, read_bytes, write_json
 from vitconvert.errors import CorruptFile, SourceError
-from vitconvert.programs import program_of
-from vitconvert.programs.program import CompanionFiles, Tokenizer
+from vitconvert.programs.program import CompanionFiles, Tokenizer, program_of
 from vitconvert.programs.target import Target, merged
 
 _MOST_BYTES = 2**28  # of a file of a tokenizer; 34 MB is Gemma's, which SigLIP 2 has

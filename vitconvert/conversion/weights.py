@@ -21,7 +21,7 @@ from vitconvert.formats import (
     write_index,
     written_module,
 )
-from vitconvert.programs import program_of
+from vitconvert.programs.program import program_of
 from vitconvert.programs.target import Target
 from vitconvert.tables.table import Table
 

@@ -23,7 +23,7 @@ from vitconvert.inference.batches import Ready
 from vitconvert.inference.predict import predict
 from vitconvert.model import ViT
 from vitconvert.parity.verification import verify_checkpoint
-from vitconvert.programs import DescribedModel
+from vitconvert.programs.program import DescribedModel
 from vitconvert.sources import locate
 from vitconvert.tables.dialects import builtin_tables
 

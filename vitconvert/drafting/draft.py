@@ -19,7 +19,7 @@ from vitconvert.drafting.slots import Values, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts
-from vitconvert.facts.derivation import derive_config
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
 from vitconvert.sources import Located, locate
@@ -63,7 +63,7 @@ def read_reference(like: str | PathLike[str] | Located | Checkpoint) -> Referenc
         name = fspath(like)
         recognised = recognise(shapes_of_timm(name))
         stated = Statements(architecture=name).facts(recognised.table)
-        config, _ = derive_config(recognised.binding, stated)
+        config = gather_facts(recognised.binding, stated).config()
         return Reference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
     if not isinstance(like, Checkpoint):
         like = read_checkpoint(like if isinstance(like, Located) else locate(like))
@@ -259,7 +259,7 @@ def _problem(text: str, shapes: Mapping[str, Shape], config: ViTConfig) -> VitCo
     """Why a draft does not read the file that it was made of, or None."""
     try:
         binding = bind(parse_draft(text), shapes)
-        found, _ = derive_config(binding, {})
+        found = gather_facts(binding, {}).config()
         check_accounts(binding, found, "the file")
     except VitConvertError as error:
         return error

@@ -12,8 +12,8 @@ from vitconvert.config import ViTConfig, field_names
 from vitconvert.drafting.entries import SIGNS, TO_WORDS
 from vitconvert.drafting.rows import DraftRow
 from vitconvert.errors import OutputExists, UsageError, printable
-from vitconvert.facts.derivation import DEFAULTS, Gathered, gather_facts
-from vitconvert.facts.tensor_evidence import TENSORS
+from vitconvert.facts.fact import TENSORS
+from vitconvert.facts.gathering import DEFAULTS, Gathered, gather_facts
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.names import runs
@@ -161,7 +161,7 @@ def facts_of(
         table = parse_draft(draft_text("", "", believed, ignored, {}, (), facts))
         return gather_facts(bind(table, shapes), {})
 
-    shown = {n for n, (_, origin) in gathered({}).facts.items() if origin == TENSORS}
+    shown = {n for n, fact in gathered({}).facts.items() if fact.origin == TENSORS}
     facts: dict[str, object] = {}
     for name in (n for n in field_names() if n in (*config.function(), "position_resampling")):
         value = getattr(config, name)

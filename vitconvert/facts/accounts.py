@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import ShapeMismatch, TensorMismatch
-from vitconvert.facts.tensor_evidence import show
+from vitconvert.facts.fact import is_assumed, show
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
 
@@ -74,34 +74,9 @@ class Ledger:
         }
 
 
-_BY_RECORD = "vitconvert.json"
-_ASSUMED = "assumed"
 DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
-
-
-def is_assumed(origin: str) -> bool:
-    """Whether a fact is a default of a table of `weights_map/`, or another assumption."""
-    return origin.startswith(("weights_map/", _ASSUMED))
-
-
-def recorded(origin: str, *, assumed: bool) -> str:
-    """Returns the origin of a fact that a record repeats: its first source, and the record.
-
-    Args:
-        origin: As the record states it; "" if it does not.
-        assumed: Whether the record counts it among what was assumed, such as by a user's own table.
-    """
-    if not origin:
-        return _BY_RECORD
-    known = origin if is_assumed(origin) or not assumed else f"{_ASSUMED}: {origin}"
-    return known if is_recorded(known) else f"{known}, by {_BY_RECORD}"
-
-
-def is_recorded(origin: str) -> bool:
-    """Whether a record repeats a fact, so that its first source was another checkpoint's."""
-    return origin.endswith(_BY_RECORD)
 
 
 def check_accounts(binding: Binding, config: Config, file: str) -> None:

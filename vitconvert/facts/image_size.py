@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 
 from vitconvert.config.properties import stem_positions, stem_stride
-from vitconvert.facts.tensor_evidence import TENSORS, USER, Findings, show
+from vitconvert.facts.fact import TENSORS, UNKNOWN, USER, Fact, show
+from vitconvert.facts.tensor_evidence import Findings
 
 _Image = tuple[int, int]
 _Grid = tuple[int, int]
@@ -14,7 +15,7 @@ def read_image_size(found: Findings) -> None:
     """Learn `image_size` and `no_embed_class`; everything else is known by then."""
     _read_windows(found)
     rows, offsets = found.sizes.get("position"), found.sizes.get("relative")
-    patch, _ = found.facts.get("patch_size", ((0, 0), ""))
+    patch = found.value("patch_size", (0, 0))
     if rows is not None and all(patch):
         _read_positions(found, rows)
     elif rows is None and offsets is not None and all(patch):
@@ -23,7 +24,7 @@ def read_image_size(found: Findings) -> None:
         found.facts.pop("no_embed_class", None)
         _assume_own_grid(found)
         if "image_size" not in found.facts:
-            patch, origin = found.facts.get("patch_size", ((0, 0), ""))
+            patch, origin = found.facts.get("patch_size") or UNKNOWN
             why = ""  # the patches are asked for, which tell
             if rows is offsets is None:
                 why = "positions are not stored, so nothing shows the grid"
@@ -32,18 +33,23 @@ def read_image_size(found: Findings) -> None:
             found.missing["image_size"] = why
 
 
+def _set_aside(found: Findings, field: str) -> Fact:
+    """What is known so far of a field that positions decide: it is no fact until they have."""
+    return found.facts.pop(field, UNKNOWN)
+
+
 def _read_positions(found: Findings, rows: int) -> None:
     """The number of positions tells the grid, or checks the stated one."""
-    image, origin = found.facts.pop("image_size", (None, ""))
+    image, origin = _set_aside(found, "image_size")
     # Tokens that have a position, if any but the patches have one.
-    prefix = sum(int(found.facts[name][0]) for name in ("class_token", "dist_token"))
-    if found.facts.get("register_positions", (True, ""))[0]:
-        prefix += found.facts["num_registers"][0]
+    prefix = sum(int(found.value(name)) for name in ("class_token", "dist_token"))
+    if found.value("register_positions", True):
+        prefix += found.value("num_registers")
     counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches
     if image is not None:
         patches = _patches_in(found, image)
         if patches in counts.values():
-            found.facts["image_size"] = (image, origin)
+            found.facts["image_size"] = Fact(image, origin)
             _place_positions(found, [how for how in counts if counts[how] == patches])
             return
         found.overrule(
@@ -56,19 +62,19 @@ def _read_positions(found: Findings, rows: int) -> None:
 
 def _assume_own_grid(found: Findings) -> None:
     """Positions with a grid of their own fit every image; most likely one of that grid."""
-    grid, _ = found.facts.get("position_grid", ((), ""))
-    resampled = found.facts.get("position_resampling", ("", ""))[0] != "first"
+    grid = found.value("position_grid", ())
+    resampled = found.value("position_resampling", "") != "first"
     if grid and resampled and "patch_size" in found.facts and "image_size" not in found.facts:
-        image = tuple(n * side for n, side in zip(grid, found.facts["patch_size"][0], strict=True))
+        image = tuple(n * side for n, side in zip(grid, found.value("patch_size"), strict=True))
         assumed = f"assumed: images have the grid of the positions, {show(grid)}"
-        found.facts["image_size"] = (image, assumed)
+        found.facts["image_size"] = Fact(image, assumed)
 
 
 def _place_positions(found: Findings, fitting: list[bool]) -> None:
     """Whether the prefix tokens have positions, where the size of the images leaves this open."""
-    said, origin = found.facts.pop("no_embed_class", (None, ""))
+    said, origin = _set_aside(found, "no_embed_class")
     how = said if said in fitting else fitting[0]
-    found.facts["no_embed_class"] = (how, origin if how == said else TENSORS)
+    found.facts["no_embed_class"] = Fact(how, origin if how == said else TENSORS)
     if how != said and origin == USER:
         found.conflicts.append(
             f"no_embed_class = {said} (user), but image_size = "
@@ -80,7 +86,7 @@ def _place_positions(found: Findings, fitting: list[bool]) -> None:
 def _assume_square_grid(
     found: Findings, rows: int, prefix: int, counts: Mapping[bool, int]
 ) -> None:
-    said, origin = found.facts.pop("no_embed_class", (None, ""))
+    said, origin = _set_aside(found, "no_embed_class")
     options = [said] if said is not None else [how for how in counts if prefix or not how]
     square = [how for how in options if math.isqrt(max(counts[how], 0)) ** 2 == counts[how] > 0]
     if len(square) != 1:
@@ -90,20 +96,20 @@ def _assume_square_grid(
         return
     count = counts[square[0]]
     assumed = f"assumed: {count} patches form a square grid"
-    found.facts["image_size"] = (_pixels(found, math.isqrt(count)), assumed)
-    found.facts["no_embed_class"] = (square[0], origin if said is not None else assumed)
+    found.facts["image_size"] = Fact(_pixels(found, math.isqrt(count)), assumed)
+    found.facts["no_embed_class"] = Fact(square[0], origin if said is not None else assumed)
 
 
 def _read_relative_positions(found: Findings, rows: int) -> None:
     """(2 rows - 1) (2 columns - 1) offsets, and three for the class token."""
-    image, origin = found.facts.pop("image_size", (None, ""))
+    image, origin = _set_aside(found, "image_size")
     found.facts.pop("no_embed_class", None)
-    of_class = 3 * int(found.facts["class_token"][0])
+    of_class = 3 * int(found.value("class_token"))
     if image is not None:
-        down, across = found.facts["patch_size"][0]
+        down, across = found.value("patch_size")
         needed = (2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + of_class
         if needed == rows:
-            found.facts["image_size"] = (image, origin)
+            found.facts["image_size"] = Fact(image, origin)
             return
         found.overrule(
             f"image_size = {show(image)} ({origin}) needs {needed} relative positions, but the "
@@ -116,27 +122,27 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
         found.missing["image_size"] = f"{rows} relative positions form no square grid"
         return
     assumed = f"assumed: {rows} relative positions form a square grid"
-    found.facts["image_size"] = (_pixels(found, side), assumed)
+    found.facts["image_size"] = Fact(_pixels(found, side), assumed)
 
 
 def _patches_in(found: Findings, image: _Image) -> int:
-    down, across = found.facts["patch_size"][0]
+    down, across = found.value("patch_size")
     height, width = image
-    if found.facts["stem"][0]:
+    if found.value("stem"):
         height, width = (stem_positions(side, *_stem(found)) for side in image)
     return int((height // down) * (width // across))
 
 
 def _pixels(found: Findings, side: int) -> _Image:
     """The image that so many patches cover, down and across."""
-    down, across = found.facts["patch_size"][0]
-    stride = stem_stride(*_stem(found)) if found.facts["stem"][0] else 1
+    down, across = found.value("patch_size")
+    stride = stem_stride(*_stem(found)) if found.value("stem") else 1
     return side * down * stride, side * across * stride
 
 
 def _stem(found: Findings) -> tuple[str, tuple[int, ...]]:
     """Style and depths of the stem."""
-    return found.facts.get("stem_style", ("google", ""))[0], found.facts["stem_depths"][0]
+    return found.value("stem_style", "google"), found.value("stem_depths")
 
 
 def _read_windows(found: Findings) -> None:
@@ -148,15 +154,15 @@ def _read_windows(found: Findings) -> None:
     if not found.present["decomposed_positions"] or "patch_size" not in found.facts:
         return
     grids: dict[int, _Grid] = {}
-    for i in range(found.facts["depth"][0]):
+    for i in range(found.value("depth")):
         down, across = (found.sizes.get(f"offset_{axis}{i}", 0) for axis in "yx")
         if down * across:  # 2 n - 1 offsets between n patches
             grids[i] = ((down + 1) // 2, (across + 1) // 2)
     if "window_size" not in found.facts:
         _find_windows(found, grids)
-    side = found.facts.get("window_size", (0, ""))[0]
+    side = found.value("window_size", 0)
     unlike = {i for i, grid in grids.items() if grid != (side, side)}
-    said, origin = found.facts.get("global_blocks", (tuple(unlike), TENSORS))
+    said, origin = found.facts.get("global_blocks") or Fact(tuple(unlike), TENSORS)
     windowed = grids.keys() - {*said, *unlike} if side else set()
     whole = {grid for i, grid in grids.items() if i not in windowed}
     if len(whole) > 1 or (windowed and unlike - {*said}):
@@ -168,23 +174,23 @@ def _read_windows(found: Findings) -> None:
     elif whole:
         _read_grid(found, whole.pop())
     if windowed:
-        found.facts.setdefault("global_blocks", (tuple(sorted(unlike)), TENSORS))
+        found.facts.setdefault("global_blocks", Fact(tuple(sorted(unlike)), TENSORS))
     elif side:
         if not grids.keys() <= {*said} - unlike:
-            origin = found.facts["window_size"][1]
+            origin = found.facts["window_size"].origin
             found.overrule(
                 f"window_size = {side} ({origin}), but no block sees {side}x{side} patches at once",
                 origin,
             )
-        found.facts["window_size"] = (0, TENSORS)
+        found.facts["window_size"] = Fact(0, TENSORS)
 
 
 def _find_windows(found: Findings, grids: dict[int, _Grid]) -> None:
     """Where nothing is stated, the blocks that see less have windows."""
     seen = sorted({*grids.values()})
-    positions = found.facts.get("position_grid", ((), ""))[0]
+    positions = found.value("position_grid", ())
     if len(seen) == 2 and len({*seen[0]}) == 1:
-        found.facts["window_size"] = (seen[0][0], TENSORS)
+        found.facts["window_size"] = Fact(seen[0][0], TENSORS)
     elif len(seen) == 1 and positions not in ((), seen[0]):
         found.missing["window_size"] = (
             f"every block sees {show(seen[0])} patches at once, and the positions are of "
@@ -193,8 +199,8 @@ def _find_windows(found: Findings, grids: dict[int, _Grid]) -> None:
 
 
 def _read_grid(found: Findings, grid: _Grid) -> None:
-    patch = found.facts["patch_size"][0]
-    image, origin = found.facts.get("image_size", (None, ""))
+    patch = found.value("patch_size")
+    image, origin = found.facts.get("image_size") or UNKNOWN
     if image is not None:
         sides = zip(image, patch, strict=True)
         if tuple(pixels // side for pixels, side in sides) == grid:
@@ -205,4 +211,4 @@ def _read_grid(found: Findings, grid: _Grid) -> None:
             origin,
         )
     pixels = (grid[0] * patch[0], grid[1] * patch[1])
-    found.facts["image_size"] = (pixels, TENSORS)
+    found.facts["image_size"] = Fact(pixels, TENSORS)

@@ -11,10 +11,9 @@ from vitconvert.config import Config
 from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.facts.fact import Fact, Facts, state
 from vitconvert.tables.config_file import ALL_BUT, ConfigFile, Ratio, Word, look_up
 from vitconvert.tables.table import Table
-
-Facts = dict[str, tuple[Any, str]]  # field -> (value, origin)
 
 
 def facts_from_config(
@@ -32,7 +31,7 @@ def facts_from_config(
     for key in mapping.identify:
         defaults |= mapping.defaults_of.get(str(their_config.get(key)), {})
     silent = f"{table.origin}, for a config.json that does not say"
-    facts: Facts = {field: (default, silent) for field, default in defaults.items()}
+    facts = state(defaults, silent)
     # What stands elsewhere in the file is not of this model.
     there = (
         place
@@ -47,7 +46,7 @@ def facts_from_config(
         if _in_our_words(mapping, field, found) == "":
             continue  # nothing stated
         if found is not None and field not in known:
-            facts[field] = (_translate(table, mapping, field, path, found), "config.json")
+            facts[field] = Fact(_translate(table, mapping, field, path, found), "config.json")
     return facts
 
 

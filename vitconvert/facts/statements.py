@@ -1,7 +1,7 @@
 """Statements on a checkpoint besides its tensors, and whom to believe.
 
 From the strongest: the user, a vitconvert.json, the project's own config.json, the architecture
-that somebody names. The table's own defaults are weaker than all of them (see `derivation`).
+that somebody names. The table's own defaults are weaker than all of them (see `gathering`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,22 @@ from functools import partial
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, UsageError
-from vitconvert.facts.derivation import DEFAULTS, LAST_NORMS, state, strongest
-from vitconvert.facts.project_config import (
+from vitconvert.facts.fact import (
+    OF_ARCHITECTURE,
+    USER,
+    Fact,
     Facts,
+    named_architecture,
+    state,
+    strongest,
+)
+from vitconvert.facts.gathering import DEFAULTS, LAST_NORMS
+from vitconvert.facts.project_config import (
     broken_must_nots,
     broken_musts,
     facts_from_config,
     unknown_arguments,
 )
-from vitconvert.facts.tensor_evidence import USER
 from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
 from vitconvert.tables.config_file import look_up
 from vitconvert.tables.predicates import ARCHITECTURE, Conditional
@@ -87,7 +94,10 @@ class Statements:
                 hint="convert the original again.",
             ) from None
         origins = self.own_origins
-        return {name: (v, origins.get(name, "vitconvert.json")) for name, v in fields.items()}
+        return {
+            name: Fact(value, origins.get(name, "vitconvert.json"))
+            for name, value in fields.items()
+        }
 
     def check_class(self, table: Table, config: ViTConfig) -> None:
         """Make sure that the class which config.json names computes what the table says.
@@ -132,7 +142,7 @@ class Statements:
                 )
             return {}
         if name := self._stated_name(table):
-            return state(_row(ecosystem, name), f"architecture {name}")
+            return state(_row(ecosystem, name), f"{OF_ARCHITECTURE}{name}")
         for where, name in (
             *_trained_as(self.trained),
             ("the file name begins with", self.file_name),
@@ -207,19 +217,23 @@ def _said(stated: Facts, named_facts: Facts, word: str) -> object:
     field = word.removeprefix(ARCHITECTURE)
     facts = stated if field == word else named_facts
     # Rows of architectures.toml leave out what has its default.
-    return facts.get(field, (DEFAULTS.get(field), ""))[0]
+    return facts[field].value if field in facts else DEFAULTS.get(field)
 
 
 def _not_as_named(asked: Conditional, stated: Facts, named_facts: Facts) -> MissingFact:
     words = asked.condition.words if asked.condition else ()
     differ = [w.removeprefix(ARCHITECTURE) for w in words if w.startswith(ARCHITECTURE)]
     rows = [f"{name} = {_said({}, named_facts, ARCHITECTURE + name)}" for name in differ]
-    here = [f"{name} = {stated[name][0]} ({stated[name][1]})" for name in differ if name in stated]
-    _, origin = next(iter(named_facts.values()))
+    here = [
+        f"{name} = {stated[name].value} ({stated[name].origin})"
+        for name in differ
+        if name in stated
+    ]
+    origin = next(iter(named_facts.values())).origin
     return MissingFact(
         f"This model differs from its architecture, and nothing tells {asked.name}.",
         evidence={
-            "architecture": f"{origin.removeprefix('architecture ')}, {', '.join(rows)}",
+            "architecture": f"{named_architecture(origin) or origin}, {', '.join(rows)}",
             "this model": ", ".join(here),
         },
         meaning=asked.value,

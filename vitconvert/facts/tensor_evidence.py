@@ -5,15 +5,13 @@ Where they show only a product, what was stated divides it.
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from vitconvert.config import ViTConfig
-from vitconvert.facts.project_config import Facts
+from vitconvert.facts.fact import TENSORS, UNKNOWN, USER, Fact, Facts, show
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.canonical import canonical_tensors
-
-TENSORS = "tensors"
-USER = "user"
 
 # Axes of the canonical layouts that are fields of ViTConfig.
 _FIELD_OF_AXIS = {
@@ -104,15 +102,26 @@ class Findings:
 
     def learn(self, field: str, value: object) -> None:
         """A fact that the tensors show."""
-        self.facts[field] = (value, TENSORS)
-        said, origin = self.stated.get(field, (value, TENSORS))
+        self.facts[field] = shown = Fact(value, TENSORS)
+        said, origin = self.stated.get(field) or shown
         if said != value and (said or field not in _AS_IN_BLOCKS):
             text = f"{field} = {show(said)} ({origin}), but the tensors have {show(value)}"
             self.overrule(text, origin, may_differ=field in _MAY_DIFFER)
 
+    def value(self, field: str, default: object = None) -> Any:
+        """The value of a field, if it is known."""
+        return self.facts[field].value if field in self.facts else default
+
     def look_up(self, word: str) -> Any:
         """A fact, or whether the tensors are there that depend on a word; None if unknown."""
-        return self.facts.get(word, (self.present.get(word), ""))[0]
+        return self.value(word, self.present.get(word))
+
+    def by_default(self) -> Iterator[tuple[str, Fact]]:
+        """What the table says of fields where nobody else does."""
+        table = self.binding.table
+        for default in table.defaults:
+            if default.holds(self.look_up):
+                yield default.name, Fact(default.value, table.origin)
 
     def overrule(self, text: str, origin: str, *, may_differ: bool = True) -> None:
         """A statement that the tensors contradict: a note if fine-tuning explains it."""
@@ -170,12 +179,12 @@ def _read_own_grid(found: Findings) -> None:
         return
     count = found.binding.sizes.products.get(both, 0)
     count = sizes.get("grid_after_one", 1) - 1 if after_one else count
-    said, origin = found.stated.get("position_grid", ((), ""))
+    said, origin = found.stated.get("position_grid") or Fact((), "")
     if math.prod(said) == count and len(said) == 2:
-        found.facts["position_grid"] = (said, origin)
+        found.facts["position_grid"] = Fact(said, origin)
     elif _is_square(count):
         assumed = f"assumed: {count} positions form a square grid"
-        found.facts["position_grid"] = ((math.isqrt(count),) * 2, assumed)
+        found.facts["position_grid"] = Fact((math.isqrt(count),) * 2, assumed)
     else:
         found.missing["position_grid"] = f"{count} positions form no square grid"
 
@@ -206,7 +215,7 @@ def _read_counts(found: Findings) -> None:
         branches = max(branches, indices.get("j", 0) + 1)
     found.learn("depth", max(blocks, default=-1) + 1)
     found.learn("branches", branches)
-    if found.facts["stem"][0]:
+    if found.value("stem"):
         last = max(stages, default=-1)
         found.learn("stem_depths", tuple(stages.get(s, 0) for s in range(last + 1)))
 
@@ -231,9 +240,7 @@ def _read_heads(found: Findings) -> None:
     inner = found.binding.sizes.products.get(frozenset({"head", "dim"}))
     if inner is None:
         return
-    table = found.binding.table
-    defaults = (default for default in table.defaults if default.holds(found.look_up))
-    always = {default.name: (default.value, table.origin) for default in defaults}
+    always = dict(found.by_default())
     said = always | found.stated
     for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
         if field in said and not (field in always and other in found.stated):
@@ -243,7 +250,7 @@ def _read_heads(found: Findings) -> None:
                     f"{field} = {number} ({origin}) does not divide {inner}, the width of q"
                 )
                 return
-            found.facts[field] = (number, origin)
+            found.facts[field] = said[field]
             found.learn(other, inner // number)
             return
     width = found.sizes.get("width", 0)
@@ -257,10 +264,10 @@ def _read_heads(found: Findings) -> None:
 
 def _read_kv_heads(found: Findings) -> None:
     """Heads of k and v, block by block, where they are not always as many as of q."""
-    axes = [f"kv_head{i}" for i in range(found.facts["depth"][0])]
+    axes = [f"kv_head{i}" for i in range(found.value("depth"))]
     products = found.binding.sizes.products
     rows = [products.get(frozenset({axis, "dim"}), 0) for axis in axes]
-    dim = max(found.facts.get("head_dim", (1, ""))[0], 1)
+    dim = max(found.value("head_dim", 1), 1)
     heads = [found.sizes.get(axis, n // dim) for axis, n in zip(axes, rows, strict=True)]
     # A block that lacks k and v is reported as incomplete, so any number of heads will do here.
     most = max(heads, default=0)
@@ -272,7 +279,7 @@ def _read_patches(found: Findings) -> None:
     sizes = found.sizes
     if {"y", "x", "channel"} <= sizes.keys():
         found.learn("patch_size", (sizes["y"], sizes["x"]))
-        rgb = sizes.get("rgb") if found.facts["stem"][0] else sizes["channel"]
+        rgb = sizes.get("rgb") if found.value("stem") else sizes["channel"]
         if rgb is not None:
             found.learn("in_channels", rgb)
         return
@@ -287,8 +294,8 @@ def _read_patches(found: Findings) -> None:
 
 def _split_patch(found: Findings, area: int) -> None:
     said = found.stated | found.facts
-    patch, patch_origin = said.get("patch_size", (None, ""))
-    channels, channels_origin = said.get("in_channels", (None, ""))
+    patch, patch_origin = said.get("patch_size") or UNKNOWN
+    channels, channels_origin = said.get("in_channels") or UNKNOWN
     if patch is None and channels is None:
         # Three channels or one fit at most one of the two: 3 k^2 is never a square.
         channels = next((c for c in (3, 1) if _is_square(area / c)), None)
@@ -299,7 +306,7 @@ def _split_patch(found: Findings, area: int) -> None:
     if patch is None:
         found.missing["patch_size"] = f"a patch of {area} values is no square of pixels"
         if channels is not None:
-            found.facts["in_channels"] = (channels, channels_origin)
+            found.facts["in_channels"] = Fact(channels, channels_origin)
         return
     if channels is None and area % math.prod(patch) == 0:
         channels, channels_origin = area // math.prod(patch), TENSORS
@@ -309,13 +316,8 @@ def _split_patch(found: Findings, area: int) -> None:
             f"{area} values of a patch"
         )
         return
-    found.facts["patch_size"] = (patch, patch_origin)
-    found.facts["in_channels"] = (channels, channels_origin)
-
-
-def show(value: object) -> str:
-    """A value in a message: 32x24, not (32, 24)."""
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    found.facts["patch_size"] = Fact(patch, patch_origin)
+    found.facts["in_channels"] = Fact(channels, channels_origin)
 
 
 def _is_square(number: float) -> bool:

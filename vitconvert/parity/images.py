@@ -20,9 +20,8 @@ from vitconvert.errors import MissingFact, UsageError, VitConvertError, printabl
 from vitconvert.parity.report import Findings
 from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.image_files import open_image
-from vitconvert.programs import program_of
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.program import Preparation
+from vitconvert.programs.program import Preparation, program_of
 
 KIND = "images"  # of the user, as comparisons call them
 MOST = 32

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError
 from vitconvert.model import ViT
-from vitconvert.programs import explained_refusal
+from vitconvert.programs.program import explained_refusal
 from vitconvert.programs.reference import Reference
 from vitconvert.programs.taps import OUTPUT, Tap, Taps, canonical_taps, record
 

@@ -11,8 +11,7 @@ from torch import nn
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.options import IGNORED
 from vitconvert.errors import printable, some
-from vitconvert.facts.accounts import is_assumed, is_recorded
-from vitconvert.facts.tensor_evidence import USER, show
+from vitconvert.facts.fact import USER, is_assumed, is_recorded, show
 from vitconvert.programs.reference import Reference
 from vitconvert.tables.binding import NO_ELEMENTS
 

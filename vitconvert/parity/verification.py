@@ -14,8 +14,8 @@ from vitconvert.parity.report import Findings, ParityReport
 from vitconvert.parity.sides import DTYPES, Sides
 from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing.sample_images import sampled_images
-from vitconvert.programs import build_reference
 from vitconvert.programs.isolation import isolated
+from vitconvert.programs.program import build_reference
 
 
 def verify_checkpoint(

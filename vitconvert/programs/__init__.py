@@ -5,21 +5,3 @@ configuration file are stated in the table. What it cannot state is here: how th
 configuration is completed, how the program opens an output, how it computes as a reference, and
 which code shows its use.
 """
-
-from vitconvert.programs.program import (
-    CompanionFiles,
-    DescribedModel,
-    Program,
-    build_reference,
-    explained_refusal,
-    program_of,
-)
-
-__all__ = [
-    "CompanionFiles",
-    "DescribedModel",
-    "Program",
-    "build_reference",
-    "explained_refusal",
-    "program_of",
-]

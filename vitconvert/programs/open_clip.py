@@ -12,7 +12,7 @@ from vitconvert.checkpoint.weights import Text
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.derivation import state
+from vitconvert.facts.fact import state
 from vitconvert.facts.project_config import put, written_config
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of

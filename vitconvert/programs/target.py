@@ -19,10 +19,10 @@ from vitconvert.errors import (
     OtherFunction,
     OtherKind,
 )
-from vitconvert.facts.derivation import derive_config, state, strongest
+from vitconvert.facts.fact import Facts, state, strongest
+from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.plan import Assembly, Plan, check_rows, plan_writing
 from vitconvert.facts.project_config import (
-    Facts,
     facts_from_config,
     put,
     their_word,
@@ -186,7 +186,7 @@ def _read_back_alike(
         stated_sizes = {name: v for name, v in stated_sizes.items() if name not in in_file}
     stated = strongest(state(stated_sizes, "constructor"), in_file, named)
     try:
-        found = derive_config(binding, stated)[0].function()
+        found = gather_facts(binding, stated).config().function()
     except (ConflictingFact, MissingFact) as error:
         raise NotRepresentable(
             f"{table.title} would not be read back.",

@@ -3,7 +3,7 @@
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import field_names
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.derivation import state
+from vitconvert.facts.fact import state
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import DescribedModel, Program
 from vitconvert.programs.reference import Reference

@@ -10,7 +10,7 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable
-from vitconvert.facts.derivation import state
+from vitconvert.facts.fact import state
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example, imports_for, opened_image, zeros

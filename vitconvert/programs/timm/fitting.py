@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable, OtherFunction
-from vitconvert.facts.derivation import DEFAULTS
+from vitconvert.facts.gathering import DEFAULTS
 from vitconvert.facts.project_config import their_word, written_besides
 from vitconvert.programs.program import DescribedModel
 from vitconvert.programs.target import check_place

@@ -1,4 +1,4 @@
-"""Derives a ViTConfig from the header and from what was stated, each field with its origin.
+"""Gathers what the header shows and what was stated: a ViTConfig, each field with its origin.
 
 What the tensors show always wins. After them, from strong to weak: the user, a vitconvert.json,
 the project's own config.json, the named architecture, the table. An assumption is recorded as
@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitconvert.config import ViTConfig, field_names
+from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.facts.fact import TENSORS, UNKNOWN, USER, Facts, state
 from vitconvert.facts.image_size import read_image_size
-from vitconvert.facts.project_config import Facts
-from vitconvert.facts.tensor_evidence import TENSORS, USER, Findings, read_tensors
+from vitconvert.facts.tensor_evidence import Findings, read_tensors
 from vitconvert.tables.architectures import architectures, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.table import SCALED_BY_WIDTH, Table
@@ -39,24 +39,6 @@ _TOLD_BY_ROWS = {
     *("proj_bias", "mlp_bias"),
 }
 _INCIDENTAL = {"image_size", "num_classes", "num_heads", "pool_heads", "no_embed_class"}
-
-
-def derive_config(binding: Binding, stated: Facts) -> tuple[ViTConfig, tuple[str, ...]]:
-    """Find every field of ViTConfig.
-
-    Args:
-        binding: A table laid over a checkpoint's header.
-        stated: What is known from elsewhere, strongest already chosen: field -> value, origin.
-
-    Returns:
-        The configuration and notes on what the tensors overruled.
-
-    Raises:
-        ConflictingFact: The user states what the tensors contradict.
-        MissingFact: Neither the tensors nor anybody tells a field. Lists all such fields.
-    """
-    gathered = gather_facts(binding, stated)
-    return gathered.config(), gathered.notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +75,8 @@ class Gathered:
                 details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
                 hint=f"{settings} (in Python, overrides={{...}}) states it.",
             )
-        values = {name: value for name, (value, _) in self.facts.items()}
-        origins = {name: origin for name, (_, origin) in self.facts.items()}
+        values = {name: fact.value for name, fact in self.facts.items()}
+        origins = {name: fact.origin for name, fact in self.facts.items()}
         config = ViTConfig(**values, origins=origins)
         if broken := [text for one in self.table.must if (text := one.broken_by(config))]:
             raise NotRepresentable(
@@ -107,7 +89,12 @@ class Gathered:
 
 
 def gather_facts(binding: Binding, stated: Facts) -> Gathered:
-    """Collect what the tensors show and what was stated. Raises nothing."""
+    """Collect what the tensors show and what was stated. Raises nothing.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        stated: What is known from elsewhere, strongest already chosen.
+    """
     found = Findings(binding, stated)
     read_tensors(found)
     _doubt_pooling(found)
@@ -136,12 +123,13 @@ def _doubt_pooling(found: Findings) -> None:
     The two belong together: timm norms the mean of the tokens instead of all tokens. A fine-tuned
     model may have another pooling than its architecture, and its norms show that.
     """
-    said, origin = found.stated.get("pooling", (None, ""))
-    norms = [found.stated.get(name, (None, None)) for name in LAST_NORMS]
-    shown = [found.facts[name][0] for name in LAST_NORMS]
-    if any(where != origin for _, where in norms) or not any(shown) or "pooling" in found.facts:
+    said, origin = found.stated.get("pooling") or UNKNOWN
+    norms = [found.stated.get(name, UNKNOWN) for name in LAST_NORMS]
+    shown = [found.facts[name].value for name in LAST_NORMS]
+    same_source = bool(origin) and all(norm.origin == origin for norm in norms)
+    if not same_source or not any(shown) or "pooling" in found.facts:
         return
-    if [value for value, _ in norms] != shown:
+    if [norm.value for norm in norms] != shown:
         found.stated = {k: fact for k, fact in found.stated.items() if k != "pooling"}
         found.notes.append(f"pooling = {said} ({origin}), but the tensors have other last norms")
 
@@ -151,16 +139,14 @@ def _take_stated(found: Findings) -> None:
     table = found.binding.table
     for field, fact in found.stated.items():
         found.facts.setdefault(field, fact)
-    for default in table.defaults:
-        if default.holds(found.look_up):
-            value = default.value
-            if value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
-                value = max(found.facts.get("embed_dim", (1, ""))[0], 1) ** -0.5
-            found.facts.setdefault(default.name, (value, table.origin))
+    for field, fact in found.by_default():
+        if fact.value == SCALED_BY_WIDTH:  # a width of 0 is refused by ViTConfig
+            fact = fact._replace(value=max(found.value("embed_dim", 1), 1) ** -0.5)
+        found.facts.setdefault(field, fact)
     for field, why in table.ask.items():
         if field not in found.stated:
             found.missing[field] = why
-    if any(origin != USER for _, origin in found.stated.values()):
+    if any(fact.origin != USER for fact in found.stated.values()):
         return  # a configuration or a name speaks for the model
     for asked in table.ask_unnamed:
         if asked.name not in found.stated and asked.holds(found.look_up):
@@ -172,11 +158,8 @@ def _miss_last_norm(found: Findings) -> None:
     rows = found.binding.table.row_of
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
         return  # the dialect has none to miss
-    ends_with_norm = found.facts["final_norm"][0] or found.facts["fc_norm"][0]
-    usual: Facts = {name: (default, "") for name, default in LAST_NORMS.items()}
-    for default in found.binding.table.defaults:
-        if default.holds(found.look_up):
-            usual[default.name] = (default.value, found.binding.table.origin)
+    ends_with_norm = any(found.value(name) for name in LAST_NORMS)
+    usual = state(LAST_NORMS, "") | dict(found.by_default())
     (final_norm, by), (fc_norm, weaker) = (found.stated.get(n, usual[n]) for n in LAST_NORMS)
     # A source saying "no final norm" beats a weaker one saying where it sits.
     if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
@@ -203,7 +186,7 @@ def _miss_what_leaves_no_trace(found: Findings) -> None:
 
 def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:
     """Whether everything that the tensors show is also true of an architecture."""
-    shown = {name: value for name, (value, origin) in found.facts.items() if origin == TENSORS}
+    shown = {name: fact.value for name, fact in found.facts.items() if fact.origin == TENSORS}
     if (row["pooling"] == "map") != (shown.get("pooling") == "map"):
         return False
     return all(
@@ -213,18 +196,3 @@ def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:
         and f.name not in _INCIDENTAL
         and (f.name in row or f.name in _TOLD_BY_ROWS)
     )
-
-
-def strongest(*sources: Facts) -> Facts:
-    """Merge statements; earlier ones win."""
-    merged: Facts = {}
-    for source in sources:
-        for field, fact in source.items():
-            if field in field_names():
-                merged.setdefault(field, fact)
-    return merged
-
-
-def state(values: Mapping[str, object], origin: str) -> Facts:
-    """Values that all come from one place."""
-    return {field: (value, origin) for field, value in values.items()}
