@@ -148,6 +148,7 @@ def test_how_to_read_goes_along_as_one_value(google, tmp_path):
     [
         ({"num_heads": 3}, r"'num_heads' is no option of reading; did you mean overrides="),
         ({"dialekt": "timm"}, "'dialekt' is no option of reading; did you mean dialect?"),
+        ({"cast_to": "float32"}, "'cast_to' is no option of reading; "),
         ({"zzz": 1}, "'zzz' is no option of reading; these are: dialect, table, "),
     ],
 )

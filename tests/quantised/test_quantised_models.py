@@ -107,6 +107,8 @@ def test_without_a_dtype_it_is_refused_and_inspected(base, tmp_path):
     assert inspection.problem is None
     assert any(note.startswith("dequantised 67 weights") for note in inspection.notes)
     assert vitconvert.verify(tmp_path, dequantise="float32").ok
+    # An export says what it computes in, and so does not ask.
+    assert vitconvert.export_model(tmp_path, tmp_path / "vit.pt2", to="pt2").output.exists()
 
 
 def test_a_plain_tower_beside_a_quantised_language_model(tmp_path):
