@@ -1,4 +1,7 @@
-"""`vitconvert.json`: where a directory came from, what was done, and how it was proved."""
+"""`vitconvert.json`: where a directory came from, what was done, and how it was proved.
+
+`checkpoint.companions` reads it back, and says how far it is believed.
+"""
 
 import threading
 from collections.abc import Callable, Mapping
