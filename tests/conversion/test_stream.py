@@ -13,14 +13,12 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.facts.test_pairs import SCALED, configs, holders, random_tensors, told
+from tests.facts.test_pairs import SCALED, as_read, configs, holders, random_tensors, told
 from tests.small_models import tiny_config
 from vitconvert.api import load_checkpoint
 from vitconvert.conversion.stream import stream
 from vitconvert.conversion.weights import contents_for
 from vitconvert.errors import CorruptFile, NotRepresentable
-from vitconvert.facts.fact import state
-from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import compose, plan_reading
 from vitconvert.formats import (
@@ -33,7 +31,6 @@ from vitconvert.formats import (
 from vitconvert.formats.npz import write_file as write_npz
 from vitconvert.formats.torch.writing import write_file as write_torch
 from vitconvert.programs.target import Target
-from vitconvert.tables.binding import bind
 
 DINOV3 = {"rope": "dinov3", "position_embedding": "none", "num_registers": 4}
 DINOV3 |= {"rope_half": True, "rope_temperature": 100.0}
@@ -45,9 +42,8 @@ def raw(content):
 
 
 def reading_of(table, container, config):
-    binding = bind(table, {name: info.shape for name, info in container.manifest.items()})
-    found = gather_facts(binding, state(told(config), "user")).config()
-    return plan_reading(binding, found)
+    shapes = {name: info.shape for name, info in container.manifest.items()}
+    return plan_reading(*as_read(table, shapes, config))
 
 
 @pytest.mark.parametrize("chunk", [64, 2**20], ids=["small chunks", "large chunks"])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError
@@ -125,5 +126,8 @@ def missing(dialect: str, lines: str, sets: str) -> str:
     return MISSING.format(dialect=dialect, lines=lines, sets=sets)
 
 
-def shapes_of(model):
+def shapes_of(make, *arguments, **options) -> Shapes:
+    """The header of a model, which is made without weights."""
+    with torch.device("meta"):
+        model = make(*arguments, **options)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

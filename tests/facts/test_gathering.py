@@ -1,7 +1,6 @@
 """Where each field comes from, and the whole message where none or two places tell it."""
 
 import pytest
-import torch
 
 from tests import packages
 from tests.facts.header import (
@@ -231,8 +230,7 @@ def test_an_architecture_that_has_a_last_norm_does_not_say_that_there_is_none():
     ],
 )
 def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect):
-    with torch.device("meta"):
-        shapes = shapes_of(packages.timm.create_model(name))
+    shapes = shapes_of(packages.timm.create_model, name)
     row = find_architecture("timm", name)
     stated = {"num_heads": row["num_heads"], "image_size": row["image_size"]}
     assert message(MissingFact, shapes, stated, dialect="timm") == missing(
@@ -252,8 +250,7 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
     [("eva02_enormous_patch14_clip_224", "timm_eva"), ("vit_base_patch16_rpn_224", "timm")],
 )
 def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialect):
-    with torch.device("meta"):
-        shapes = shapes_of(packages.timm.create_model(name))
+    shapes = shapes_of(packages.timm.create_model, name)
     row = find_architecture("timm", name)
     stated = {"num_heads": row["num_heads"]}
     assert message(MissingFact, shapes, stated, dialect="timm") == missing(
@@ -268,8 +265,7 @@ def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialec
 
 
 def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
-    with torch.device("meta"):
-        tensors = shapes_of(packages.timm.create_model("vit_pe_core_tiny_patch16_384"))
+    tensors = shapes_of(packages.timm.create_model, "vit_pe_core_tiny_patch16_384")
     shapes = {f"visual.trunk.{name}": shape for name, shape in tensors.items()}
     assert message(MissingFact, shapes, {"num_heads": 3}, dialect="openclip") == missing(
         "openclip_timm",
@@ -281,8 +277,7 @@ def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
 
 
 def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user():
-    with torch.device("meta"):
-        shapes = shapes_of(packages.timm.create_model("vit_small_patch16_rope_ape_224"))
+    shapes = shapes_of(packages.timm.create_model, "vit_small_patch16_rope_ape_224")
     with pytest.raises(AmbiguousDialect) as error:
         examine(shapes, {"num_heads": 6})
     assert error.value.evidence == {
@@ -299,18 +294,19 @@ def test_deit_iii_and_the_rotated_model_of_its_names_are_told_apart_by_the_user(
 
 @pytest.mark.parametrize("name", ["vit_base_patch16_224", "deit3_small_patch16_224"])
 def test_a_plain_vit_is_not_asked_about_a_rotation(name):
-    with torch.device("meta"):
-        shapes = shapes_of(packages.timm.create_model(name))
+    shapes = shapes_of(packages.timm.create_model, name)
     config, _ = examine(shapes, {"num_heads": find_architecture("timm", name)["num_heads"]})
     assert config.rope == "none"
 
 
 def test_branches_are_counted_and_each_is_needed():
-    with torch.device("meta"):
-        model = packages.timm.create_model(
-            "vit_small_patch16_18x2_224", depth=11, embed_dim=36, num_heads=3
-        )
-    shapes = shapes_of(model)
+    shapes = shapes_of(
+        packages.timm.create_model,
+        "vit_small_patch16_18x2_224",
+        depth=11,
+        embed_dim=36,
+        num_heads=3,
+    )
     config, _ = examine(shapes, HEADS)
     assert (config.branches, config.depth) == (2, 11)
     assert message(ConflictingFact, shapes, HEADS | {"branches": 3}) == CONTRADICTED.format(

@@ -1,9 +1,8 @@
 """Blocks of other kinds: heads that share keys, attention beside the MLP, differences."""
 
 import pytest
-import torch
 
-from tests.facts.header import examine
+from tests.facts.header import examine, shapes_of
 from tests.packages import timm
 from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
 
@@ -11,15 +10,13 @@ SMALL = {"depth": 2, "embed_dim": 48, "num_heads": 4, "num_classes": 7}
 SAPIENS = {"rope": "dinov3", "rope_half": True, "image_size": (64, 48)}
 
 
-def shapes_of(name, **arguments):
-    with torch.device("meta"):
-        model = timm.create_model(name, **SMALL | arguments)
-    return {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+def small(name, **arguments):
+    return shapes_of(timm.create_model, name, **SMALL | arguments)
 
 
 @pytest.mark.parametrize("qk_norm", [True, False])
 def test_heads_that_share_keys_are_counted_block_by_block(qk_norm):
-    shapes = shapes_of("vit_base_patch16_sapiens2", num_kv_heads=(1, 4), qk_norm=qk_norm)
+    shapes = small("vit_base_patch16_sapiens2", num_kv_heads=(1, 4), qk_norm=qk_norm)
     config, ledger = examine(shapes, SAPIENS | {"num_heads": 4})
     assert (config.num_heads, config.head_dim, config.kv_heads) == (4, 12, (1, 4))
     assert config.layer_scale and not config.mlp_layer_scale
@@ -28,7 +25,7 @@ def test_heads_that_share_keys_are_counted_block_by_block(qk_norm):
 
 
 def test_a_rotation_that_nothing_tells_is_asked_for():
-    shapes = shapes_of("vit_base_patch16_sapiens2", num_kv_heads=(2, 4))
+    shapes = small("vit_base_patch16_sapiens2", num_kv_heads=(2, 4))
     with pytest.raises(MissingFact) as error:
         examine(shapes, {"image_size": (64, 48)})
     assert error.value.details == (
@@ -38,7 +35,7 @@ def test_a_rotation_that_nothing_tells_is_asked_for():
 
 
 def test_a_block_without_keys_and_values_is_named():
-    shapes = shapes_of("vit_base_patch16_sapiens2", num_kv_heads=(2, 4))
+    shapes = small("vit_base_patch16_sapiens2", num_kv_heads=(2, 4))
     left = {
         k: s
         for k, s in shapes.items()
@@ -53,7 +50,7 @@ def test_a_block_without_keys_and_values_is_named():
 
 @pytest.mark.parametrize("qk_norm", [True, False])
 def test_one_matrix_for_attention_and_mlp(qk_norm):
-    shapes = shapes_of("vit_base_patch16_xp_224", qk_norm=qk_norm, mlp_ratio=1.5)
+    shapes = small("vit_base_patch16_xp_224", qk_norm=qk_norm, mlp_ratio=1.5)
     config, ledger = examine(shapes, {"num_heads": 4})
     assert (config.block_order, config.mlp_dim, config.num_heads) == ("parallel", 72, 4)
     assert (config.qkv_bias, config.mlp_bias, config.proj_bias) == (False, True, True)
@@ -61,14 +58,14 @@ def test_one_matrix_for_attention_and_mlp(qk_norm):
 
 
 def test_one_matrix_at_both_ends_tells_heads_and_width_of_the_mlp():
-    shapes = shapes_of("vit_dpwee_patch16_reg1_gap_256", mlp_ratio=1.5)
+    shapes = small("vit_dpwee_patch16_reg1_gap_256", mlp_ratio=1.5)
     config, _ = examine(shapes, {"pooling": "avg"})
     assert (config.block_order, config.differential) == ("parallel", True)
     assert (config.mlp_dim, config.num_heads, config.head_dim) == (72, 4, 12)
 
 
 def test_differential_attention_tells_its_heads():
-    config, ledger = examine(shapes_of("vit_dwee_patch16_reg1_gap_256"), {"pooling": "avg"})
+    config, ledger = examine(small("vit_dwee_patch16_reg1_gap_256"), {"pooling": "avg"})
     assert (config.differential, config.num_heads, config.head_dim) == (True, 4, 12)
     assert (config.block_order, ledger.dialect) == ("pre", "timm")
 
@@ -81,7 +78,7 @@ def test_differential_attention_tells_its_heads():
     ],
 )
 def test_error_heads_without_width(name, arguments, stated):
-    shapes = shapes_of(name, **arguments)
+    shapes = small(name, **arguments)
     for key in shapes:
         if key.endswith(("q_norm.weight", "k_norm.weight", "sub_norm.weight")):
             shapes[key] = (0,)

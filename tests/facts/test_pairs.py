@@ -109,12 +109,18 @@ def random_tensors(config, seed, dtype, keyless):
     return tensors
 
 
+def as_read(table, shapes, config):
+    """A table laid over shapes, and what a reader finds, knowing only what he is told."""
+    binding = bind(table, shapes)
+    return binding, gather_facts(binding, state(told(config), "user")).config()
+
+
 def through(table, plan, canonical, config):
-    """Write to a dialect and read back, knowing only what a reader is told."""
+    """Write to a dialect and read back."""
     theirs = materialise(plan, canonical.__getitem__)
-    binding = bind(table, {name: tuple(tensor.shape) for name, tensor in theirs.items()})
+    shapes = {name: tuple(tensor.shape) for name, tensor in theirs.items()}
+    binding, found = as_read(table, shapes, config)
     assert binding.fits
-    found = gather_facts(binding, state(told(config), "user")).config()
     check_accounts(binding, found, table.name)
     assert len(theirs) == binding.explained + len(binding.ignored)
     return materialise(plan_reading(binding, found), theirs.__getitem__)

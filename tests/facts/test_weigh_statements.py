@@ -18,8 +18,7 @@ def table_of(tmp_path, body):
 
 
 def weighed(table, user, row=ROW):
-    named = state(row, "architecture mine") if row else {}
-    return weigh_statements(table, state(user, "user"), named)
+    return weigh_statements(table, state(user, "user"), state(row, "architecture mine"))
 
 
 @pytest.mark.parametrize("dialect", ["timm", "openclip_timm"])

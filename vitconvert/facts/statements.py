@@ -94,10 +94,7 @@ class Statements:
                 hint="convert the original again.",
             ) from None
         origins = self.own_origins
-        return {
-            name: Fact(value, origins.get(name, "vitconvert.json"))
-            for name, value in fields.items()
-        }
+        return {n: Fact(v, origins.get(n, "vitconvert.json")) for n, v in fields.items()}
 
     def check_class(self, table: Table, config: ViTConfig) -> None:
         """Make sure that the class which config.json names computes what the table says.
@@ -224,11 +221,8 @@ def _not_as_named(asked: Conditional, stated: Facts, named_facts: Facts) -> Miss
     words = asked.condition.words if asked.condition else ()
     differ = [w.removeprefix(ARCHITECTURE) for w in words if w.startswith(ARCHITECTURE)]
     rows = [f"{name} = {_said({}, named_facts, ARCHITECTURE + name)}" for name in differ]
-    here = [
-        f"{name} = {stated[name].value} ({stated[name].origin})"
-        for name in differ
-        if name in stated
-    ]
+    told = {name: stated[name] for name in differ if name in stated}
+    here = [f"{name} = {value} ({origin})" for name, (value, origin) in told.items()]
     origin = next(iter(named_facts.values())).origin
     return MissingFact(
         f"This model differs from its architecture, and nothing tells {asked.name}.",
