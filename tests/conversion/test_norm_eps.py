@@ -8,6 +8,7 @@ import torch
 
 import vitconvert
 from tests.packages import timm, transformers
+from tests.sampling import sampled
 from vitconvert.conversion.changes import with_steps
 from vitconvert.conversion.steps import replace_norm_eps
 from vitconvert.errors import NotRepresentable, UsageError
@@ -21,7 +22,13 @@ HINT = (
 
 @pytest.mark.parametrize(
     ("to", "activation"),
-    [*((to, "gelu") for to in ("timm", "torchvision", "jeonsworld")), ("jax", "gelu_pytorch_tanh")],
+    sampled(
+        [
+            *((to, "gelu") for to in ("timm", "torchvision", "jeonsworld")),
+            ("jax", "gelu_pytorch_tanh"),
+        ],
+        3,
+    ),
 )
 def test_an_ordinary_fine_tune_gets_the_eps_of_the_target(
     to, activation, huggingface_directory, tmp_path
