@@ -47,6 +47,9 @@ def options_of(name: str) -> list[str]:
     return found
 
 
+read_once = functools.cache(vitconvert.load_checkpoint)
+
+
 def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
     """What a function is called with."""
     vit = at / "vit"
@@ -58,7 +61,7 @@ def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
         "plan_conversion": {"source": vit},
         "convert": {"source": vit, "output": out / "converted", "verify": False},
         "convert_state_dict": {
-            "state_dict": vitconvert.load_checkpoint(vit).tensors,
+            "state_dict": read_once(vit).tensors,
             "to": "vit",
             "dialect": "vit",
             "overrides": {
@@ -83,10 +86,11 @@ def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
     }[name]
 
 
+@functools.cache
 def values(at: Path) -> dict[str, Any]:
     """Option -> a value that changes the result, or is refused by its name."""
     other = at / "other"
-    changed = vitconvert.load_checkpoint(at / "vit").preprocessing
+    changed = read_once(at / "vit").preprocessing
     assert changed is not None
     sizes = {"image_size": (24, 8), "patch_size": 2, "in_channels": 1, "num_classes": 3}
     asked = {"topk": 2, "labels": list("vwxyz"), "layers": [0], "foreground": 0.9}
@@ -103,7 +107,7 @@ def values(at: Path) -> dict[str, Any]:
     return {
         **dict.fromkeys(("source", "model", "a", "b", "like"), other),
         "against": at / "vit",
-        "state_dict": vitconvert.load_checkpoint(other).tensors,
+        "state_dict": read_once(other).tensors,
         "preprocessing": dataclasses.replace(changed, mean=(0.0, 0.0, 0.0)),
         "to": "nonsense",
         "output": at / "there",
