@@ -286,5 +286,6 @@ def test_an_interrupted_run_goes_on(run, workplace):
     done = check("features").shards
     assert 0 < done < 155
     _, out, _ = run(*everything, "--json")
-    assert json.loads(out.splitlines()[-1])["images"] == 310 - 2 * done
+    events = [json.loads(line) for line in out.splitlines()]
+    assert (events[0]["known"], events[-1]["images"]) == (2 * done, 310 - 2 * done)
     assert check("features").whole

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -179,11 +178,8 @@ def test_an_output_that_cannot_be_written(tmp_path):
         embed_null(tmp_path / ("long" * 100), images)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "ended_by", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.coverage)]
-)
-def test_the_command_goes_on_after_an_interruption(tmp_path, whole, ended_by):
+@pytest.mark.coverage
+def test_the_command_goes_on_after_a_kill(tmp_path, whole):
     samples = [path.read_bytes() for path in sorted((DIGITS / "samples").iterdir())]
     write_folder(tmp_path / "images", (samples * 400)[:400], suffix=".png")
     command = [sys.executable, "-m", "vitconvert", "embed", str(DIGITS), "images"]
@@ -192,14 +188,8 @@ def test_the_command_goes_on_after_an_interruption(tmp_path, whole, ended_by):
     parts = tmp_path / "output" / "features"
     while running.poll() is None and len(list(parts.glob("*.parquet"))) < 3:
         time.sleep(0.002)
-    running.send_signal(ended_by)
-    said = running.communicate(timeout=60)[1]
-    if ended_by == signal.SIGINT:
-        assert running.returncode == 130, said
-        assert "the same command goes on" in said
-        assert "Traceback" not in said
-        assert "Exception ignored" not in said
-        assert left_over(tmp_path / "output") == []
+    running.kill()
+    running.communicate(timeout=60)
     there = len(list(parts.glob("*.parquet")))
     assert 3 <= there < 200
     done = subprocess.run(
