@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from vitconvert.errors import SourceError
+from vitconvert.sources import references
 from vitconvert.sources.references import (
+    Collection,
     HubRepo,
     LocalPath,
     NamedDownload,
@@ -41,6 +43,11 @@ def hub(repo: str, revision: str | None = None, file: str | None = None) -> HubR
             NamedDownload(collection="google", name="imagenet21k+imagenet2012/ViT-B_16"),
         ),
         ("torchvision:vit_b_16", NamedDownload(collection="torchvision", name="vit_b_16")),
+        ("vit_b_16", NamedDownload(collection="torchvision", name="vit_b_16")),
+        ("ViT-B_16", NamedDownload(collection="google", name="ViT-B_16")),
+        ("dino_vits8", NamedDownload(collection="dino", name="dino_vits8")),
+        ("vit_base_patch16_224", TimmName(name="vit_base_patch16_224")),
+        ("vit_base_patch16_224.dino", TimmName(name="vit_base_patch16_224.dino")),
     ],
 )
 def test_every_kind_of_reference(text: str, meaning: object) -> None:
@@ -82,6 +89,15 @@ def test_a_path_wins_over_a_repository_of_the_same_name_and_says_so(
     assert caplog.messages == []
 
 
+def test_error_a_name_that_several_projects_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Collection(base="https://example.org/", files={"vit_s": "s.pth"}, sha256_in_name=False)
+    monkeypatch.setattr(references, "collections", lambda: {"theirs": one, "others": one})
+    with pytest.raises(SourceError) as caught:
+        parse_reference("vit_s")
+    assert caught.value.fact == "Several projects have a model vit_s."
+    assert caught.value.hint == "write theirs:vit_s or others:vit_s."
+
+
 MESSAGES = {
     "": """\
   The reference is empty.
@@ -92,9 +108,9 @@ MESSAGES = {
     "./nowhere/model.safetensors": """\
   There is no file or directory ./nowhere/model.safetensors.
   hint: give the path of a file or directory, or hf:ORG/REPO for the Hub.""",
-    "vit_base_patch16_224": """\
-  There is no file or directory vit_base_patch16_224.
-  hint: timm:vit_base_patch16_224 for a timm model, hf:ORG/REPO for the Hub.""",
+    "resnet50": """\
+  There is no file or directory resnet50.
+  hint: timm:resnet50 for a timm model, hf:ORG/REPO for the Hub.""",
     "torchvison:vit_b_16": """\
   torchvison:vit_b_16 is neither a path that exists nor a reference of a known kind.
   kinds  timm:, hf-hub:, hf:, local-dir:, https:, google:, torchvision:, dino:

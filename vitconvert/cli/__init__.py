@@ -28,34 +28,43 @@ _GONE = {
 }
 
 
-# Verb -> its module, its class there, and its line in the help; in the order of a newcomer's
-# questions.
-VERBS = {
-    "demo": ("demo:Demo", "Show everything on a tiny ViT that ships with the package, offline."),
-    "timm": ("convert:ConvertTimm", "Convert a timm model: NAME, Hub repository or files."),
-    "hf": ("convert:Convert", "Convert what transformers or KerasHub saved: REPO or directory."),
-    "jax": ("convert:Convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
-    "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
-    "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
-    "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
-    "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or OpenAI CLIP file."),
-    "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
-    "file": ("convert:Convert", "Convert any checkpoint; its dialect is detected."),
-    "inspect": ("inspect:Inspect", "Say what a checkpoint is, from its header alone."),
-    "diff": ("diff:Diff", "Say how two checkpoints, of any dialects, differ."),
-    "verify": ("verify:Verify", "Compare a checkpoint with its own project's implementation."),
-    "golden": ("golden:Golden", "Record what a checkpoint computes, for comparisons anywhere."),
-    "predict": ("predict:Predict", "Classify images."),
-    "embed": ("embed:Embed", "Compute the features of images."),
-    "attention": ("attention:Attention", "Show what a model attends to in images."),
-    "table": (
-        "table:Table",
-        "Draft a table for a spelling that nobody knows, by a ViT that is known.",
-    ),
-    "export": ("export:Export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
-    "push": ("push:Push", "Publish a converted model on the Hugging Face Hub."),
-    "list": ("listing:List", "List dialects and named architectures."),
+# Heading of the help -> verb -> its module, its class there, and its line; the commonest first.
+GROUPS = {
+    "Convert": {
+        "convert": ("convert:ConvertTimm", "Convert a checkpoint: PATH, timm:NAME, hf:ORG/REPO."),
+        "export": ("export:Export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
+        "push": ("push:Push", "Publish a converted model on the Hugging Face Hub."),
+        "timm": ("convert:ConvertTimm", "Short for convert timm:NAME; repositories and files too."),
+        "hf": (
+            "convert:Convert",
+            "Convert what transformers or KerasHub saved: REPO or directory.",
+        ),
+        "jax": ("convert:Convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
+        "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
+        "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
+        "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
+        "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or CLIP file."),
+        "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
+        "file": ("convert:Convert", "Convert a file or directory."),
+    },
+    "Examine": {
+        "inspect": ("inspect:Inspect", "Say what a checkpoint is, from its header alone."),
+        "diff": ("diff:Diff", "Say how two checkpoints, of any dialects, differ."),
+        "list": ("listing:List", "List dialects and named architectures."),
+        "table": ("table:Table", "Draft a table for a spelling that nobody knows, by a known ViT."),
+    },
+    "Prove": {
+        "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
+        "golden": ("golden:Golden", "Record what a checkpoint computes, for comparisons anywhere."),
+        "demo": ("demo:Demo", "Show everything on a tiny ViT that ships with the package."),
+    },
+    "Use": {
+        "predict": ("predict:Predict", "Classify images."),
+        "embed": ("embed:Embed", "Compute the features of images."),
+        "attention": ("attention:Attention", "Show what a model attends to in images."),
+    },
 }
+VERBS = {verb: place for verbs in GROUPS.values() for verb, place in verbs.items()}
 
 
 class LazyGroup(click.Group):
@@ -88,14 +97,27 @@ class LazyGroup(click.Group):
                 f"There is no verb {args[0]!r}.",
                 hint=f"did you mean `vitconvert {near[0]}`?"
                 if near
-                else "`vitconvert --help` lists them; `vitconvert file PATH` converts a file.",
+                else "`vitconvert --help` lists them; `vitconvert convert PATH` converts a file.",
             )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+        for heading, verbs in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, about) for name, (_, about) in verbs.items()])
+
+
+def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell is None:
+        return
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # one of the choices
+    program = str(ctx.info_name)
+    click.echo(kind(ctx.command, {}, program, f"_{program.upper()}_COMPLETE").source())
+    ctx.exit()
 
 
 @click.group(
@@ -104,7 +126,15 @@ class LazyGroup(click.Group):
     epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed or (diff) different, "
     "4 refused as unsafe, 5 not representable in the target, 130 interrupted.",
 )
-@click.version_option(package_name="vitconvert")
+@click.version_option(None, "-V", "--version", package_name="vitconvert")
+@click.option(
+    "--completion",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    expose_value=False,
+    is_eager=True,
+    callback=_print_completion,
+    help="Print the completion script of a shell and exit.",
+)
 def vitconvert() -> None:
     """Make any pretrained Vision Transformer checkpoint usable anywhere, provably unchanged."""
 
@@ -155,10 +185,10 @@ def run(command: click.Command, arguments: list[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _named_setting(error)
-        if as_json:
-            return _report(UsageError(error.format_message()), as_json=as_json)
-        error.show()
-        return error.exit_code
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "vitconvert"
+        usage = UsageError(error.format_message(), hint=f"`{path} --help` says what may be typed.")
+        return _report(usage, as_json=as_json)
     except BrokenPipeError:
         # The reader of our output (such as `| head`) is gone; nobody would see a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -180,7 +210,9 @@ def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> 
         # One line, because verbs may have printed lines of JSON before.
         click.echo(json.dumps({"ok": False, "error": error.to_dict()}))
     else:
-        click.echo(error.text(verbose=verbose), err=True)
+        from vitconvert.cli.report import Verdict, tell
+
+        tell(Verdict(error.text(verbose=verbose), ok=False), err=True)
     return error.exit_code
 
 
@@ -196,7 +228,7 @@ def _where_it_is_an_option(hint: str, verbs: click.Group, verb: str) -> str:
     named = dict.fromkeys(_FLAG.findall(_COMMAND.sub("", hint)))
     if not verb or not (lacking := [flag for flag in named if flag not in options(verb)]):
         return ""
-    every = ["file", *VERBS]  # a conversion's output needs the fewest options
+    every = VERBS  # convert comes first: a conversion's output needs the fewest options
     other = next((name for name in every if options(name).issuperset(lacking)), None)
     if other is None:
         return ""

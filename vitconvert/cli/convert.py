@@ -1,4 +1,4 @@
-"""`vitconvert SOURCE MODEL`: convert, verify, write, report; or, with `--dry-run`, plan."""
+"""`vitconvert convert SOURCE`: convert, verify, write, report; or, with `--dry-run`, plan."""
 
 import os
 import tempfile
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from vitconvert.cli.options import (
     DTYPES,
@@ -21,6 +22,8 @@ from vitconvert.cli.options import (
     refuse_given,
 )
 from vitconvert.cli.report import (
+    Verdict,
+    assumptions,
     config_lines,
     ignored_lines,
     line,
@@ -29,7 +32,7 @@ from vitconvert.cli.report import (
 )
 from vitconvert.cli.typed_command import command_line, typed_again
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.sources.references import looks_like_path
+from vitconvert.sources.references import looks_like_path, without_secrets
 
 if TYPE_CHECKING:
     from vitconvert.conversion.conversion_plan import ConversionPlan
@@ -46,16 +49,28 @@ _NAMED = {
     "dino": "dino",
 }
 # Verbs that stand for several ecosystems each: the dialect is detected among all.
-_DETECTED = ("file", "hf", "jax", "openclip", "dino")
+_DETECTED = ("convert", "file", "hf", "jax", "openclip", "dino")
 _MANY = 4  # at most so many pieces or dialects are listed one by one without -v
+
+
+def _targets(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Ecosystems that a shell offers after --to, and where none begins so, dialects."""
+    from vitconvert.tables.dialects import builtin_tables
+
+    tables = builtin_tables()
+    ecosystems = dict.fromkeys(table.ecosystem for table in tables.values())
+    for names in (ecosystems, tables):
+        if found := [CompletionItem(name) for name in names if name.startswith(typed)]:
+            return found
+    return []
 
 
 @dataclass(kw_only=True)
 class Convert(Reading):
     """Converts a checkpoint, of the ecosystem that the verb names."""
 
-    model: str = argument()
-    to: str = flag("Target ecosystem or dialect.", default="vit")
+    model: str = argument("SOURCE")
+    to: str = flag("Target ecosystem or dialect.", default="vit", shell_complete=_targets)
     output: Path | None = output_flag("Directory; default: NAME-TARGET.")
     checkpoint: Path | None = flag(
         "A local file or directory to use instead of the download.",
@@ -67,7 +82,7 @@ class Convert(Reading):
     verify: bool = flag("Compare logits; on by default.", "--verify/--no-verify", default=True)
     dry_run: bool = flag("Say what would be done, and write nothing.", default=False)
     verbose: bool = flag(
-        "List every tensor (--dry-run), and every dialect that refuses the model.",
+        "Say all that was found, done and compared; with --dry-run, list every tensor.",
         "-v",
         default=False,
     )
@@ -120,8 +135,11 @@ class Convert(Reading):
         if self.quiet and not self.as_json:
             click.echo(os.fsencode(conversion.output))  # byte for byte, for use in a script
             return 0
-        self.report(conversion.to_dict, short="", long=lambda: conversion_report(conversion))
+        self.report(conversion.to_dict, short="", long=lambda: self._told(conversion))
         return 0
+
+    def _told(self, conversion: "Conversion") -> Iterator[str]:
+        return (full_report if self.verbose else conversion_report)(conversion)
 
     def _locate(self, source: str, stack: ExitStack) -> "Located":
         from vitconvert.sources import locate
@@ -141,9 +159,9 @@ class Convert(Reading):
 
 @dataclass(kw_only=True)
 class ConvertTimm(Convert):
-    """Converts a model of timm."""
+    """Converts any checkpoint, or an architecture of timm without its weights."""
 
-    no_pretrained: bool = flag("Use random weights; needs no network.", default=False)
+    no_pretrained: bool = flag("Random weights for a timm model, without network.", default=False)
 
 
 def _reference_for(source: str, model: str) -> str:
@@ -206,7 +224,28 @@ def _naming_the_command() -> Iterator[None]:
 
 
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
-    """What was done, assumed and proved."""
+    """What became what, the proof, where it lies; then what a user has to know or decide."""
+    source, ledger, proof = conversion.located, conversion.ledger, conversion.proof
+    where = without_secrets(source.repo or source.url or source.reference)
+    names = f"{where} ({conversion.source_dialect}) to {conversion.target_dialect}"
+    yield line("converted", f"{names}: tensors {ledger.counts}")
+    proved = "; ".join([proof.parity_lines()[0], *proof.opened_lines()])
+    verified = conversion.parity is not None and conversion.parity.verified
+    yield Verdict(line("proof", proved), True if verified else None)
+    yield line("output", conversion.output)
+    yield line("assumed", *assumptions(conversion.config))
+    for text in ignored_lines(ledger.ignored):
+        yield line("ignored", text)
+    for note in ledger.notes:
+        yield line("note", note)
+    for change in ledger.changed:
+        yield line("changed", change)
+    if count := len(conversion.departures):
+        yield line("images", f"prepared otherwise there in {count} ways; -v lists them")
+
+
+def full_report(conversion: "Conversion") -> Iterator[str]:
+    """Everything that was found, assumed, done and proved."""
     proof = conversion.proof
     yield source_line(conversion.located)
     if conversion.first_source:
@@ -220,7 +259,8 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
         yield line("note", note)
     for change in conversion.ledger.changed:
         yield line("changed", change)
-    yield line("parity", *proof.parity_lines())
+    verified = conversion.parity is not None and conversion.parity.verified
+    yield Verdict(line("parity", *proof.parity_lines()), True if verified else None)
     for text in proof.opened_lines():
         yield line("opened by", text)
     for departure in conversion.departures:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.cli.options import Computed, argument, flag, flags_of
-from vitconvert.cli.report import SHOWN, line, one_line_for_all_blocks, show, some_lines, times
+from vitconvert.cli.report import (
+    SHOWN,
+    Verdict,
+    line,
+    one_line_for_all_blocks,
+    show,
+    some_lines,
+    times,
+)
 
 if TYPE_CHECKING:
     from vitconvert.comparison import ValueDifference
@@ -94,7 +102,7 @@ def _report(difference: "Difference", most: int | None) -> Iterator[str]:
         yield line("preprocessing", "here is a, there is b", *difference.preprocessing)
     yield line("labels", *some_lines(difference.labels, 3 if most else None))
     yield line("note", *difference.unstated)
-    yield line("result", _verdict(difference))
+    yield Verdict(line("result", _verdict(difference)), difference.equal)
 
 
 def _shown(value: object) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from vitconvert.arguments import options_of
 from vitconvert.checkpoint import ReadOptions
@@ -106,6 +107,7 @@ def _parameters(one: "Field[Any]") -> list[click.Parameter]:
     (kind, *_) = get_args(one.type) or (one.type,)  # of `str | None` and `tuple[str, ...]`
     found: dict[str, Any] = {"type": click.Path(path_type=Path) if kind is Path else kind}
     if "argument" in one.metadata:
+        found["shell_complete"] = _files
         found |= {"nargs": -1 if repeats else 1, "required": True, **one.metadata["argument"]}
         return [click.Argument([one.name], **found)]
     if "flag" not in one.metadata:
@@ -117,6 +119,11 @@ def _parameters(one: "Field[Any]") -> list[click.Parameter]:
         found["default"] = one.default
     found |= {"is_flag": kind is bool or None, "multiple": repeats, **settings}
     return [click.Option([one.name, *names], **found)]
+
+
+def _files(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """What a shell completes by its own files: references are paths, mostly."""
+    return [CompletionItem(typed, type="file")]
 
 
 @dataclass(kw_only=True)
@@ -192,8 +199,8 @@ class Reporting(Verb):
         """Print a result in the way that was asked for: as JSON, in a word, or in lines."""
         if self.as_json:
             print_json({"ok": ok, **facts()})
-        elif text := str(short) if self.quiet else "\n".join(filter(None, long())):
-            tell(text)
+        elif lines := [str(short)] if self.quiet else [*filter(None, long())]:
+            tell(*lines)
 
 
 @dataclass(kw_only=True)

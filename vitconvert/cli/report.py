@@ -1,8 +1,9 @@
 """Lines of the reports that several verbs print."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import click
 
@@ -23,9 +24,27 @@ def print_json(value: Mapping[str, object]) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
-def tell(text: str, *, err: bool = False) -> None:
+class Verdict(str):
+    """Text whose first line is green on a terminal if all is well, else red; None is yellow."""
+
+    def __new__(cls, text: str, ok: bool | None) -> Self:
+        made = super().__new__(cls, text)
+        made.colour = {True: "green", False: "red", None: "yellow"}[ok]
+        return made
+
+    colour: str
+
+
+def tell(*texts: str, err: bool = False) -> None:
     """Lines of text on stdout; what would steer a terminal is escaped."""
-    click.echo("\n".join(map(printable, text.split("\n"))), err=err)
+    plain = False if os.environ.get("NO_COLOR") else None  # no-color.org; None: as the stream is
+    click.echo("\n".join(map(_shown, texts)), err=err, color=plain)
+
+
+def _shown(text: str) -> str:
+    first, *rest = map(printable, text.split("\n"))
+    colour = text.colour if isinstance(text, Verdict) else None
+    return "\n".join([click.style(first, fg=colour) if colour else first, *rest])
 
 
 def line(title: str, *texts: object) -> str:
@@ -78,19 +97,26 @@ def config_lines(config: "ViTConfig") -> list[str]:
     """Every fact that decides the function, by origin, with assumptions apart."""
     from vitconvert.facts.fact import is_assumed
 
+    known = [text for origin, text in _by_origin(config) if not is_assumed(origin)]
+    return [line("configuration", *known), line("assumed", *assumptions(config))]
+
+
+def assumptions(config: "ViTConfig") -> list[str]:
+    """What was assumed, and why."""
+    from vitconvert.facts.accounts import is_assumed
+
+    found = [text for origin, text in _by_origin(config) if is_assumed(origin)]
+    return [text.removeprefix("assumed: ") for text in found]
+
+
+def _by_origin(config: "ViTConfig") -> list[tuple[str, str]]:
     groups: dict[str, list[str]] = {}
     for name, value in config.function().items():
         # Features that the model lacks say little to a reader.
         if value is not False and value not in (0, ()):
             groups.setdefault(config.origins.get(name, ""), []).append(f"{name} {show(value)}")
     groups.pop("", None)  # defaults without an origin have no effect
-    known = [f"{o}: {', '.join(said)}" for o, said in groups.items() if not is_assumed(o)]
-    guesses = [
-        f"{o.removeprefix('assumed: ')}: {', '.join(said)}"
-        for o, said in groups.items()
-        if is_assumed(o)
-    ]
-    return [line("configuration", *known), line("assumed", *guesses)]
+    return [(origin, f"{origin}: {', '.join(said)}") for origin, said in groups.items()]
 
 
 def ignored_lines(ignored: Mapping[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitconvert.cli.options import FILE, Against, Computed, argument, flag, output_flag
+from vitconvert.cli.report import Verdict
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
@@ -64,7 +65,10 @@ class Verify(Computed, Against):
             with whole_file(self.page, check=check) as file:
                 file.write(report.to_html().encode())
         self.report(
-            report.to_dict, short=report.verdict, long=lambda: [report.summary()], ok=report.ok
+            report.to_dict,
+            short=report.verdict,
+            long=lambda: [Verdict(report.summary(), report.ok if report.verified else None)],
+            ok=report.ok,
         )
         if not report.verified:
             return NOT_COMPARED

@@ -3,6 +3,7 @@
     reference = path | "local-dir:" path | "timm:" NAME ["." TAG] | hub | named | "https://" ...
     hub       = ["hf-hub:" | "hf:" | "hf://"] ORG "/" REPO ["@" REVISION] ["/" (FILE | FOLDER)]
     named     = COLLECTION ":" NAME                    the collections of weights_map/downloads.toml
+              | NAME                                   that only one of them, or timm alone, has
 
 The prefixes are those of timm (`hf-hub:`, `local-dir:`) and of huggingface_hub (`hf://`). A web
 address of a Hub page means the repository. What exists on disk is a path before all else.
@@ -153,7 +154,27 @@ def parse_reference(text: str) -> Reference:
         return _with_scheme(text, match["scheme"].lower(), match["rest"])
     if not looks_like_path(text) and (match := _HUB.fullmatch(text)):
         return _hub(match)
+    known = _of_that_name(text)
+    if len(known) > 1:
+        ways = " or ".join(f"{prefix}:{text}" for prefix in known)
+        raise SourceError(f"Several projects have a model {text}.", hint=f"write {ways}.")
+    if known:
+        return next(iter(known.values()))
     raise _nothing_there(text, path)
+
+
+def _of_that_name(name: str) -> dict[str, TimmName | NamedDownload]:
+    """What a name without a prefix may mean, by the prefix that would say so."""
+    from vitconvert.tables.architectures import named  # late: most references are paths
+
+    found: dict[str, TimmName | NamedDownload] = {
+        prefix: NamedDownload(collection=prefix, name=name)
+        for prefix, collection in collections().items()
+        if name in collection.files
+    }
+    if name.split(".")[0] in named("timm"):
+        found["timm"] = TimmName(name=name)
+    return found
 
 
 def _with_scheme(text: str, scheme: str, rest: str) -> Reference:
