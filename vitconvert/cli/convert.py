@@ -1,6 +1,7 @@
 """`vitconvert convert SOURCE`: convert, verify, write, report; or, with `--dry-run`, plan."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -29,9 +30,11 @@ from vitconvert.cli.report import (
     line,
     one_line_for_all_blocks,
     source_line,
+    tell,
 )
 from vitconvert.cli.typed_command import command_line, typed_again
 from vitconvert.conversion.options import WriteOptions
+from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
 from vitconvert.sources.references import looks_like_path, without_secrets
 
 if TYPE_CHECKING:
@@ -125,18 +128,34 @@ class Convert(Reading):
                     long=lambda: plan_report(plan, verbose=self.verbose),
                 )
                 return 0
-            conversion = convert(
-                located,
-                **options,
-                verify=self.verify,
-                overwrite=self.force,
-                command=command_line(),
-            )
+            options |= {"verify": self.verify, "overwrite": self.force}
+            try:
+                conversion = convert(located, **options, command=command_line())
+            except NotRepresentable as refusal:
+                if not self._goes_on(refusal):
+                    raise
+                options["allow"] = (*options["allow"], *refusal.steps)
+                command = command_line(allow=options["allow"])
+                conversion = convert(located, **options, command=command)
         if self.quiet and not self.as_json:
             click.echo(os.fsencode(conversion.output))  # byte for byte, for use in a script
             return 0
         self.report(conversion.to_dict, short="", long=lambda: self._told(conversion))
         return 0
+
+    def _goes_on(self, refusal: NotRepresentable) -> bool:
+        """Whether somebody at a terminal allows the steps that a refusal names."""
+        asked = refusal.steps and not (self.as_json or self.quiet) and self._at_a_terminal()
+        if not asked:
+            return False
+        for text in (refusal.fact, *refusal.evidence.get("effect", "").split("\n")):
+            tell(text, err=True)
+        steps = " ".join(f"--allow {step}" for step in refusal.steps)
+        return click.confirm(f"Go on with {steps}?", err=True)
+
+    @staticmethod
+    def _at_a_terminal() -> bool:
+        return sys.stdin.isatty() and sys.stderr.isatty()
 
     def _told(self, conversion: "Conversion") -> Iterator[str]:
         return (full_report if self.verbose else conversion_report)(conversion)
@@ -196,8 +215,6 @@ def parse_classes(options: tuple[str, ...]) -> list[str] | None:
 @contextmanager
 def _naming_the_command() -> Iterator[None]:
     """Within the block, a refusal is given the command that works."""
-    from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
-
     try:
         yield
     except UnsafeFile as error:

@@ -10,8 +10,11 @@ import click
 Shown = Callable[[click.Parameter, object], object]
 
 
-def command_line() -> str:
-    """The command as it is recorded, without token and local directories: it may be published."""
+def command_line(**instead: object) -> str:
+    """The command as it is recorded, without token and local directories: it may be published.
+
+    `instead` has other values for some options.
+    """
     from vitconvert.errors import printable
     from vitconvert.sources.references import published
 
@@ -26,7 +29,7 @@ def command_line() -> str:
             return [public(str(one)) for one in value]
         return public(value.name if isinstance(value, Path) else str(value))
 
-    return _typed(shown)
+    return _typed(shown, instead)
 
 
 def typed_again(**instead: object) -> str:

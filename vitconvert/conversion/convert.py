@@ -39,6 +39,7 @@ from vitconvert.conversion.text_tower import (
 )
 from vitconvert.conversion.weights import contents_for, write_weights
 from vitconvert.documents import JsonDict
+from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
 from vitconvert.programs.program import CompanionFiles, DescribedModel, program_of
@@ -259,7 +260,12 @@ def convert_checkpoint(
         # Of the source as it was read: what is changed after it is measured by itself.
         parity = verify_checkpoint(checkpoint, until_equal=True)
         parity.raise_if_failed()
-    prepared = prepare(checkpoint, options, measured=True)
+    try:
+        prepared = prepare(checkpoint, options, measured=True)
+    except NotRepresentable as error:
+        if verify and error.steps:
+            error.evidence |= _effects(checkpoint, options, error.steps)
+        raise
     source, target = prepared.source, prepared.target
     contents = contents_for(target, source, options.allow)
     with (
@@ -296,6 +302,19 @@ def convert_checkpoint(
         proof=proof,
         first_source=first_source_line(source),
     )
+
+
+def _effects(
+    checkpoint: Checkpoint, options: WriteOptions, steps: tuple[str, ...]
+) -> dict[str, str]:
+    """What steps that a refusal names would do to these weights, for its evidence."""
+    allowed = replace(options, allow=(*options.allow, *steps))
+    try:
+        taken = prepare(checkpoint, allowed, measured=True)
+    except ParityFailed:  # they would be refused as well
+        return {}
+    changed = taken.source.ledger.changed[len(taken.before.ledger.changed) :]
+    return {"effect": "\n".join(changed)} if changed else {}
 
 
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
