@@ -445,7 +445,7 @@ HARMS = [
     (
         lambda output: (output / "vitconvert.json").unlink(),
         "  {output} holds no vitconvert.json, so it is no output of vitconvert.\n"
-        "  hint: `vitconvert file DIR` makes one of any checkpoint.\n",
+        "  hint: `vitconvert convert DIR` makes one of any checkpoint.\n",
     ),
     (
         lambda output: (output / "vitconvert.json").write_text("{}"),

@@ -39,7 +39,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def test_timm_name_is_downloaded_checked_converted_verified_and_written(hub, run, tmp_path):
-    code, out, err = run("timm", NAME, "-o", tmp_path / "out")
+    code, out, err = run("timm", NAME, "-o", tmp_path / "out", "-v")
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith(f"source         {REPO} @ ")
@@ -100,7 +100,7 @@ def test_no_pretrained_needs_no_network(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     code, out, err = run("timm", NAME, "--no-pretrained", "-o", tmp_path / "out")
     assert code == 0, err
-    assert out.startswith(f"source         timm:{NAME}, random weights\n")
+    assert out.startswith(f"converted      timm:{NAME}, random weights (timm) to vit: ")
     assert timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
 
 
@@ -153,7 +153,7 @@ def test_hf_directory(run, tmp_path):
     )  # fmt: skip
     _random(transformers.ViTForImageClassification(config)).save_pretrained(tmp_path / "hf")
     sizes = ("--image-size", "24x36", "--patch-size", "6")
-    code, out, err = run("hf", tmp_path / "hf", "-o", tmp_path / "out", *sizes)
+    code, out, err = run("hf", tmp_path / "hf", "-o", tmp_path / "out", "-v", *sizes)
     assert code == 0, err
     assert "dialect        hf_vit" in out
     assert "patches resized from 8x8 to 6x6 pixels" in out
@@ -165,7 +165,7 @@ def test_hf_directory(run, tmp_path):
 
 def test_jax_file(run, tmp_path):
     np.savez(tmp_path / "vit.npz", **google_arrays(depth=11, heads=3, width=36, size=32))
-    code, out, err = run("jax", tmp_path / "vit.npz", "-o", tmp_path / "out")
+    code, out, err = run("jax", tmp_path / "vit.npz", "-o", tmp_path / "out", "-v")
     assert code == 0, err
     for part in ("dialect        google_jax", "activation gelu_tanh", "equal to timm"):
         assert part in out

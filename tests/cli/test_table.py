@@ -35,7 +35,7 @@ def test_the_draft_is_used_at_once(team, run, tmp_path):
     code, out, err = run("table", "team.pth", "--like", "known", "-o", "team.toml")
     assert code == 0, err
     assert "guesses        0 rows" in out
-    assert "next           vitconvert file team.pth --table team.toml -o OUTPUT" in out
+    assert "next           vitconvert convert team.pth --table team.toml -o OUTPUT" in out
     asked = ("--table", "team.toml", "--to", "timm", "-o", "out", "--no-verify")
     code, _, err = run("file", "team.pth", *asked)
     assert code == 0, err

@@ -8,7 +8,7 @@ import torch
 import vitconvert
 from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM
-from vitconvert.cli.convert import conversion_report
+from vitconvert.cli.convert import full_report
 
 SMALL = SMALL_TIMM | {"img_size": 48}
 
@@ -18,7 +18,7 @@ def record_of(directory):
 
 
 def _report(conversion):
-    return "\n".join(filter(None, conversion_report(conversion)))
+    return "\n".join(filter(None, full_report(conversion)))
 
 
 def lines_of(report, title):

@@ -87,7 +87,7 @@ def test_predictions_are_those_of_transformers_or_refused(source, photograph, tm
         "  The image keeps its aspect ratio and becomes 56x40, but the model reads 48x48.\n"
         "  from   preprocessor_config.json\n"
         f"  image  {oblong}\n"
-        "  hint: `vitconvert file MODEL --image-size 56x40 -o DIR` makes a model of that size."
+        "  hint: `vitconvert convert MODEL --image-size 56x40 -o DIR` makes a model of that size."
     )
     vitconvert.convert(source, output=tmp_path / "out", image_size=(56, 40), verify=False)
     [made] = vitconvert.predict(tmp_path / "out", oblong)

@@ -257,8 +257,10 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
         yield line("note", note)
     for change in ledger.changed:
         yield line("changed", change)
-    if count := len(conversion.departures):
-        yield line("images", f"prepared otherwise there in {count} ways; -v lists them")
+    departures = conversion.departures
+    if len(departures) > 1:
+        departures = (f"prepared otherwise there in {len(departures)} ways; -v lists them",)
+    yield line("images", *departures)
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:

@@ -76,7 +76,7 @@ class Table(Fetching):
         yield line("as in like", *(f"{name} = {value}" for name, value in draft.config.items()))
         yield line("output", self.output)
         if draft.problem is None:
-            use = f"vitconvert file {self.source} --table {self.output} -o OUTPUT"
+            use = f"vitconvert convert {self.source} --table {self.output} -o OUTPUT"
             yield line("next", use)
         else:
             why = f"the table does not read the file yet: {draft.problem.fact}"

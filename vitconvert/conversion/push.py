@@ -102,7 +102,7 @@ def _record(directory: Path, *, force: bool) -> dict[str, str]:
     if not path.exists():
         raise UploadError(
             f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
-            hint="`vitconvert file DIR` makes one of any checkpoint.",
+            hint="`vitconvert convert DIR` makes one of any checkpoint.",
         )
     try:
         written = read_object(path)

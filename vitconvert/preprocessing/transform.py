@@ -58,7 +58,9 @@ def transformed(
         )
         if steps.resize == "patches":
             why = f"keeps its aspect ratio and becomes {made}, but the model reads {read}"
-            hint = f"`vitconvert file MODEL --image-size {made} -o DIR` makes a model of that size."
+            hint = (
+                f"`vitconvert convert MODEL --image-size {made} -o DIR` makes a model of that size."
+            )
         raise InputMismatch(f"The image {why}.", evidence={"from": steps.origin}, hint=hint)
     rescaled = backend.numbers == "first" and values.dtype == np.uint8
     return pixels.normalised(
