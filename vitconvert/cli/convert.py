@@ -140,25 +140,19 @@ class Convert(Reading):
         if self.quiet and not self.as_json:
             click.echo(os.fsencode(conversion.output))  # byte for byte, for use in a script
             return 0
-        self.report(conversion.to_dict, short="", long=lambda: self._told(conversion))
+        told = full_report if self.verbose else conversion_report
+        self.report(conversion.to_dict, short="", long=lambda: told(conversion))
         return 0
 
     def _goes_on(self, refusal: NotRepresentable) -> bool:
         """Whether somebody at a terminal allows the steps that a refusal names."""
-        asked = refusal.steps and not (self.as_json or self.quiet) and self._at_a_terminal()
-        if not asked:
+        at_a_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        if not (refusal.steps and at_a_terminal) or self.as_json or self.quiet:
             return False
         for text in (refusal.fact, *refusal.evidence.get("effect", "").split("\n")):
             tell(text, err=True)
         steps = " ".join(f"--allow {step}" for step in refusal.steps)
         return click.confirm(f"Go on with {steps}?", err=True)
-
-    @staticmethod
-    def _at_a_terminal() -> bool:
-        return sys.stdin.isatty() and sys.stderr.isatty()
-
-    def _told(self, conversion: "Conversion") -> Iterator[str]:
-        return (full_report if self.verbose else conversion_report)(conversion)
 
     def _locate(self, source: str, stack: ExitStack) -> "Located":
         from vitconvert.sources import locate
