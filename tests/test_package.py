@@ -1,17 +1,23 @@
 """The front door: small, sorted, and light to open."""
 
+import doctest
 import inspect
+import re
+import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 
 import vitconvert
 from vitconvert import api
 from vitconvert.arguments import options_of
 from vitconvert.checkpoint import ReadOptions
+from vitconvert.demo.demonstration import DIGITS
 
 _COMMAND = "from vitconvert.cli import main\ntry: main({})\nexcept SystemExit: pass"
+PUBLIC = [n for n in vitconvert.__all__ if inspect.isfunction(getattr(vitconvert, n))]
 HEAVY = ("torch", "timm", "transformers", "torchvision", "huggingface_hub", "numpy", "PIL")
 
 
@@ -19,7 +25,7 @@ def test_exported_names_are_sorted_and_importable():
     assert vitconvert.__all__ == sorted(vitconvert.__all__)
     for name in vitconvert.__all__:
         assert getattr(vitconvert, name) is getattr(api, name)
-    assert set(vitconvert.__all__) <= set(dir(vitconvert))
+    assert [n for n in dir(vitconvert) if not n.startswith("__")] == vitconvert.__all__
 
 
 def test_the_front_door_hides_what_it_is_built_of():
@@ -32,6 +38,41 @@ def test_how_to_read_is_stated_once():
     assert list(said) == ["source", *options_of(ReadOptions)]
     assert (said["ignore"].default, said["rescue"].annotation) == ((), bool)
     assert all(f" {name}" in vitconvert.load_checkpoint.__doc__ for name in said)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_help_says_everything_of_a_function(name):
+    function = getattr(vitconvert, name)
+    signature, text = inspect.signature(function), inspect.getdoc(function)
+    arguments = text.partition("Args:\n")[2].partition("\n\n")[0]
+    for argument, one in signature.parameters.items():
+        assert one.kind is not one.VAR_KEYWORD
+        assert one.annotation is not one.empty
+        assert re.search(rf"^ {{4}}(\w+, )*{argument}(, \w+)*: ", arguments, re.M), argument
+    assert ("\nReturns:" in text) == (signature.return_annotation is not None)
+    assert "\nRaises:" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_options_of_a_dataclass_are_explained_where_the_docstring_says_nothing():
+    text = inspect.getdoc(vitconvert.convert)
+    assert "    allow: Names of steps that the target may need: they keep" in text
+    assert "    lora_scale: lora_alpha / r, where no adapter_config.json says it.\n" in text
+    assert "how:" not in text
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "Embedder"])
+def test_the_example_of_a_function_runs(name, tmp_path, monkeypatch):
+    shutil.copytree(DIGITS, tmp_path / "my-vit")
+    shutil.move(tmp_path / "my-vit/samples", tmp_path / "photos")
+    torch.save(vitconvert.load_model(DIGITS).state_dict(), tmp_path / "team.pth")
+    monkeypatch.chdir(tmp_path)
+    text = inspect.getdoc(getattr(vitconvert, name))
+    example = doctest.DocTestParser().get_doctest(
+        text, {"vitconvert": vitconvert, "torch": torch}, name, None, None
+    )
+    assert example.examples
+    doctest.DebugRunner().run(example)
 
 
 def test_error_unknown_name():

@@ -36,4 +36,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})  # type: ignore[misc]
+    special = (name for name in globals() if name.startswith("__"))
+    return sorted({*special, *__getattr__("__all__")})  # type: ignore[misc]

@@ -13,6 +13,8 @@ import functools
 import inspect
 import math
 import operator
+import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
@@ -107,6 +109,7 @@ def checked(
     Args:
         shared: Dataclasses of options, which stand for the function's `**` parameter: their
             fields are listed by `help` and `inspect.signature`, and read by the dataclass itself.
+            Those that the docstring says nothing of stand there in place of that parameter.
         own: What options of this function take that mean something else elsewhere.
     """
     several = {name: one.values for kind in shared for name, one in options_of(kind).items()}
@@ -138,9 +141,29 @@ def checked(
                 if "option" in f.metadata
             ]
             call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
+            rest = next(name for name in parameters if name not in named)
+            about = {name: one.about for kind in shared for name, one in options_of(kind).items()}
+            call.__doc__ = call.__doc__ and explained(call.__doc__, rest, about)
         return call
 
     return decorate
+
+
+def explained(doc: str, rest: str, about: Mapping[str, str]) -> str:
+    """A docstring in which options that it does not name stand for its entry of `**rest`."""
+    doc = inspect.cleandoc(doc)
+    named = {
+        name for names in re.findall(r"^ {4}([\w, ]+):", doc, re.M) for name in names.split(", ")
+    }
+    entries = [
+        textwrap.indent(
+            textwrap.fill(f"{name}: {sentence}", 96, subsequent_indent=" " * 4), " " * 4
+        )
+        for name, sentence in about.items()
+        if name not in named
+    ]
+    missing = "".join(f"{entry}\n" for entry in entries)
+    return re.sub(rf"^ {{4}}{rest}: .*\n(?: {{8}}.*\n)*", lambda _: missing, doc, flags=re.M)
 
 
 def read_fields(options: "DataclassInstance", *, but: Collection[str] = ()) -> None:

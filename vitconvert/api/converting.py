@@ -42,9 +42,17 @@ def plan_conversion(
         output: If it is given, and would replace the source, it is refused as by `convert`.
         how: As for `convert`.
 
+    Returns:
+        What would be written, and what would be checked of the weights before.
+
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> plan = vitconvert.plan_conversion("my-vit", to="hf")
+        >>> "model.safetensors" in plan.files
+        True
     """
     from vitconvert.conversion.conversion_plan import plan_checkpoint
 
@@ -87,14 +95,21 @@ def convert(
         image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
             the target has a place for them; vitconvert computes the image side only.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
-        how: These, and as for `load_checkpoint`: dialect, overrides, architecture, table, prefer,
-            tower, ignore, adapter, lora_scale, rescue, dequantise.
+        how: As for `load_checkpoint`.
+
+    Returns:
+        What was written and proved: `output`, `parity`, hashes, and what other programs computed.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         ParityFailed: The numbers disagree; nothing is written.
         OutputExists: The output is there, and `overwrite` is false, or holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> conversion = vitconvert.convert("my-vit", to="timm", output="my-vit-timm")
+        >>> conversion.parity.verified
+        True
     """
     from vitconvert.conversion.convert import convert_checkpoint
     from vitconvert.conversion.output import check_output
@@ -131,12 +146,22 @@ def convert_state_dict(
         state_dict: Tensors by name. They are not changed; the result may share their memory.
         to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
             ("team" of team.toml) makes that table the target.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, tower, ignore,
-            adapter, lora_scale, dequantise. An adapter is merged on the CPU.
+        adapter: As for `load_checkpoint`; it is merged on the CPU.
+        reading: As for `load_checkpoint`. `prefer` and `rescue` are about files, and refused.
+
+    Returns:
+        Tensors by the names of the target.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
         VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> tensors = vitconvert.load_model("my-vit").state_dict()
+        >>> facts = {"num_heads": 3}  # which no tensor shows
+        >>> theirs = vitconvert.convert_state_dict(tensors, to="hf", overrides=facts)
+        >>> theirs["vit.embeddings.cls_token"].shape
+        torch.Size([1, 1, 48])
     """
     from vitconvert.checkpoint.reading import read_state_dict
     from vitconvert.conversion.convert import respell
@@ -193,8 +218,10 @@ def export_model(
             int8, the difference is told, and only nonsense refused).
         overwrite: Replace an earlier export. What vitconvert did not write is never replaced.
         command: The command that the metadata name.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale.
+        reading: As for `load_checkpoint`.
+
+    Returns:
+        The files, what their metadata say, and how far they are from vitconvert's own model.
 
     Raises:
         MissingPackage: The runtime is not installed.
@@ -203,6 +230,11 @@ def export_model(
         OutputExists: The output is there, and `overwrite` is false, or it is somebody else's.
         UsageError, ConflictingFact, MissingFact: The model has no such output.
         VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> exported = vitconvert.export_model("my-vit", "my-vit.pt2", to="pt2", softmax=True)
+        >>> exported.output.name
+        'my-vit.pt2'
     """
     from vitconvert.preprocessing.finding import find_images
     from vitconvert.runtimes.export import ExportOptions, check_export, export_checkpoint
@@ -254,8 +286,9 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
-        >>> model = build_lucidrains("out")               # doctest: +SKIP
-        >>> logits = model(images)                        # doctest: +SKIP
+        >>> config = vitconvert.load_checkpoint("my-vit").config.replace(qkv_bias=False)
+        >>> type(vitconvert.build_lucidrains(config)).__name__
+        'ViT'
     """
     from vitconvert.programs.vit_pytorch import build_vit_pytorch
 

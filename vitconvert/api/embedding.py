@@ -26,7 +26,7 @@ def embed_dataset(
     image_column: str | None = None,
     labels: Sequence[str] | None = None,
     topk: int = 5,
-    notify: Callable[[Event], None] = lambda _event: None,
+    notify: Callable[[Event], None] | None = None,
     reading: Mapping[str, object] | None = None,
     **how: Any,
 ) -> Event:
@@ -50,10 +50,8 @@ def embed_dataset(
         labels, topk: Of classes, as for `predict`.
         notify: Is told what happens; see `embedding.options.Event`.
         reading: As for `load_checkpoint`.
-        how: As for `predict`, `batch_size`, `fast`, `fast_preprocessing`, `dtype`, `device`,
-            `runtime`, and `threads`: how many decode, and how many torch takes. `shard_rows`,
-            `store`, `append`, `retry_failed`, `only`, `max_errors`, `engine`, `workers`,
-            `cpus_per_worker`, `gpus_per_worker` and `address`: see `embedding.options.RunOptions`.
+        only: (K, N): compute the K-th of N parts of the images.
+        how: More options of computing and of the run.
 
     Returns:
         How many images were computed, and how many failed.
@@ -63,6 +61,11 @@ def embed_dataset(
         ConflictingFact: `output` has features of another model, preprocessing or source.
         OutputExists: Another run writes there, or it is no output of this function.
         VitConvertError: One of the errors of `embed`.
+
+    Example:
+        >>> finished = vitconvert.embed_dataset("my-vit", "photos", "features")
+        >>> finished.images, finished.failed
+        (10, 0)
     """
     from vitconvert.embedding import require_package
 
@@ -90,4 +93,4 @@ def embed_dataset(
         keep=keep,
         image_column=image_column,
     )
-    return run(task, sources, fspath(output), RunOptions(**how), notify)
+    return run(task, sources, fspath(output), RunOptions(**how), notify or (lambda _event: None))

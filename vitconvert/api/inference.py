@@ -55,6 +55,9 @@ def predict(
             fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
         tell: Called with a sentence before a runtime does what takes seconds.
 
+    Returns:
+        For each image a `Prediction`, computed when it is asked for.
+
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
         MissingPackage: The runtime is not installed.
@@ -63,8 +66,9 @@ def predict(
         ConflictingFact: The model has no head, or not as many classes as there are labels.
 
     Example:
-        >>> for prediction in predict("hf-hub:google/vit-base-patch16-224", "photos"):
-        ...     print(prediction.path, prediction.top[0].label)          # doctest: +SKIP
+        >>> for prediction in vitconvert.predict("my-vit", "photos/7.png", topk=1):
+        ...     print(prediction.path.name, prediction.top[0].label)
+        7.png 7
     """
     from vitconvert.inference.predict import predict as predict_with
     from vitconvert.preprocessing.finding import find_images
@@ -92,8 +96,16 @@ def embed(
     a model that pools nothing they are its tokens, (N, D), after patches were merged.
     With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
     registers, then patches row by row. With `projected`, CLIP's projection of the pooled features,
-    which is compared with that of texts after both are scaled to length 1. The other arguments are
-    those of `predict`.
+    which is compared with that of texts after both are scaled to length 1.
+
+    Args:
+        model, images, preprocessing, recursive, tell: As for `predict`.
+        tokens: All tokens instead of the pooled features.
+        projected: CLIP's projection of the pooled features.
+        computing: As for `predict`.
+
+    Returns:
+        For each image an `Embedding`, computed when it is asked for.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -101,6 +113,11 @@ def embed(
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: There is no projection.
         UsageError: Tokens are to be projected.
+
+    Example:
+        >>> [embedding] = vitconvert.embed("my-vit", "photos/7.png")
+        >>> embedding.features.shape
+        torch.Size([48])
     """
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.preprocessing.finding import find_images

@@ -60,6 +60,9 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
         dequantise: Compute the weights of a quantised file (bitsandbytes, torchao, GGUF) in this:
             "float32" or "bfloat16".
 
+    Returns:
+        The tensors under canonical names, with the configuration, preprocessing and labels.
+
     Raises:
         SourceError: The source leads to no file.
         CorruptFile, UnsafeFile: The file cannot be read, or not safely. Damaged bytes of a tensor
@@ -70,6 +73,11 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
             the tensors.
         NotRepresentable: The checkpoint's own configuration asks for something unknown.
         UsageError: The source is a checkpoint that was read already, and an option says how.
+
+    Example:
+        >>> checkpoint = vitconvert.load_checkpoint("my-vit")
+        >>> checkpoint.config.depth, checkpoint.labels[0]
+        (4, '0')
     """
     return loaded(source, ReadOptions.of(reading))
 
@@ -109,16 +117,19 @@ def load_model(
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, rescue, dequantise.
+        reading: As for `load_checkpoint`.
+
+    Returns:
+        A module of torch that maps images (B, C, H, W) to logits, or to features without a head.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
-        >>> model = load_model("ViT-B_16.npz")            # doctest: +SKIP
-        >>> logits = model(images)                        # doctest: +SKIP
+        >>> model = vitconvert.load_model("my-vit")
+        >>> model(torch.zeros(1, model.config.in_channels, *model.config.image_size)).shape
+        torch.Size([1, 10])
     """
     return build_model(
         loaded(source, ReadOptions.of(reading).cast(dtype)),
@@ -141,12 +152,19 @@ def inspect(source: str | PathLike[str] | Located, **reading: object) -> "Inspec
 
     Args:
         source: A path or a reference, as for `load_model`.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, rescue, dequantise.
+        reading: As for `load_checkpoint`.
+
+    Returns:
+        What the header shows, and how far it is explained.
 
     Raises:
         SourceError: The source leads to no file.
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
+
+    Example:
+        >>> inspection = vitconvert.inspect("my-vit")
+        >>> inspection.dialect, inspection.problem
+        ('timm', None)
     """
     from vitconvert.inspection import inspect_located
 
@@ -175,14 +193,20 @@ def diff(
         reading_a, reading_b: How to read one of them, such as `{"overrides": {"num_heads": 3}}`;
             each comes before what is said for both.
         header: Compare headers only; no weights are read.
-        reading: For both, as for `load_checkpoint`: dialect, overrides, architecture, table,
-            prefer, tower, ignore, adapter, lora_scale, rescue, dequantise.
+        reading: For both, as for `load_checkpoint`.
+
+    Returns:
+        What differs; `identical` says whether anything does.
 
     Raises:
         SourceError: A source leads to no file.
         CorruptFile, UnsafeFile: A file cannot be read, or not safely.
         NotRepresentable: A tensor that is ignored as a constant has other values.
         UsageError: There is no such dialect, field or value.
+
+    Example:
+        >>> vitconvert.diff("my-vit", "my-vit").only_a
+        {}
     """
     from vitconvert.difference import diff_located
 
@@ -217,14 +241,18 @@ def draft_table(
         prefer, ignore: As for `load_checkpoint`.
         overwrite: Replace an earlier draft, and nothing else.
 
+    Returns:
+        The proposal: its rows, and the text of the table.
+
     Raises:
         UsageError: Nothing in the file is like the reference, or the output's name is no table's.
         OutputExists: The output is there, and `overwrite` is false or it is no draft.
         VitConvertError: The reference cannot be read, as for `load_checkpoint`.
 
     Example:
-        >>> draft = draft_table("team.pth", like="vit_base_patch16_224")   # doctest: +SKIP
-        >>> print(draft.text)                                             # doctest: +SKIP
+        >>> draft = vitconvert.draft_table("team.pth", like="my-vit", output="team.toml")
+        >>> draft.left
+        {}
     """
     from vitconvert.drafting.draft import draft_located, read_reference
     from vitconvert.drafting.draft_text import check_draft_output, write_draft

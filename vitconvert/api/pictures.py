@@ -43,6 +43,9 @@ def attention_maps(
         recursive: Search subfolders too.
         device: Where the model goes.
 
+    Returns:
+        For each image its maps, computed when they are asked for.
+
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
         MissingFact: Nothing says how images are prepared.
@@ -50,8 +53,8 @@ def attention_maps(
         UsageError: There are no such blocks, or their maps would take more than 2 GiB.
 
     Example:
-        >>> for maps in attention_maps("ViT-B_16.npz", "photos"):        # doctest: +SKIP
-        ...     maps.picture(layer=-1, query="class").save("attention.png")
+        >>> for maps in vitconvert.attention_maps("my-vit", "photos"):
+        ...     maps.picture(layer=-1).save("attention.png")
     """
     from vitconvert.pictures.maps import attention_maps as attention_maps_with
 
@@ -80,8 +83,16 @@ def feature_maps(
         foreground: The threshold of the first component, from 0 to 1; by default found by itself.
         background: Whether there is any; else all patches are coloured.
 
+    Returns:
+        For each image its features, or why there are none.
+
     Raises:
         VitConvertError: As for `attention_maps`.
+
+    Example:
+        >>> maps = vitconvert.feature_maps("my-vit", "photos")
+        >>> len(maps), maps[0].tokens.shape
+        (10, torch.Size([17, 48]))
     """
     from vitconvert.pictures.features import feature_maps as feature_maps_with
 

@@ -47,7 +47,8 @@ def verify(
     module or function. It runs as it is, on noise, on a smooth image, and on images that are
     constant, large, of one channel, one and three in a batch. If it differs, the report names the
     first layer that does and the likely cause, as far as modules are matched: by the names of their
-    tensors (`table`, `dialect`, or a dialect that is known), or by `layers`.
+    tensors (`table`, `dialect`, or a dialect that is known), or by `layers`. With a model of your
+    own, other options of reading are about `against`.
 
     Args:
         source: A path or a reference, as for `load_model`; or an `nn.Module`, or a function of
@@ -72,9 +73,10 @@ def verify(
             as these are known.
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower,
-            ignore, adapter, lora_scale, rescue, dequantise. With a model of your own, `dialect` and
-            `table` are about the names of its tensors, and the others about `against`.
+        reading: As for `load_checkpoint`.
+
+    Returns:
+        Whether both compute the same, as far as was compared: `verified`, and each comparison.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
@@ -83,6 +85,11 @@ def verify(
             weights, or an argument is wrong.
         MissingFact: Nothing says how `images` are prepared.
         ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
+
+    Example:
+        >>> report = vitconvert.verify("my-vit")
+        >>> report.verified
+        True
     """
     from vitconvert.parity.golden import is_golden, read_golden
 
@@ -159,7 +166,10 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`: dialect, overrides, architecture, table, prefer, tower.
+        reading: As for `load_checkpoint`.
+
+    Returns:
+        What was recorded.
 
     Raises:
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
@@ -167,6 +177,11 @@ def record_golden(
         OutputExists: The output is there, and `overwrite` is false or it is no golden file.
         UsageError: The output's name is no golden file's, or the images would be too large.
         VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> golden = vitconvert.record_golden("my-vit", "my-vit.golden")
+        >>> vitconvert.verify("my-vit", against="my-vit.golden").verified
+        True
     """
     from vitconvert.parity.golden import check_golden_output, write_golden
     from vitconvert.parity.replay import record

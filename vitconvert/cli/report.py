@@ -103,7 +103,7 @@ def config_lines(config: "ViTConfig") -> list[str]:
 
 def assumptions(config: "ViTConfig") -> list[str]:
     """What was assumed, and why."""
-    from vitconvert.facts.accounts import is_assumed
+    from vitconvert.facts.fact import is_assumed
 
     found = [text for origin, text in _by_origin(config) if is_assumed(origin)]
     return [text.removeprefix("assumed: ") for text in found]

@@ -155,8 +155,10 @@ class Embedder:
         VitConvertError: When the first image comes, one of the errors of `vitconvert.embed`.
 
     Example:
-        >>> embedder = Embedder("hf-hub:facebook/dinov2-base")           # doctest: +SKIP
-        >>> features = embedder([content, "photos/1.jpg"])               # doctest: +SKIP
+        >>> embedder = vitconvert.Embedder("my-vit")
+        >>> [row] = embedder(["photos/1.png"])
+        >>> row.shape
+        (48,)
     """
 
     def __init__(

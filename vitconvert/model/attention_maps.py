@@ -23,8 +23,17 @@ def attentions(
         images: (B, in_channels, *image_size), of the dtype of the weights.
         layers: Which blocks, as in `forward_intermediates`: the last so many, or these.
 
+    Returns:
+        Number of a block -> its probabilities.
+
     Raises:
         UsageError: There are no such blocks.
+
+    Example:
+        >>> model = vitconvert.load_model("my-vit")
+        >>> images = torch.zeros(1, model.config.in_channels, *model.config.image_size)
+        >>> vitconvert.attentions(model, images, layers=1)[3].shape
+        torch.Size([1, 3, 17, 17])
     """
     return dict(each_attention(model, images, layers))
 

@@ -23,8 +23,16 @@ def prune_heads(model: ViT, heads: Mapping[int, Collection[int]]) -> None:
     The model then computes what it did with these heads masked. `config` cannot express this: the
     remaining heads of a block are `blocks[i].attn.num_heads`, numbered again from 0.
 
+    Args:
+        model: From `load_model`; it is changed.
+        heads: Number of a block -> its heads that go.
+
     Raises:
         UsageError: There are no such blocks or heads, or a block would keep none.
+
+    Example:
+        >>> model = vitconvert.load_model("my-vit")
+        >>> vitconvert.prune_heads(model, {0: [1], -1: [0, 2]})
     """
     layers = chosen_layers(list(heads), len(model.blocks))
     _check_prunable(model.config)
