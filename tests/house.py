@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 34_758,
+    "lines of code": 34_791,
     "files": 277,
-    "core": 28_667,
+    "core": 28_700,
     "demo": 355,
     "drafting": 1_070,
     "embedding": 1_955,
@@ -110,13 +110,13 @@ CEILINGS = {
     "testing": 180,
     "modules with one importer": 53,
     "private functions, per mille": 348,
-    "lines with Any": 204,
+    "lines with Any": 205,
     "90th percentile": 30,
     "files over 400 lines": 5,
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 42_150,
+    "tests": 42_232,
     "storeys": 11,
 }
 

@@ -1,8 +1,12 @@
 """Checkpoints as training programs write them: the right tensors, and what else there was."""
 
 import argparse
+import sys
+import types
+from collections import defaultdict
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +97,98 @@ def test_a_training_checkpoint_of_an_unknown_name_says_nothing(tmp_path: Path) -
     file = _trained("vit_tiny_patch16_224", tmp_path, arch="my_vit", args=None)
     with pytest.raises(MissingFact, match="num_heads"):
         load_checkpoint(file)
+
+
+def _of_omegaconf(monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> object:
+    """Settings as OmegaConf 2.4 keeps them, whose classes are pickled by their names alone."""
+    module = types.ModuleType("omegaconf")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    kinds = ("DictConfig", "AnyNode", "Metadata")
+    classes = [type(name, (), {"__module__": module.__name__}) for name in kinds]
+    for made in classes:
+        setattr(module, made.__name__, made)
+    of_dict, of_value, metadata = classes
+
+    def kept(value: object, parent: object) -> object:
+        made, about = (of_dict if isinstance(value, dict) else of_value)(), metadata()
+        vars(about).update(ref_type=Any, resolver_cache=defaultdict(dict))
+        vars(made).update(_metadata=about, _parent=parent, _val=value)
+        if isinstance(value, dict):
+            vars(made)["_content"] = {key: kept(inner, made) for key, inner in value.items()}
+            del vars(made)["_val"]
+        return made
+
+    return kept(settings, None)
+
+
+_TINY = "vit_tiny_patch16_224"
+
+
+@pytest.mark.parametrize("kept", ["plain", "omegaconf"])
+@pytest.mark.parametrize(
+    ("hyper", "where"),
+    [
+        ({"lr": 0.1, "model_name": _TINY}, "model_name"),
+        ({"name": "run 7", "args": {"backbone": f"timm/{_TINY}.augreg_in21k"}}, "args.backbone"),
+    ],
+)
+def test_lightnings_hyper_parameters_name_the_architecture(
+    hyper: dict[str, Any], where: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lightning/pytorch/trainer/connectors/checkpoint_connector.py, `dump_checkpoint`."""
+    net = timm.create_model(_TINY, num_classes=5)
+    saved = {
+        "epoch": 3,
+        "pytorch-lightning_version": "2.5.0",
+        "state_dict": {f"model.{name}": tensor for name, tensor in net.state_dict().items()},
+        "hparams_name": "kwargs",
+        "hyper_parameters": hyper if kept == "plain" else _of_omegaconf(monkeypatch, hyper),
+    }
+    torch.save(saved, tmp_path / "last.ckpt")
+    checkpoint = load_checkpoint(tmp_path / "last.ckpt")
+    assert _same(checkpoint, net)
+    assert checkpoint.config.num_heads == 3
+    assert checkpoint.config.origins["num_heads"] == (
+        f"assumed: hyper_parameters.{where} beside the weights is {_TINY}; "
+        "weights_map/architectures.toml"
+    )
+    stated = load_checkpoint(tmp_path / "last.ckpt", overrides={"num_heads": 6})
+    assert stated.config.num_heads == 6
+    torch.save(saved | {"hyper_parameters": {"model_name": "resnet50"}}, tmp_path / "last.ckpt")
+    with pytest.raises(MissingFact, match="num_heads"):
+        load_checkpoint(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("said", "where"),
+    [
+        ({"model_kwargs": {"img_size": (32, 48)}, "img_size": 224}, "model_kwargs.img_size"),
+        ({"input_size": [3, 32, 48], "img_size": None}, "input_size"),
+    ],
+)
+def test_the_arguments_of_timms_training_say_what_is_assumed_otherwise(
+    said: dict[str, object], where: str, tmp_path: Path
+) -> None:
+    net = timm.create_model(_TINY, num_classes=5, img_size=(32, 48))
+    shown = {"mean": [0.1, 0.2, 0.3], "std": None, "crop_pct": 1.0, "interpolation": "bilinear"}
+    args = argparse.Namespace(model=_TINY, **shown, **said)
+    optimizer = torch.optim.SGD(net.parameters())
+    folder = str(tmp_path)
+    saver = timm.utils.CheckpointSaver(net, optimizer, args, checkpoint_dir=folder)
+    saver.save_checkpoint(0)
+    checkpoint = load_checkpoint(tmp_path / "last.pth.tar")
+    config, prepared = checkpoint.config, checkpoint.preprocessing
+    assert config.image_size == prepared.image_size == prepared.resize_size == (32, 48)
+    assert config.origins["image_size"] == f"assumed: args.{where} beside the weights"
+    assert (prepared.mean, prepared.std) == ((0.1, 0.2, 0.3), (0.5, 0.5, 0.5))
+    assert prepared.interpolation == "bilinear"
+
+
+def test_a_size_that_the_positions_contradict_is_overruled(tmp_path: Path) -> None:
+    args = argparse.Namespace(model=_TINY, img_size=256)
+    checkpoint = load_checkpoint(_trained(_TINY, tmp_path, args=args))
+    assert checkpoint.config.image_size == (224, 224)
+    assert any("args.img_size" in note for note in checkpoint.ledger.notes)
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])

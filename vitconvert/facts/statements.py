@@ -32,6 +32,11 @@ from vitconvert.tables.config_file import look_up
 from vitconvert.tables.predicates import ARCHITECTURE, Conditional
 from vitconvert.tables.table import Table
 
+# Where Lightning's save_hyperparameters() leads, and what its users call the architecture there:
+# themselves, or in a group such as `args` or `model`.
+_HYPER = "hyper_parameters"
+_CALLED = ("model_name", "model", "arch", "architecture", "backbone", "encoder", "name")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Statements:
@@ -145,7 +150,8 @@ class Statements:
             ("the file name begins with", self.file_name),
         ):
             if guess := architecture_in(ecosystem, name):
-                return state(_row(ecosystem, guess), f"assumed: {where} {guess}; {FILE}")
+                row = state(_row(ecosystem, guess), f"assumed: {where} {guess}; {FILE}")
+                return row | _trained_size(self.arguments)
         return {}
 
     def _stated_name(self, table: Table) -> str | None:
@@ -172,13 +178,38 @@ def _arguments(trained: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """The names that training scripts of timm and torchvision leave in a checkpoint."""
+    """The names that training programs of timm, torchvision and Lightning leave in a checkpoint."""
+    hyper = trained.get(_HYPER)
+    groups = [(_HYPER, hyper)]
+    if isinstance(hyper, Mapping):
+        groups += [(f"{_HYPER}.{word}", inner) for word, inner in hyper.items()]
     for where, name in (
         ("arch", trained.get("arch")),
         ("args.model", _arguments(trained).get("model")),
+        *(
+            (f"{place}.{word}", group.get(word))
+            for place, group in groups
+            if isinstance(group, Mapping)
+            for word in _CALLED
+        ),
     ):
         if isinstance(name, str):
-            yield f"{where} beside the weights is", name
+            bare = name.removeprefix("hf-hub:").removeprefix("timm/")
+            yield f"{where} beside the weights is", bare
+
+
+def _trained_size(arguments: Mapping[str, object]) -> Facts:
+    """The size of the images, by the arguments of timm's training script; empty if unknown."""
+    more = arguments.get("model_kwargs")
+    for where, said in (
+        ("model_kwargs.img_size", more.get("img_size") if isinstance(more, Mapping) else None),
+        ("input_size", arguments.get("input_size")),
+        ("img_size", arguments.get("img_size")),
+    ):
+        sides = said[-2:] if isinstance(said, list) else [said, said]
+        if len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
+            return {"image_size": Fact(tuple(sides), f"assumed: args.{where} beside the weights")}
+    return {}
 
 
 def parse_fields(fields: Mapping[str, object]) -> dict[str, object]:

@@ -40,6 +40,8 @@ _REBUILDS = (TENSOR, UNTYPED_TENSOR, *_PARAMETERS)
 _PLAIN_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
 _COUNTER = "collections.Counter"  # some schedules of learning rates keep their milestones in one
 _SIZE = "torch.Size"
+# Lightning keeps the hyper-parameters of a model in objects of it, which name a type.
+_OMEGACONF = "omegaconf."
 _NAMESPACE = "argparse.Namespace"  # Meta's training checkpoints keep their arguments in one
 # OpenMMLab's training keeps the history of losses; each object names the functions of its class.
 _HISTORY = "mmengine.logging.history_buffer.HistoryBuffer"
@@ -57,7 +59,7 @@ _DTYPE = re.compile(r"torch\.(bool|(q?u?int|b?float|complex|bits)\d+\w*)")
 _KNOWN = {
     *(TENSOR, UNTYPED_TENSOR, UNTYPED_STORAGE, *STORAGES, HOOKS),
     *(*_PARAMETERS, _WITH_ATTRIBUTES, _WRAPPER, *_PLAIN_CLASSES, *_ODD_TENSORS),
-    *(_COUNTER, _SIZE, _NAMESPACE, _HISTORY, _ATTRIBUTE, *STAND_INS),
+    *(_COUNTER, _SIZE, _NAMESPACE, _HISTORY, _ATTRIBUTE, *STAND_INS, "typing.Any"),
 }
 SAVE_TENSORS = (
     "where you trust the file, load it with the program that wrote it and save the tensors "
@@ -126,15 +128,15 @@ class CheckpointReader(PickleReader):
         return super().described(called, arguments)
 
     def made(self, named: Global) -> object:
-        """Only arguments of programs, histories, and what torchao has are made without a call."""
+        """Only settings of programs, histories, and what torchao has are made without a call."""
         if _has_attributes(named.name):
             return StandIn(_last_word(named.name))
-        if named.name != _NAMESPACE:
+        if named.name != _NAMESPACE and not named.name.startswith(_OMEGACONF):
             raise StrangePickle(f"torch.save does not make {named.name} so")
         return Namespace()
 
     def set_attributes(self, made: object, attributes: object) -> None:
-        """The attributes of arguments; those of others say nothing here."""
+        """The attributes of settings; those of others say nothing here."""
         match made, attributes:
             case Namespace(), dict():
                 vars(made).update(attributes)
@@ -181,6 +183,8 @@ class CheckpointReader(PickleReader):
 
 
 def _is_known(name: str) -> bool:
+    if name.startswith(_OMEGACONF):
+        return True
     return name in _KNOWN or _is_torchao(name) or _is_dtype(name) or bool(_SCHEMES.fullmatch(name))
 
 

@@ -45,7 +45,14 @@ _MOST = 2**63  # torch counts in int64
 
 
 class Namespace:
-    """An `argparse.Namespace`, of which only the attributes matter."""
+    """An `argparse.Namespace` or an object of OmegaConf, of which only the attributes matter."""
+
+    @property
+    def content(self) -> object:
+        """The value that it stands for; of OmegaConf's, that is one of its attributes."""
+        attributes = vars(self)
+        own = (attributes[name] for name in ("_content", "_val") if name in attributes)
+        return next(own, attributes)
 
 
 class StandIn:
@@ -281,7 +288,7 @@ class _Unwrapping:
 
         Lists, mappings and long texts are shown where they come first, and named after that.
         """
-        value = vars(value) if isinstance(value, Namespace) else value
+        value = value.content if isinstance(value, Namespace) else value
         if value is None or isinstance(value, bool | int | float):
             return value
         if _is_tensor(value):
