@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 34_791,
+    "lines of code": 34_823,
     "files": 277,
-    "core": 28_700,
+    "core": 28_732,
     "demo": 355,
     "drafting": 1_070,
     "embedding": 1_955,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 42_245,
+    "tests": 42_282,
     "storeys": 11,
 }
 

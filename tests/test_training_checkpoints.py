@@ -1,9 +1,11 @@
 """Checkpoints as training programs write them: the right tensors, and what else there was."""
 
 import argparse
+import shutil
 import sys
 import types
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from tests.packages import timm
-from vitconvert import convert_state_dict, load_checkpoint
+from tests.packages import timm, torchvision
+from vitconvert import convert, convert_state_dict, load_checkpoint
+from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingFact
 
 HEADS = {"num_heads": 3}
@@ -182,6 +185,47 @@ def test_the_arguments_of_timms_training_say_what_is_assumed_otherwise(
     assert config.origins["image_size"] == f"assumed: args.{where} beside the weights"
     assert (prepared.mean, prepared.std) == ((0.1, 0.2, 0.3), (0.5, 0.5, 0.5))
     assert prepared.interpolation == "bilinear"
+
+
+def _photos(folder: Path, classes: Iterable[str]) -> dict[str, int]:
+    """What torchvision's ImageFolder says of folders with a photo each."""
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        shutil.copy(DIGITS / "samples" / "1.png", folder / name)
+    return torchvision.datasets.ImageFolder(str(folder)).class_to_idx
+
+
+@pytest.mark.parametrize("place", ["", "hyper_parameters", "args"])
+def test_class_to_idx_names_the_classes(place: str, tmp_path: Path) -> None:
+    classes = ["ant", "bee", "cat", "dog", "10"]
+    indices = _photos(tmp_path / "photos", classes)
+    assert list(indices) == ["10", "ant", "bee", "cat", "dog"]
+    backwards = {"class_to_idx": dict(reversed(indices.items()))}
+    more = backwards if not place else {place: {"model": _TINY, **backwards}}
+    checkpoint = load_checkpoint(_trained(_TINY, tmp_path, arch=_TINY, **more))
+    where = f"{place}.class_to_idx".lstrip(".") + " beside the weights"
+    assert checkpoint.labels == tuple(indices) and checkpoint.labels.origin == where
+    assert f"classes are named by {where}" in checkpoint.ledger.notes
+    converted = convert(checkpoint, to="timm", output=tmp_path / "out", verify=False).output
+    assert load_checkpoint(converted).labels == tuple(indices)
+
+
+@pytest.mark.parametrize(
+    ("indices", "why"),
+    [
+        ({"ant": 0, "bee": 1}, "it has 2 names, and the head 5 classes"),
+        ({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, "its indices are not 0 to 4"),
+        ({"a": 0, "b": True, "c": 2, "d": 3, "e": 4}, "its indices are not 0 to 4"),
+        ({"a" * 101: 0, "b": 1, "c": 2, "d": 3, "e": 4}, "a name has 100 letters or more"),
+    ],
+)
+def test_class_to_idx_of_another_head_is_not_used(
+    indices: dict[str, int], why: str, tmp_path: Path
+) -> None:
+    checkpoint = load_checkpoint(_trained(_TINY, tmp_path, class_to_idx=indices))
+    assert checkpoint.labels is None
+    note = f"class_to_idx beside the weights does not name the classes: {why}."
+    assert note in checkpoint.ledger.notes
 
 
 def test_a_size_that_the_positions_contradict_is_overruled(tmp_path: Path) -> None:

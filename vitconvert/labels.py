@@ -8,6 +8,7 @@ from pathlib import Path
 from vitconvert.errors import ConflictingFact
 
 _IMAGENET_CLASSES = 1000
+_LONGEST = 100  # letters; of a longer key beside weights only these are read
 _HINT = "correct the names of the classes in that file, or take them out of it."
 
 
@@ -80,6 +81,24 @@ def stated_labels(
         )
     ordered = [by_index[index] for index in wanted]
     return Labels((str((descriptions or {}).get(name, name)) for name in ordered), origin=origin)
+
+
+def indexed_labels(num_classes: int, indices: Mapping[str, object], *, origin: str) -> Labels:
+    """Names by their indices, as torchvision's ImageFolder has them.
+
+    Raises:
+        ConflictingFact: They are not those of the head's classes.
+    """
+    if len(indices) != num_classes:
+        why = f"it has {len(indices)} names, and the head {num_classes} classes."
+    elif {i for i in indices.values() if type(i) is int} != set(range(num_classes)):
+        why = f"its indices are not 0 to {num_classes - 1}."
+    elif any(len(name) >= _LONGEST for name in indices):
+        why = f"a name has {_LONGEST} letters or more."
+    else:
+        names = {index: name for name, index in indices.items()}
+        return Labels((names[index] for index in range(num_classes)), origin=origin)
+    raise ConflictingFact(why, evidence={"from": origin}, hint=_HINT)
 
 
 def assumed_labels(num_classes: int) -> Labels | None:

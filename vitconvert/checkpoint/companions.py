@@ -9,17 +9,18 @@ all of them.
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.documents import JsonDict, JsonObject, read_bytes, read_object
-from vitconvert.errors import CorruptFile
+from vitconvert.errors import ConflictingFact, CorruptFile
 from vitconvert.facts.fact import recorded
 from vitconvert.facts.statements import Statements
 from vitconvert.file_formats import INDEX, standard_names
 from vitconvert.formats import Container, hash_file
-from vitconvert.labels import Labels, stated_labels
+from vitconvert.labels import Labels, indexed_labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.sources.located import RECORD
 from vitconvert.tables.parts import FoundViT, config_section, tower_words
@@ -29,6 +30,7 @@ _KINDS: tuple[tuple[str, type, str], ...] = (
     ("target", str, "a text"),
     *((name, dict, "an object") for name in ("config", "origins", "sha256", "weights", "ledger")),
 )
+_INDICES = "class_to_idx"  # of torchvision's datasets
 _REPEATED = ("config", "preprocessor")  # of `Located`: files of which it says the same in our words
 
 
@@ -254,18 +256,39 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
     )
 
 
-def own_labels(companions: Companions, num_classes: int) -> Labels | None:
-    """Names that the checkpoint itself gives its classes, or None.
+def own_labels(companions: Companions, num_classes: int) -> tuple[Labels | None, tuple[str, ...]]:
+    """Names that the checkpoint itself gives its classes, or None; and notes on them.
 
-    A record that is believed knows better than its config.json whose names these are.
+    A record that is believed knows better than its config.json whose names these are. Without
+    either, those count that a training program saved with the weights.
     """
     config, record = companions.config, companions.record
     names = config.get("id2label") or config.get("label_names")
     recorded = record.labels(num_classes)
     if "config" not in record.unspoken and (recorded or record.assumes_labels):
-        return recorded
+        return recorded, ()
     stated = stated_labels(num_classes, names, descriptions=config.get("label_descriptions"))
-    return stated or recorded
+    if stated or recorded:
+        return stated or recorded, ()
+    return _trained_labels(companions.container.extras, num_classes)
+
+
+def _trained_labels(
+    extras: Mapping[str, object], num_classes: int
+) -> tuple[Labels | None, tuple[str, ...]]:
+    """The names of torchvision's ImageFolder beside the weights, or among settings there."""
+    for where, value in extras.items():
+        place, found = where, value
+        if where.rpartition(".")[2] != _INDICES and isinstance(value, Mapping):
+            place, found = f"{where}.{_INDICES}", value.get(_INDICES)
+        if isinstance(found, Mapping):
+            origin = f"{place} beside the weights"
+            try:
+                labels = indexed_labels(num_classes, found, origin=origin)
+            except ConflictingFact as error:
+                return None, (f"{origin} does not name the classes: {error.fact}",)
+            return labels, (f"classes are named by {origin}",)
+    return None, ()
 
 
 def what_is_read(companions: Companions, part: FoundViT) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         )
     companions, config = read.companions, read.weights.config
     preprocessing, said = preprocessing_of(read, config)
+    named, on_names = own_labels(companions, config.num_classes)
     other_classes = read.merge and read.merge.base.config.num_classes != config.num_classes
     files = (*read.weights.container.files, *located.companions)
     # Of shards that are known only now, the state now.
@@ -57,8 +58,8 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         tensors=read.weights.tensors,
         config=config,
         preprocessing=preprocessing,
-        own_labels=None if other_classes else own_labels(companions, config.num_classes),
-        ledger=read.ledger.with_notes((*what_is_read(companions, read.found), *said)),
+        own_labels=None if other_classes else named,
+        ledger=read.ledger.with_notes((*what_is_read(companions, read.found), *said, *on_names)),
         weights=read.weights,
         merge=read.merge,
         companions=companions,
