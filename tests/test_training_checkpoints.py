@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from tests.packages import timm, torchvision
-from vitconvert import convert, convert_state_dict, load_checkpoint
+from tests.packages import timm, torchvision, transformers
+from tests.small_models import randomise
+from vitconvert import convert, convert_state_dict, inspect, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import MissingFact
 
@@ -289,3 +290,35 @@ def test_what_lightning_saves_of_a_module_with_a_loss(tmp_path: Path) -> None:
         "projector.weight",
         "projector.bias",
     }
+
+
+def _saved_by_trainer(folder: Path, best: Path | None = None) -> nn.Module:
+    sizes = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 30}
+    config = transformers.ViTConfig(**sizes, num_hidden_layers=1, image_size=24, patch_size=8)
+    model = randomise(transformers.ViTForImageClassification(config))
+    model.save_pretrained(folder)
+    torch.save({}, folder / "optimizer.pt")
+    state = transformers.TrainerState(best_model_checkpoint=best and str(best))
+    state.save_to_json(str(folder / "trainer_state.json"))
+    return model
+
+
+def test_of_checkpoints_of_transformers_trainer_the_newest_is_read(tmp_path: Path) -> None:
+    for step in (500, 900, 1000):
+        model = _saved_by_trainer(tmp_path / f"checkpoint-{step}", tmp_path / "checkpoint-900")
+    (tmp_path / "checkpoint-2000").mkdir()  # whose weights were not written yet
+    (tmp_path / "runs").mkdir()
+    note = (
+        "the weights are those of checkpoint-1000, the newest checkpoint there; "
+        "trainer_state.json calls checkpoint-900 the best"
+    )
+    checkpoint = load_checkpoint(tmp_path)
+    head = model.state_dict()["classifier.weight"]
+    assert torch.equal(checkpoint.tensors["head.weight"], head)
+    assert checkpoint.their_config["model_type"] == "vit"
+    assert note in checkpoint.ledger.notes and note in inspect(tmp_path).notes
+    final = _saved_by_trainer(tmp_path)
+    checkpoint = load_checkpoint(tmp_path)
+    head = final.state_dict()["classifier.weight"]
+    assert torch.equal(checkpoint.tensors["head.weight"], head)
+    assert not any("checkpoint-" in note for note in checkpoint.ledger.notes)

@@ -205,4 +205,4 @@ def open_weights(located: Located, options: ReadOptions) -> Container:
             },
             hint="leave out --prefer (in Python, prefer) to read those that were found.",
         )
-    return container
+    return replace(container, notes=(*located.notes, *container.notes))

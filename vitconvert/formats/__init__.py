@@ -11,7 +11,7 @@ from vitconvert.formats.content import (
 )
 from vitconvert.formats.format_modules import Surroundings, written_module
 from vitconvert.formats.hashing import hash_file
-from vitconvert.formats.opening import open_container, weights_among, weights_in
+from vitconvert.formats.opening import has_weights, open_container, weights_among, weights_in
 from vitconvert.formats.safetensors import write_safetensors
 from vitconvert.formats.shards import read_index, split, write_index
 
@@ -26,6 +26,7 @@ __all__ = [
     "bytes_of",
     "chunks_of",
     "content_of",
+    "has_weights",
     "hash_file",
     "one_buffer",
     "open_container",

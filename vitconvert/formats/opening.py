@@ -87,6 +87,14 @@ def weights_among(names: Collection[str]) -> list[str]:
     return found
 
 
+def has_weights(directory: Path) -> bool:
+    """Whether this is a directory with files of weights, or is one as a whole."""
+    if not directory.is_dir():
+        return False
+    names = {path.name for path in directory.iterdir() if path.is_file()}
+    return bool(weights_among(names) or of_directory(names))
+
+
 def weights_in(directory: Path) -> Path:
     """The one weights file, index of shards or header of a whole directory.
 

@@ -1,13 +1,16 @@
 """The local files that a reference leads to, and how they are fetched."""
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from vitconvert.errors import SourceError
+from vitconvert.documents import read_object
+from vitconvert.errors import SourceError, VitConvertError, printable
 from vitconvert.file_formats import JOINED
-from vitconvert.formats import weights_in
+from vitconvert.formats import has_weights, weights_in
 
 CONFIGS = ("config.json", "open_clip_config.json")
 CONVERTER = "image_converter.json"  # of KerasHub
@@ -29,6 +32,7 @@ KERAS_TOKENIZERS = {
 }
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
 COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, RECORD, ADAPTER)
+_OF_TRAINER = re.compile(r"checkpoint-([0-9]{1,18})")  # and the step, of transformers' Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,7 @@ class Located:
             its tower.
         adapter: `adapter_config.json` next to them.
         random: Whether the weights are random numbers of this program, and nothing was learned.
+        notes: What a user should know of how they were chosen.
     """
 
     reference: str
@@ -112,6 +117,7 @@ class Located:
     fetched: Fetched | None = None
     adapter: Path | None = None
     random: bool = False
+    notes: tuple[str, ...] = ()
 
     def weights_file(self) -> Path:
         """The one file to open: in a directory, that which `weights_in` finds.
@@ -182,6 +188,29 @@ def files_beside(directory: Path) -> FilesBeside:
 
 
 def locate_path(reference: str, path: Path) -> Located:
-    """A directory as it is, or a file with the files next to it."""
-    directory = path if path.is_dir() else path.parent
-    return Located(reference=reference, weights=path, **files_beside(directory))
+    """A directory as it is, or a file with the files next to it.
+
+    Of a directory of transformers' Trainer without weights of its own, it is the newest checkpoint
+    there. Weights of its own are the final or best ones.
+    """
+    weights, notes = _newest_checkpoint(path) if path.is_dir() else (path, ())
+    directory = weights if weights.is_dir() else weights.parent
+    return Located(reference=reference, weights=weights, notes=notes, **files_beside(directory))
+
+
+def _newest_checkpoint(directory: Path) -> tuple[Path, tuple[str, ...]]:
+    """What Trainer wrote last into a directory without weights, and a note; or the directory."""
+    found = {
+        int(number[1]): folder
+        for folder in directory.glob("checkpoint-*")
+        if (number := _OF_TRAINER.fullmatch(folder.name)) and has_weights(folder)
+    }
+    if not found or has_weights(directory):
+        return directory, ()
+    newest = found[max(found)]
+    note = f"the weights are those of {newest.name}, the newest checkpoint there"
+    with suppress(VitConvertError):  # without a state, nobody says which is the best
+        best = str(read_object(newest / "trainer_state.json").get("best_model_checkpoint") or "")
+        if best and (name := Path(best).name) != newest.name:
+            note += f"; trainer_state.json calls {printable(name)} the best"
+    return newest, (note,)
