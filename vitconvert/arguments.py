@@ -56,10 +56,12 @@ class Option:
         values: What it takes.
         about: One sentence, for the command line's help.
         flag: What the command line calls it; by default, --NAME.
-        kind: What the command line reads a text as: str, float, bool (a flag) or Path.
+        kind: What the command line reads a text as: str, float, bool (a flag), Path, or tuple:
+            numbers with commas between them.
         metavar: What stands for the value in the help.
         repeats: Whether the flag may be given several times.
         choices: The only values on the command line.
+        heading: What it stands under in the help, if not with the others of its dataclass.
     """
 
     values: Values
@@ -69,6 +71,7 @@ class Option:
     metavar: str | None = None
     repeats: bool = False
     choices: tuple[str, ...] = ()
+    heading: str = ""
 
 
 def option(values: Values, about: str, *, default: object = None, **more: Given) -> Any:
@@ -349,6 +352,12 @@ def _words(value: Given) -> dict[str, object]:
     return {name: _plain(one) for name, one in value.items()}
 
 
+def _numbers(value: Given) -> tuple[float, ...]:
+    found = tuple(value) if hasattr(value, "__iter__") else (value,)
+    _require(len(found) > 0)
+    return tuple(number(-math.inf).parse(_plain(one)) for one in found)  # type: ignore[misc]
+
+
 def _names(value: Given) -> dict[str, str]:
     _require(len(found := _words(value)) > 0)
     return {_text(mine): _text(theirs) for mine, theirs in found.items()}
@@ -385,6 +394,17 @@ NAMED_LAYERS = Values("a mapping of names of modules", "{'encoder.0': 'blocks.0'
 TEXT = Values("a word", "'timm'", _text)
 PATH = such(_is_path, "a path", "'out'")
 FLAG = Values("True or False", "True", _flag)
+NUMBERS = Values("a number, or one for each channel", "[0.5, 0.5, 0.5]", _numbers)
+SHARE = such(
+    lambda value: not isinstance(value, bool) and 0 < value <= 1,
+    "a number above 0 and at most 1",
+    "0.875",
+)
+NAMES_OF_CLASSES = Values(
+    "names of classes, or a file of them",
+    "['cat', 'dog']",
+    lambda value: (PATH if isinstance(value, str | PathLike) else texts("", least=1)).parse(value),
+)
 SIZE = Values("a size: pixels, or height and width", "(224, 320)", _size)
 SAID = Values("a mapping of options of reading", "{'dialect': 'timm'}", _words)
 FACTS = Values("a mapping of fields of ViTConfig", "{'num_heads': 3}", _words)

@@ -25,6 +25,7 @@ from vitconvert.embedding.options import RunOptions
 from vitconvert.errors import UsageError, VitConvertError
 
 READING = tuple(fields_of(ReadOptions))
+OF_IMAGES = ("labels", "mean", "std", "crop")
 TAKEN = {**VALUES, **{name: one.values for name, one in fields_of(ReadOptions).items()}}
 FUNCTIONS = {
     name: function
@@ -44,7 +45,7 @@ def options_of(name: str) -> list[str]:
             found += [field.name for field in dataclasses.fields(RunOptions)]
         else:
             found.append(parameter.name)
-    return found
+    return list(dict.fromkeys(found))
 
 
 read_once = functools.cache(vitconvert.load_checkpoint)
@@ -119,6 +120,10 @@ def values(at: Path) -> dict[str, Any]:
         "table": at / "nonsense.toml",
         "adapter": at / "nonsense",
         "overrides": {"norm_eps": 0.1},
+        "mean": [0.1, 0.2, 0.3],
+        "std": 0.7,
+        "crop": 0.5,
+        "preprocessor": at / "nonsense.json",
         "lora_scale": 2.0,
         "ignore": ["nonsense.*"],
         "rescue": True,
@@ -195,6 +200,8 @@ HOW = {
     ("plan_conversion", "output"),
     ("convert", "command"),  # which is in the record alone
     ("record_golden", "tolerance"),  # of a proof in which no bit differs
+    # What is said of images and classes, where it is read and neither plays a part.
+    *((n, o) for n in ("load_model", "verify", "record_golden") for o in OF_IMAGES),
 }
 
 
@@ -204,7 +211,8 @@ def shown(result: Any) -> Any:
         kinds = type(result).__name__, str(next(result.parameters()).dtype)
         return kinds, repr(getattr(result, "config", result)), str(result.state_dict())
     if isinstance(result, vitconvert.Checkpoint):
-        return repr(result.config), result.located.reference, str(result.preprocessing)
+        named = result.located.reference, str(result.preprocessing), result.labels
+        return repr(result.config), *named
     if isinstance(result, vitconvert.Golden | vitconvert.FeatureMaps | vitconvert.AttentionMaps):
         return {name: str(value) for name, value in vars(result).items()}
     if isinstance(result, Mapping):
@@ -235,7 +243,7 @@ def called(name: str, option: str, at: Path, out: Path) -> tuple[dict[str, Any],
     own = OWN.get((name, option), lambda _: {})(at)
     value = own.pop(option, values(at)[option])
     base = arguments(name, at, out) | own
-    if name == "embed_dataset" and option in READING:
+    if name == "embed_dataset" and option in READING and option != "labels":
         return base, base | {"reading": {option: value}}
     return base, base | {option: value}
 

@@ -118,7 +118,7 @@ def test_a_file_of_transformers_is_read_and_embed_takes_it(weights, tmp_path, ru
         (("--mean", "0.5"), 1, "missing  --std"),
         (("--mean", "0.5,0.4", "--std", "1"), 1, "--mean has 2 numbers, and images have 3"),
         (("--mean", "grey", "--std", "1"), 2, "'grey' is no number"),
-        (("--crop", "0"), 2, "0.0 is not in the range"),
+        (("--crop", "0"), 2, "crop = 0.0 must be a number above 0 and at most 1"),
         (("--mean", "0.5", "--std", "0"), 1, "contradicts itself"),
     ],
     ids=str,
@@ -156,3 +156,71 @@ def test_error_labels(text, weights, tmp_path, run):
     found = run("predict", weights, tmp_path / "photo.png", *STATED, *options)
     assert found.code == 1
     assert found.err.startswith(("error: conflicting-fact", "error: corrupt-file"))
+
+
+STATING = {"labels": NAMES, "mean": 0.5, "std": (0.1, 0.2, 0.3), "crop": 0.9}
+
+
+@pytest.mark.parametrize("to", ["timm", "hf", "torchvision", "openclip", "vit"])
+def test_what_is_stated_of_a_conversion_is_in_its_output(to, weights, tmp_path):
+    out = tmp_path / "out"
+    stated = {"overrides": CONFIGURATION, **STATING}
+    conversion = vitconvert.convert(weights, to=to, output=out, verify=False, **stated)
+    assert "labels: labels, you" in conversion.ledger.notes
+    assert "preprocessing: you; assumed: bicubic, as in timm" in conversion.ledger.notes
+    plan = vitconvert.plan_conversion(weights, to=to, **stated)
+    assert plan.ledger.notes == conversion.ledger.notes
+    written = vitconvert.load_checkpoint(out)
+    assert list(written.labels) == NAMES
+    assert written.labels.origin == "labels, you, by vitconvert.json"
+    known = written.preprocessing
+    assert (known.mean, known.std, known.resize_size) == ((0.5,) * 3, (0.1, 0.2, 0.3), (35, 35))
+    # The project's own files say it too.
+    (out / "vitconvert.json").unlink()
+    if to in ("timm", "hf"):
+        theirs = vitconvert.load_checkpoint(out)
+        assert list(theirs.labels) == NAMES
+        assert theirs.preprocessing.std == (0.1, 0.2, 0.3)
+
+
+def test_the_command_line_converts_and_exports_with_what_is_stated(weights, tmp_path, run):
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES))
+    options = ("--mean", "0.5", "--std", "0.1,0.2,0.3", "--crop", "0.9", *STATED, "--no-verify")
+    options += ("--labels", tmp_path / "labels.txt")
+    converted = run("convert", weights, "-o", tmp_path / "out", "-v", *options)
+    assert converted.code == 0, converted.err
+    assert "note           labels: labels.txt, you\n" in converted.out
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert (record["labels"], record["labels_origin"]) == (NAMES, "labels.txt, you")
+    exported = run("export", weights, "--to", "pt2", "-o", tmp_path / "m.pt2", "--json", *options)
+    assert exported.code == 0, exported.err
+    stated = json.loads(exported.out)["record"]
+    assert stated["labels"] == NAMES
+    assert stated["preprocessing"] == record["preprocessing"]
+
+
+def test_a_stated_file_is_read_in_the_place_of_a_damaged_one(weights, tmp_path):
+    good = Preprocessing.from_timm({"mean": [0.3] * 3, "std": [0.2] * 3, "input_size": [3, 32, 32]})
+    (tmp_path / "good.json").write_text(json.dumps(good.to_huggingface()))
+    (tmp_path / "preprocessor_config.json").write_text('{"crop_size": "?"}')
+    with pytest.raises(vitconvert.VitConvertError):
+        vitconvert.load_checkpoint(weights, overrides=CONFIGURATION)
+    stated = {"preprocessor": tmp_path / "good.json", "overrides": CONFIGURATION}
+    assert vitconvert.load_checkpoint(weights, **stated).preprocessing.std == (0.2,) * 3
+
+
+def test_workers_elsewhere_need_no_stated_file(weights, tmp_path):
+    from vitconvert.checkpoint import ReadOptions
+    from vitconvert.embedding.embedder import Task
+
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES))
+    stated = {**STATING, "overrides": CONFIGURATION, "labels": tmp_path / "labels.txt"}
+    task = Task(model=weights, computed="classes", reading=ReadOptions(**stated)).settled()
+    assert (list(task.labels), task.preprocessing.std) == (NAMES, (0.1, 0.2, 0.3))
+    assert not task.reading.of_images
+
+
+@pytest.mark.parametrize("verb", ["inspect", "diff", "golden", "verify"])
+def test_verbs_that_show_neither_do_not_list_them(verb, run):
+    assert "--mean" not in run(verb, "--help").out
+    assert "Images and classes:\n  --labels FILE" in run("convert", "--help").out

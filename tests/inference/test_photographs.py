@@ -230,8 +230,8 @@ def test_who_does_not_say_how_images_are_prepared_is_refused(ask: Callable[..., 
             "  Nothing says how this checkpoint's images are prepared.\n"
             f"  dialect  {checkpoint.dialect}\n"
             "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, "
-            "or state it where that is an option: --preprocessor FILE, or --mean and --std (in "
-            "Python, preprocessing).",
+            "or state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, "
+            "or load_checkpoint(..., preprocessor=FILE)).",
         ),
     ):
         with pytest.raises(MissingFact) as caught:

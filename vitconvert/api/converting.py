@@ -169,7 +169,8 @@ def convert_state_dict(
     target, how = _target(to, reading)
     of_a_file = given({name: how.get(name) for name in ("prefer", "rescue")})
     refuse(of_a_file, "this is about reading a file, and a state dict is no file.")
-    return respell(*read_state_dict(state_dict, ReadOptions.of(how)), target)
+    options = ReadOptions.of(how).without_images("a state dict is of tensors alone")
+    return respell(*read_state_dict(state_dict, options), target)
 
 
 @checked(ReadOptions, dtype=one_of("float32", "float16"))

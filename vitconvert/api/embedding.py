@@ -42,7 +42,7 @@ def embed_dataset(
         source: One or several of: a folder, a file, a pattern, a tar of WebDataset, a Parquet file
             with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
         output: A directory, or a URL of an object store.
-        preprocessing: By default, the checkpoint's own.
+        preprocessing: By default, the checkpoint's own, or what `reading` says.
         computed: "features", "tokens" or "projected", as for `embed`, or "classes".
         recursive: Search subfolders too; the first of them becomes the column "class".
         keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
@@ -93,4 +93,6 @@ def embed_dataset(
         keep=keep,
         image_column=image_column,
     )
-    return run(task, sources, fspath(output), RunOptions(**how), notify or (lambda _event: None))
+    return run(
+        task.settled(), sources, fspath(output), RunOptions(**how), notify or (lambda _event: None)
+    )

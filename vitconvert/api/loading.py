@@ -59,6 +59,12 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
             Nothing is run, and whether the model computes what their names say is not known.
         dequantise: Compute the weights of a quantised file (bitsandbytes, torchao, GGUF) in this:
             "float32" or "bfloat16".
+        labels: Names of the classes, or a file of them: a line each, or JSON (a list, or a
+            config.json's id2label).
+        mean, std: Of pixels from 0 to 1, a number or one for each channel, where the files are
+            silent or wrong.
+        crop: The share of the resized image that is kept, such as 0.875.
+        preprocessor: A preprocessor_config.json, or timm's config.json, to be used for images.
 
     Returns:
         The tensors under canonical names, with the configuration, preprocessing and labels.
@@ -168,7 +174,7 @@ def inspect(source: str | PathLike[str] | Located, **reading: object) -> "Inspec
     """
     from vitconvert.inspection import inspect_located
 
-    options = ReadOptions.of(reading)
+    options = ReadOptions.of(reading).without_images("a header shows neither")
     located = locate(source, tower=options.tower, headers_only=True)
     return inspect_located(located, options)
 
@@ -210,8 +216,10 @@ def diff(
     """
     from vitconvert.difference import diff_located
 
-    of_a = ReadOptions.of({**reading, **(reading_a or {})})
-    of_b = ReadOptions.of({**reading, **(reading_b or {})})
+    of_a, of_b = (
+        ReadOptions.of({**reading, **(own or {})}).without_images("only tensors are compared")
+        for own in (reading_a, reading_b)
+    )
     located_a, located_b = locate(a, tower=of_a.tower), locate(b, tower=of_b.tower)
     return diff_located(located_a, located_b, of_a, of_b, header=header)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
 from vitconvert.checkpoint.recognition import Reading
+from vitconvert.checkpoint.stating import with_stated_pixels
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, printable, size_text
@@ -28,10 +29,22 @@ def preprocessing_of(
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """How an image becomes the ViT's input, or None if nothing states it; and notes on it.
 
+    What the options of reading say comes before the files.
+
     Raises:
         MissingFact, ConflictingFact, NotRepresentable: The files are about the ViT alone, and what
-            they or its tensors say of images cannot be.
+            they or its tensors say of images cannot be; or what the options say.
     """
+    options = read.options
+    known, notes = (None, ()) if options.preprocessor else _known(read, config)
+    found = with_stated_pixels(known, options, config)
+    if found is None or found is known:
+        return found, notes
+    return found, (*(notes if known else ()), f"preprocessing: {found.origin}")
+
+
+def _known(read: Reading, config: ViTConfig) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    """The preprocessing by files and tensors."""
     assert read.statements is not None
     stated, notes = _stated(read.companions, read.found, config, read.statements)
     # Where the files leave normalising to the project's model, two tensors hold its mean and
@@ -66,8 +79,8 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
         "Nothing says how this checkpoint's images are prepared.",
         evidence={"dialect": checkpoint.dialect},
         hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
-        "state it where that is an option: --preprocessor FILE, or --mean and --std (in Python, "
-        "preprocessing).",
+        "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "
+        "load_checkpoint(..., preprocessor=FILE)).",
     )
 
 

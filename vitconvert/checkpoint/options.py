@@ -12,7 +12,10 @@ from vitconvert.arguments import (
     FACTS,
     FLAG,
     LOCATED,
+    NAMES_OF_CLASSES,
+    NUMBERS,
     PATH,
+    SHARE,
     TEXT,
     given,
     number,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 IGNORED = "you ignored it"
+IMAGES = "Images and classes"  # the heading of options on what a file of weights may lack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,39 @@ class ReadOptions:
         flag="--dtype",
         choices=("float32", "bfloat16"),
     )
+    labels: "str | PathLike[str] | Sequence[str] | None" = option(
+        NAMES_OF_CLASSES,
+        "Names of the classes: a line each, or JSON (a list, or a config.json's id2label).",
+        kind=Path,
+        heading=IMAGES,
+    )
+    mean: Sequence[float] | None = option(
+        NUMBERS,
+        "Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41.",
+        kind=tuple,
+        metavar="NUMBERS",
+        heading=IMAGES,
+    )
+    std: Sequence[float] | None = option(
+        NUMBERS,
+        "Likewise, their standard deviation.",
+        kind=tuple,
+        metavar="NUMBERS",
+        heading=IMAGES,
+    )
+    crop: float | None = option(
+        SHARE,
+        "The share of the resized image that is kept, such as 0.875.",
+        kind=float,
+        metavar="NUMBER",
+        heading=IMAGES,
+    )
+    preprocessor: str | PathLike[str] | None = option(
+        PATH,
+        "A preprocessor_config.json, or timm's config.json, to be used for the images.",
+        kind=Path,
+        heading=IMAGES,
+    )
     # What weights are cast to later, which follows from dtype=: those of a quantised file are
     # computed in it, and others are read as they are.
     cast_to: str | None = None
@@ -150,6 +187,24 @@ class ReadOptions:
         """
         names = given({name: getattr(self, name) for name in options_of(ReadOptions)})
         refuse(names, f"this is about how a checkpoint is read, and {why}.")
+
+    def without_images(self, why: str) -> "ReadOptions":
+        """The same, where nothing comes of what is said of images and classes.
+
+        Args:
+            why: The reason, as in "two files are compared".
+
+        Raises:
+            UsageError: Something is said of them.
+        """
+        refuse(self.of_images, f"this is about images and classes, and {why}.")
+        return self
+
+    @property
+    def of_images(self) -> list[str]:
+        """Names of the options that say something of images or classes."""
+        every = options_of(ReadOptions).items()
+        return given({name: getattr(self, name) for name, one in every if one.heading == IMAGES})
 
     def ignored(self, names: Iterable[str], file: object) -> dict[str, str]:
         """Which of a file's tensors `ignore` names, and the reason.

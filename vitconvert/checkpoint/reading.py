@@ -12,6 +12,7 @@ from vitconvert.checkpoint.companions import Companions, own_labels, what_is_rea
 from vitconvert.checkpoint.images import preprocessing_of
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.recognition import Reading, find_vit, gathered, proved
+from vitconvert.checkpoint.stating import stated_names
 from vitconvert.checkpoint.text_tower import text_found
 from vitconvert.config import ViTConfig
 from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
@@ -49,8 +50,11 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         )
     companions, config = read.companions, read.weights.config
     preprocessing, said = preprocessing_of(read, config)
-    named, on_names = own_labels(companions, config.num_classes)
     other_classes = read.merge and read.merge.base.config.num_classes != config.num_classes
+    if labels := stated_names(options, config.num_classes):
+        on_names: tuple[str, ...] = (f"labels: {labels.origin}",)
+    else:
+        labels, on_names = own_labels(companions, config.num_classes)
     files = (*read.weights.container.files, *located.companions)
     # Of shards that are known only now, the state now.
     opened = {**states_of(files), **{file: before[file] for file in files if file in before}}
@@ -58,7 +62,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         tensors=read.weights.tensors,
         config=config,
         preprocessing=preprocessing,
-        own_labels=None if other_classes else named,
+        own_labels=None if other_classes and not options.labels else labels,
         ledger=read.ledger.with_notes((*what_is_read(companions, read.found), *said, *on_names)),
         weights=read.weights,
         merge=read.merge,

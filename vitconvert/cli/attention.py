@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.pictures.seen import Unseen
     from vitconvert.pictures.view import Choice, View
-    from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(kw_only=True)
@@ -122,9 +121,9 @@ columns are counted from 0.
         checkpoint = self.load_checkpoint()
         images = list(find_images(self.named_images(), recursive=self.recursive))
         layers = None if self.in_page and not self.layers else choice.layers
-        models = [(self.model, checkpoint, self.preprocessing(lambda: checkpoint))]
+        models = [(self.model, checkpoint)]
         if self.against:
-            models.append((self.against, self.checkpoint_against(), None))
+            models.append((self.against, self.checkpoint_against()))
         streams = [self._seen(images, layers, *model) for model in models]
         return chain.from_iterable(zip(*streams, strict=True))
 
@@ -134,16 +133,13 @@ columns are counted from 0.
         layers: int | list[int] | None,
         name: str,
         checkpoint: "Checkpoint",
-        preprocessing: "Preprocessing | None",
     ) -> "Iterator[View | Unseen]":
         from vitconvert.api import attention_maps, feature_maps
         from vitconvert.pictures.features import FeatureMaps
         from vitconvert.pictures.maps import AttentionMaps
         from vitconvert.pictures.view import View
 
-        attention = attention_maps(
-            checkpoint, images, preprocessing, layers=layers, device=self.device
-        )
+        attention = attention_maps(checkpoint, images, layers=layers, device=self.device)
         features: Iterable[FeatureMaps | Unseen | None] = repeat(None)
         if self.features:
             try:
@@ -154,7 +150,6 @@ columns are counted from 0.
             features = feature_maps(
                 checkpoint,
                 images,
-                preprocessing,
                 foreground=known,
                 background=self.foreground != "all",
                 device=self.device,

@@ -75,7 +75,7 @@ same command goes on after an interruption.
             self.named_images(),
             tokens=self.tokens,
             projected=self.projected,
-            **self.computing(checkpoint),
+            **self.computing(),
         )
         results = self.reported(embeddings, printing=not self.output)
         if not self.output:

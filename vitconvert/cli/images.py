@@ -2,17 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from vitconvert.checkpoint.options import IMAGES
 from vitconvert.cli.options import (
     DTYPES,
-    FILE,
     Reading,
     Reporting,
     argument,
@@ -25,7 +24,6 @@ from vitconvert.cli.report import tell
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.errors import VitConvertError
-    from vitconvert.preprocessing import Preprocessing
 
     class _Answer(Protocol):
         """What is found of an image, or why nothing is."""
@@ -46,22 +44,13 @@ IMAGES are files, folders, quoted patterns ("photos/**/*.jpg"), or - for a list 
 class Images(Reading):
     """Options on images, and what is done with each."""
 
-    heading = "Images"
+    heading = IMAGES
 
     model: str = argument()
     images: tuple[str, ...] = argument()
     recursive: bool = flag("Search subfolders too.", "-r", default=False)
     null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
     device: str = flag("Where to compute.", default="cpu", heading="Computing")
-    mean: str | None = flag("Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41.", metavar="NUMBERS")
-    std: str | None = flag("Likewise, their standard deviation.", metavar="NUMBERS")
-    crop: float | None = flag(
-        "The share of the resized image that is kept, such as 0.875.",
-        type=click.FloatRange(0, 1, min_open=True),
-    )
-    preprocessor: Path | None = flag(
-        "A preprocessor_config.json, or timm's config.json, to be used for the images.", type=FILE
-    )
     as_json: bool = flag(
         "Print a line of JSON for each image, or, with a directory, for what happens.",
         "--json",
@@ -83,32 +72,14 @@ class Images(Reading):
         if not self.quiet:
             for doubt in checkpoint.doubts:
                 tell(f"note: {doubt}", err=True)
+        self.tell_preprocessing(checkpoint)
         return checkpoint
 
-    def preprocessing(self, checkpoint: "Callable[[], Checkpoint]") -> "Preprocessing | None":
-        """What the options say of images, which is printed on stderr; None if they say nothing."""
-        from vitconvert.inference.stating import StatedPixels
-
-        def numbers(text: str | None, flag: str) -> list[float] | None:
-            try:
-                return None if text is None else [float(number) for number in text.split(",")]
-            except ValueError:
-                wanted = "is no number, nor several with commas between them."
-                raise click.BadParameter(f"{text!r} {wanted}", param_hint=flag) from None
-
-        stated = StatedPixels(
-            mean=numbers(self.mean, "--mean"),
-            std=numbers(self.std, "--std"),
-            crop=self.crop,
-            preprocessor=self.preprocessor,
-        )
-        if not stated:
-            return None
-        known = checkpoint()
-        found = stated.applied_to(known.preprocessing, known.config)
-        if not self.quiet:
-            tell(f"preprocessing: {found.origin}", err=True)
-        return found
+    def tell_preprocessing(self, checkpoint: "Checkpoint") -> None:
+        """Print, on stderr, what the options make of images, if they say anything of them."""
+        stated = (self.read[name] for name in ("mean", "std", "crop", "preprocessor"))
+        if checkpoint.preprocessing and any(one is not None for one in stated) and not self.quiet:
+            tell(f"preprocessing: {checkpoint.preprocessing.origin}", err=True)
 
     def named_images(self) -> Iterator[str]:
         """IMAGES, where `-` is replaced by the paths on stdin."""
@@ -193,7 +164,7 @@ class Computing(Images):
             if not getattr(self, name):
                 raise click.UsageError(f"Missing argument '{name.upper()}'.")
 
-    def computing(self, checkpoint: "Checkpoint") -> dict[str, Any]:
+    def computing(self) -> dict[str, Any]:
         """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
         if self.threads:
             import torch
@@ -204,5 +175,4 @@ class Computing(Images):
             **{name: getattr(self, name) for name in (*names, "device", "threads", "runtime")},
             "tell": None if self.quiet else partial(tell, err=True),
             "dtype": parse_dtype(self.dtype),
-            "preprocessing": self.preprocessing(lambda: checkpoint),
         }

@@ -19,6 +19,7 @@ from click.shell_completion import CompletionItem
 
 from vitconvert.arguments import options_of
 from vitconvert.checkpoint import ReadOptions
+from vitconvert.checkpoint.options import IMAGES
 from vitconvert.cli.report import print_json, tell
 
 if TYPE_CHECKING:
@@ -70,21 +71,33 @@ def argument(metavar: str | None = None, **settings: object) -> Any:
     return field(default=None, metadata={"argument": {"metavar": metavar, **settings}})
 
 
-def flags_of(kind: type, side: str = "", *, heading: str = "") -> Any:
+def flags_of(kind: type, side: str = "", *, heading: str = "", images: bool = True) -> Any:
     """A field that holds the options of a dataclass by name, each with a flag of its own.
 
     Args:
         kind: The dataclass, whose fields are made by `arguments.option`.
         side: Which of two checkpoints they are about; the flags end with it: `--table-b`.
-        heading: As of `flag`.
+        heading: As of `flag`; an option may have its own.
+        images: Whether those on images and classes are among them.
     """
-    return field(default_factory=dict, metadata={"flags": (kind, side), "heading": heading})
+    of = (kind, side, images and not side)
+    return field(default_factory=dict, metadata={"flags": of, "heading": heading})
 
 
-def _flags(kind: type, side: str) -> dict[str, click.Option]:
+def _numbers(_: click.Context, __: click.Parameter, typed: str | None) -> tuple[float, ...] | None:
+    try:
+        return None if typed is None else tuple(float(number) for number in typed.split(","))
+    except ValueError:
+        wanted = "is no number, nor several with commas between them."
+        raise click.BadParameter(f"{typed!r} {wanted}") from None
+
+
+def _flags(kind: type, side: str, images: bool = False) -> dict[str, click.Option]:
     only = f"For {f'--{side}' if side == AGAINST else side.upper()} only." if side else ""
     flags = {}
     for name, one in options_of(kind).items():
+        if one.heading == IMAGES and not images:
+            continue
         typed = one.flag or f"--{name.replace('_', '-')}"
         # `--dtype` is no option of reading where weights are cast: `Computed` has it.
         if typed != "--dtype":
@@ -94,15 +107,25 @@ def _flags(kind: type, side: str) -> dict[str, click.Option]:
                 metavar=one.metavar,
                 multiple=one.repeats,
                 is_flag=one.kind is bool or None,
-                type=FILE if one.kind is Path else one.kind,
+                type=FILE if one.kind is Path else str if one.kind is tuple else one.kind,
+                callback=_numbers if one.kind is tuple else None,
             )
     return flags
 
 
+def _grouped(one: "Field[Any]", heading: str) -> Iterator[tuple[str, click.Parameter]]:
+    """What click knows a field of a verb by, each with what it stands under in the help."""
+    heading = one.metadata.get("heading") or heading
+    if "flags" not in one.metadata:
+        yield from ((heading, parameter) for parameter in _parameters(one))
+        return
+    kind, *which = one.metadata["flags"]
+    for name, option in _flags(kind, *which).items():
+        yield options_of(kind)[name].heading or heading, option
+
+
 def _parameters(one: "Field[Any]") -> list[click.Parameter]:
-    """What click knows a field of a verb by."""
-    if "flags" in one.metadata:
-        return [*_flags(*one.metadata["flags"]).values()]
+    """The argument or option of a field, if it is one."""
     repeats = get_origin(one.type) is tuple
     (kind, *_) = get_args(one.type) or (one.type,)  # of `str | None` and `tuple[str, ...]`
     found: dict[str, Any] = {"type": click.Path(path_type=Path) if kind is Path else kind}
@@ -157,8 +180,8 @@ class VerbCommand(click.Command):
         for kind in verb.__mro__:  # a verb's own options come before those that it shares
             for name_of_field in inspect.get_annotations(kind):
                 if one := left.pop(name_of_field, None):
-                    heading = one.metadata.get("heading") or vars(kind).get("heading", "Options")
-                    self.groups.setdefault(heading, []).extend(_parameters(one))
+                    for heading, parameter in _grouped(one, vars(kind).get("heading", "Options")):
+                        self.groups.setdefault(heading, []).append(parameter)
         super().__init__(
             name,
             # Places come before options, in the usage and in commands that are printed.
@@ -279,10 +302,14 @@ class Reading(Fetching):
 
 @dataclass(kw_only=True)
 class Computed(Reading):
-    """Verbs that cast no weights: `--dtype` is what quantised ones are computed in."""
+    """Verbs that cast no weights, nor give classes and preprocessing to anything.
+
+    `--dtype` is what quantised weights are computed in.
+    """
 
     heading = Reading.heading
 
+    read: Mapping[str, object] = flags_of(ReadOptions, images=False)
     dequantise: str | None = flag(
         options_of(ReadOptions)["dequantise"].about,
         "--dtype",

@@ -2,12 +2,11 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
 from vitconvert.cli.images import ABOUT_IMAGES
-from vitconvert.cli.options import FILE, Reporting, flag, output_flag
+from vitconvert.cli.options import Reporting, flag, output_flag
 from vitconvert.cli.scale import (
     Scaled,
     compute_shards,
@@ -37,15 +36,10 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         default=5,
         type=click.IntRange(min=1),
     )
-    labels: Path | None = flag(
-        "Names of the classes: a line each, or JSON (a list, or a config.json's id2label).",
-        type=FILE,
-    )
     output: str | None = output_flag("A directory; without it, lines on stdout.")
 
     def run(self) -> int:
         from vitconvert.api import predict
-        from vitconvert.inference.stating import labels_in
 
         if self.check:
             return report_check(self)
@@ -57,22 +51,11 @@ With -o, the answers become Parquet files in a directory, for any number of imag
                 hint="name one without a suffix; or --json > FILE.jsonl.",
             )
         if self.output:
-            labels = None
-            if self.labels:
-                labels = labels_in(self.labels, self.load_checkpoint().config.num_classes)
-            return compute_shards(self, "classes", topk=self.topk, labels=labels)
+            return compute_shards(self, "classes", topk=self.topk)
         require_directory(None)
         checkpoint = self.load_checkpoint()
         labels = checkpoint.labels
-        if self.labels:
-            labels = labels_in(self.labels, checkpoint.config.num_classes)
-        predictions = predict(
-            checkpoint,
-            self.named_images(),
-            topk=self.topk,
-            labels=labels,
-            **self.computing(checkpoint),
-        )
+        predictions = predict(checkpoint, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
             top = [(printable(c.label or str(c.index)), c.probability) for c in prediction.top]

@@ -1,6 +1,5 @@
 """`predict` and `embed` into a directory of Parquet files, for any number of images."""
 
-import dataclasses
 import json
 import os
 from dataclasses import dataclass
@@ -199,8 +198,9 @@ def _task(options: Scaled, computed: str, **task: Any) -> "Task":
         make_engine=engines_for(computing, None if options.quiet else partial(tell, err=True)),
         **task,
     )
-    stated = options.preprocessing(found.checkpoint)
-    return dataclasses.replace(found, preprocessing=stated) if stated else found
+    if found.reading.of_images:
+        options.tell_preprocessing(found.checkpoint())
+    return found.settled()
 
 
 def _sources(options: Scaled) -> "Sources":

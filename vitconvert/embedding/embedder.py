@@ -74,6 +74,20 @@ class Task:
         located = locate(self.model, **{"quiet": True, **self.fetching}, tower=tower)
         return read_checkpoint(located, self.reading)
 
+    def settled(self) -> "Task":
+        """The same where files of classes and preprocessing are read: others need not find them."""
+        if not self.reading.of_images:
+            return self
+        known, reading = self.checkpoint(), self.reading
+        return dataclasses.replace(
+            self,
+            reading=dataclasses.replace(
+                reading, labels=None, mean=None, std=None, crop=None, preprocessor=None
+            ),
+            preprocessing=self.preprocessing or known.preprocessing,
+            labels=self.labels or (known.labels if self.computed == "classes" else None),
+        )
+
     def load(self) -> "LoadedTask":
         """The model, ready to compute."""
         return LoadedTask(self, self.checkpoint())
