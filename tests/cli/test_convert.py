@@ -148,3 +148,10 @@ def test_on_a_terminal_it_asks_and_goes_on_with_yes(answer, code, fine_tuned, tm
         x = torch.randn(1, 3, 24, 24)
         with torch.inference_mode():
             assert torch.allclose(vitconvert.load_model(fine_tuned)(x), theirs(x), atol=1e-4)
+
+
+def test_a_wrong_target_is_named_before_the_source_is_looked_at(run, tmp_path):
+    result = run("convert", "nowhere.pth", "--to", "timmm", "-o", tmp_path / "out")
+    assert result.code == 2
+    assert "There is no dialect 'timmm'" in result.err
+    assert re.search("nearest  +timm,", result.err) and "\n  ecosystems: aimv2, " in result.err

@@ -121,7 +121,7 @@ def test_a_dialect_or_an_ecosystem_is_found_by_name():
     assert {table.ecosystem for table in find_tables("hf")} == {"hf"}
 
 
-def test_an_unknown_dialect_is_named_with_its_neighbours():
+def test_an_unknown_dialect_is_named_with_its_neighbours_and_every_ecosystem():
     with pytest.raises(UsageError) as error:
         find_tables("google_jaks")
     near = error.value.evidence["nearest"].split(", ")
@@ -130,5 +130,11 @@ def test_an_unknown_dialect_is_named_with_its_neighbours():
         "error: usage\n"
         "  There is no dialect 'google_jaks'.\n"
         f"  nearest  {', '.join(near)}\n"
+        "  ecosystems: aimv2, asyml, beit3, big_vision, deepseek, deit3, dino, dinov2, dinov3, "
+        "eva, hf,\n"
+        "              hf_flax, hf_tf, ibot, jax, jeonsworld, keras_hub, llama_cpp, lucidrains,\n"
+        "              lukemelas, mae, mlx_image, mmpretrain, mmseg, mobileclip, moco_v3, msn,\n"
+        "              openai_clip, openclip, pe, sam, sapiens2, timm, tintn, torchvision, vit,\n"
+        "              vit_keras, vitdet\n"
         "  hint: `vitconvert list` describes all of them."
     )

@@ -126,10 +126,14 @@ def convert(
 
 def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoint, WriteOptions]:
     """The checkpoint, and what to make of it, by the options of both."""
+    from vitconvert.tables.dialects import find_tables
+
     writing = {name: how[name] for name in options_of(WriteOptions) if name in how}
     reading = {name: value for name, value in how.items() if name not in writing}
     target, reading = _target(to, reading)
     options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
+    if isinstance(options.to, str):
+        find_tables(options.to)  # before anything is downloaded, or asked for
     return loaded(source, ReadOptions.of(reading).cast(options.dtype)), options
 
 

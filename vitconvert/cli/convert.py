@@ -112,10 +112,13 @@ class Convert(Reading):
             "classes": parse_classes(self.write["classes"]),
             "dtype": parse_dtype(self.dtype),
         }
-        from vitconvert.tables.dialects import is_of
+        from vitconvert.tables.dialects import find_tables, is_of
 
         # A table of one's own explains the source, unless it is what the output is written by.
-        by_table = self.read["table"] and not is_of(to, self.read["table"])
+        is_target = is_of(to, self.read["table"])
+        if not is_target:
+            find_tables(to)  # which ends here before anything is downloaded, if there is none
+        by_table = self.read["table"] and not is_target
         if not options["dialect"] and not by_table and source not in _DETECTED:
             options["dialect"] = source
         with ExitStack() as stack, _naming_the_command():

@@ -7,6 +7,7 @@ Searching their unparsed text is fast, and most tables lack a word of the file's
 import functools
 import itertools
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -34,6 +35,7 @@ _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
 _QUOTED = re.compile(r'"([^"]*)"')
 _LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
+_LINE = 92  # letters
 _WORD = re.compile(r"[A-Za-z]+")
 # Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
 _KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
@@ -215,7 +217,7 @@ def find_tables(name: str) -> list[Table]:
     """All dialects of the ecosystem of this name, or the dialect of this name.
 
     Raises:
-        UsageError: There is none; names the nearest.
+        UsageError: There is none; names the nearest, and every ecosystem.
     """
     if found := tables_of(name) or [_builtin_table(d) for d in builtin_texts() if d == name]:
         return found
@@ -224,6 +226,11 @@ def find_tables(name: str) -> list[Table]:
     raise UsageError(
         f"There is no dialect {name!r}.",
         evidence={"nearest": ", ".join(near)} if near else {},
+        details=textwrap.wrap(
+            f"ecosystems: {', '.join(sorted({*ecosystems.values()}))}",
+            width=_LINE,
+            subsequent_indent=" " * len("ecosystems: "),
+        ),
         hint="`vitconvert list` describes all of them.",
     )
 
