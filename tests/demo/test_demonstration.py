@@ -8,6 +8,7 @@ import torch
 
 from vitconvert import checkpoint as checkpoints
 from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.cli.demo import demo_report
 from vitconvert.demo import Demonstration, demonstrate
 from vitconvert.demo import demonstration as demonstrations
 from vitconvert.sources import Located
@@ -143,3 +144,18 @@ def test_a_format_whose_package_is_not_installed_is_named(monkeypatch: pytest.Mo
         ("hf_flax_vit", "pip install msgpack")
     ]
     assert result.ok
+
+
+def test_it_fits_on_a_screen_and_verbosely_has_every_reason(demonstration: Demonstration) -> None:
+    lines = "\n".join(demo_report(demonstration, verbose=False)).split("\n")
+    assert len(lines) <= 23 and max(map(len, lines)) <= 106
+    first = lines[3].split()
+    assert first[0] == "transformers" and "hf_vit," in first
+    assert lines[-1] == "All bytes returned, all numbers agreed."
+    whole = "\n".join(demo_report(demonstration, verbose=True))
+    assert all(trip.dialect in whole for trip in demonstration.round_trips)
+    assert "class_token is always False there, and True here" in whole
+    trip, *others = demonstration.round_trips
+    lost = replace(demonstration, round_trips=(replace(trip, bytes_equal=False), *others))
+    told = list(demo_report(lost, verbose=False))
+    assert "BYTES DIFFER" in told[1] and told[-1] == "Something disagreed."

@@ -4,17 +4,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitconvert.cli.options import Reporting
-from vitconvert.cli.report import tell
+import click
+
+from vitconvert.cli.options import Reporting, flag
+from vitconvert.cli.report import Verdict, tell
 from vitconvert.tables.dialects import builtin_tables
 
 if TYPE_CHECKING:
     from vitconvert.demo.demonstration import Demonstration, RoundTrip
 
+_NO_PACKAGE = "no package here"  # of the project, that could load the files
+
 
 @dataclass(kw_only=True)
 class Demo(Reporting):
     """Shows everything on a tiny ViT."""
+
+    verbose: bool = flag(
+        "Every round trip, and every refusal with its reason.", "-v", default=False
+    )
 
     def run(self) -> int:
         from vitconvert.demo import demonstrate
@@ -23,35 +31,69 @@ class Demo(Reporting):
             tell("Loading torch and the reference packages; this takes a while.", err=True)
         shown = demonstrate()
         short = "ok" if shown.ok else "failed"
-        self.report(shown.to_dict, short=short, long=lambda: _report(shown), ok=shown.ok)
+        self.report(
+            shown.to_dict,
+            short=short,
+            long=lambda: demo_report(shown, verbose=self.verbose),
+            ok=shown.ok,
+        )
         return 0 if shown.ok else 3
 
 
-def _report(demonstration: "Demonstration") -> Iterator[str]:
-    read = [f"{s.file}: {s.predicted} ({s.probability:.0%})" for s in demonstration.samples]
+def demo_report(shown: "Demonstration", *, verbose: bool) -> Iterator[str]:
+    """What the demo showed, on one screen unless verbose."""
+    read = [f"{s.file}: {s.predicted} ({s.probability:.0%})" for s in shown.samples]
     yield (
-        f"A ViT of {demonstration.parameters:,} parameters, trained on scikit-learn's handwritten "
-        f"digits ({demonstration.held_out_accuracy:.1%} of held-out digits right).\n"
+        f"A ViT of {shown.parameters:,} parameters, trained on scikit-learn's handwritten "
+        f"digits ({shown.held_out_accuracy:.1%} of held-out digits right).\n"
     )
+    yield from _every_trip(shown) if verbose else _trips(shown)
+    if shown.untried:
+        yield "\nNot tried, because a package is not installed:"
+        yield from (f"  {one.dialect:<24}{one.reason}" for one in shown.untried)
+    fives = (f"  {', '.join(read[n : n + 5])}" for n in range(0, len(read), 5))
+    yield "\n".join(["\nWhat it reads in the sample images:", *fives, ""])
+    agreed = "All bytes returned, all numbers agreed."
+    yield Verdict(agreed if shown.ok else "Something disagreed.", shown.ok)
+
+
+def _trips(shown: "Demonstration") -> Iterator[str]:
+    """What became of the trips, by the package that loaded the files; failures by themselves."""
+    by_package: dict[str, list[str]] = {}
+    for trip in shown.round_trips:
+        if not trip.ok:
+            yield _trip(trip)
+            continue
+        agreement = trip.agreement
+        package = agreement.reference.partition(" ")[0] or _NO_PACKAGE
+        by_package.setdefault(package, []).append(trip.dialect)
+    yield "There and back through every dialect that can hold it, and the package that agrees:"
+    for package, dialects in sorted(by_package.items(), key=lambda one: one[0] == _NO_PACKAGE):
+        yield click.wrap_text(
+            ", ".join(dialects), 100, initial_indent=f"  {package:<18}", subsequent_indent=" " * 20
+        )
+    refused = _refused(shown)
+    yield "\nRefused, because the project would compute a different function (-v says how):"
+    names = ", ".join(refused)
+    yield click.wrap_text(names, 100, initial_indent="  ", subsequent_indent="  ")
+
+
+def _every_trip(shown: "Demonstration") -> Iterator[str]:
     yield "There and back through every dialect that can hold it:"
-    yield from map(_trip, demonstration.round_trips)
+    yield from map(_trip, shown.round_trips)
     yield "\nRefused, because the project would compute a different function:"
-    # One line for each ecosystem that has no dialect for the model; `--json` has them all.
+    yield from (f"  {name:<24}{reason}" for name, reason in _refused(shown).items())
+
+
+def _refused(shown: "Demonstration") -> dict[str, str]:
+    """Why, for each ecosystem that has no dialect for the model; `--json` has every dialect."""
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}
-    held = {ecosystem[one.dialect] for one in demonstration.round_trips}
-    held |= {ecosystem[one.dialect] for one in demonstration.untried}
+    held = {ecosystem[one.dialect] for one in (*shown.round_trips, *shown.untried)}
     reasons: dict[str, str] = {}
-    for refusal in demonstration.refusals:
+    for refusal in shown.refusals:
         if ecosystem[refusal.dialect] not in held:
             reasons.setdefault(ecosystem[refusal.dialect], refusal.reason)
-    yield from (f"  {name:<24}{reason}" for name, reason in reasons.items())
-    if demonstration.untried:
-        yield "\nNot tried, because a package is not installed:"
-        yield from (f"  {one.dialect:<24}{one.reason}" for one in demonstration.untried)
-    yield "\nWhat it reads in the sample images:"
-    yield from (f"  {', '.join(read[n : n + 5])}" for n in range(0, len(read), 5))
-    agreed = "All bytes returned, all numbers agreed."
-    yield f"\n{agreed if demonstration.ok else 'Something disagreed.'}"
+    return reasons
 
 
 def _trip(trip: "RoundTrip") -> str:
