@@ -98,13 +98,13 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 34_922,
+    "lines of code": 35_130,
     "files": 277,
-    "core": 28_929,
+    "core": 29_005,
     "demo": 355,
     "drafting": 1_070,
-    "embedding": 1_965,
-    "inference": 580,
+    "embedding": 1_980,
+    "inference": 590,
     "pictures": 1_050,
     "runtimes": 915,
     "testing": 180,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 42_417,
+    "tests": 42_555,
     "storeys": 11,
 }
 

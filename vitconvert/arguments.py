@@ -84,6 +84,11 @@ def options_of(kind: "type[DataclassInstance]") -> dict[str, Option]:
     return {f.name: f.metadata["option"] for f in fields(kind) if "option" in f.metadata}
 
 
+def taken(how: dict[str, Given], kind: "type[DataclassInstance]") -> dict[str, Given]:
+    """The options of a dataclass, which are taken out of `how`."""
+    return {name: how.pop(name) for name in options_of(kind) if name in how}
+
+
 def read_value(name: str, value: object, values: Values) -> object:
     """The value of an option, in its usual type.
 

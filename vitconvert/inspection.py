@@ -159,7 +159,7 @@ def _notes(container: Container, reading: Reading) -> Iterator[str]:
     yield from container.notes
     if reading.gathered:
         yield from reading.found.notes
-        yield from what_is_read(reading.companions, reading.found)
+        yield from what_is_read(reading.companions, reading.found.tower)
         yield from reading.changes
 
 

@@ -33,8 +33,9 @@ def bad(tmp_path):
 def test_npz(run, tmp_path, tokens):
     flags = ("--tokens", "--no-fast") if tokens else ()
     code, out, err = run("embed", DIGITS, SAMPLES, "-o", tmp_path / "x.npz", *flags)
-    shape = "; each 17 tokens of 48 numbers" if tokens else ""
-    assert (code, out, err) == (0, "", f"10 images in {tmp_path / 'x.npz'}{shape}\n")
+    shape = "(17, 48) float32: all tokens" if tokens else "(48,) float32: class token"
+    told = f"10 images in {tmp_path / 'x.npz'}\nfeatures {shape} after the final norm\n"
+    assert (code, out, err) == (0, "", told)
     with np.load(tmp_path / "x.npz") as written:
         assert list(written["paths"]) == [str(image) for image in IMAGES]
         wanted = features(tokens=tokens)
@@ -64,6 +65,57 @@ def test_lines_of_json(run, tmp_path, bad, on_stdout):
     assert np.abs(found - features()).max() < 1e-4
     assert lines[-1]["features"] is None
     assert lines[-1]["error"]["code"] == "corrupt-file"
+
+
+def test_layers_into_a_file_and_into_shards(run, tmp_path):
+    pytest.importorskip("pyarrow")
+    from tests.embedding.layouts import read_rows
+
+    how = ("--layer", "-2", "--pool", "patches", "--no-fast")
+    told = "features (16, 48) {}: patches after block 3 of 4, without the final norm\n"
+    answer = run("embed", DIGITS, SAMPLES, "-o", tmp_path / "x.npz", *how)
+    assert answer.err.endswith(told.format("float32"))
+    answer = run("embed", DIGITS, SAMPLES, "-o", tmp_path / "shards", *how, "--store", "float16")
+    assert answer.err.endswith(told.format("float16"))
+    images = torch.stack(list(map(load_checkpoint(DIGITS).preprocessing, IMAGES)))
+    with torch.inference_mode():
+        wanted = load_model(DIGITS).hidden_states(images)[-2][:, 1:].numpy()
+    with np.load(tmp_path / "x.npz") as written:
+        np.testing.assert_allclose(written["features"], wanted, atol=1e-5)
+    rows = [np.reshape(row["features"], (16, 48)) for row in read_rows(tmp_path / "shards")]
+    np.testing.assert_allclose(rows, wanted, atol=1e-2)
+
+
+def test_another_layer_does_not_go_on(run, tmp_path):
+    pytest.importorskip("pyarrow")
+    output = ("-o", tmp_path / "shards")
+    assert run("embed", DIGITS, SAMPLES, *output, "--layer", 3, "--pool", "mean").code == 0
+    assert run("embed", DIGITS, SAMPLES, *output, "--layer", -2, "--pool", "mean").code == 0
+    code, _, err = run("embed", DIGITS, SAMPLES, *output, "--layer", 2, "--pool", "mean")
+    assert code == 1 and "  computed layer  3 there, 2 now\n" in err
+    code, _, err = run("embed", DIGITS, SAMPLES, *output)
+    assert code == 1 and "  computed pool   mean there, None now\n" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--layer", 5), "  layers  1 to 4, or -4 to -1\n"),
+        (("--layer", 0), "  layers  1 to 4, or -4 to -1\n"),
+        (("--layer", 1, "--runtime", "auto"), "layer: torch alone computes other features"),
+        (("--tokens", "--pool", "cls"), "  pool: all tokens are asked for.\n"),
+        (("--projected", "--layer", 1), "layer: projected are of the model's own features.\n"),
+    ],
+)
+def test_error_such_features_are_none(flags, told, run, tmp_path):
+    code, _, err = run("embed", DIGITS, SAMPLES, "-o", tmp_path / "x.npz", *flags)
+    assert code == 2 and told in err
+
+
+def test_a_terminal_is_told_at_once_that_the_model_is_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert run("embed", DIGITS, SAMPLES, "-o", tmp_path / "x.npz").err.startswith("reading the mod")
+    assert run("embed", DIGITS, SAMPLES, "-o", tmp_path / "y.npz", "-q").err == ""
 
 
 def test_error_a_classifier_projects_nothing(run):

@@ -89,6 +89,7 @@ ELSEWHERE = {
     "--adapter (in Python, adapter=)": _OPTIONS,
     "what computes is the runtime": _OPTIONS,
     "or --engine ray": _OPTIONS,
+    "--pool mean, patches or tokens": "the model of the cases has a class token",
     "pip install": "the tests install nothing; the test below looks at the names",
     "`hf auth login`": "a server of the Hub refuses",
     "(--token)": "a server of the Hub refuses",

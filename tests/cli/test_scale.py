@@ -33,6 +33,7 @@ def workplace(tmp_path, monkeypatch):
     return tmp_path
 
 
+FEATURES = "features (48,) float32: class token after the final norm"
 EVERYTHING = ("embed", DIGITS, "photos", "-o", "features", "--shard-rows", 4)
 
 
@@ -50,7 +51,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     assert run(*EVERYTHING) == (
         1,
         "",
-        "10 images in 3 shards; 2 failed, see failed/\n",
+        f"10 images in 3 shards; 2 failed, see failed/\n{FEATURES}\n",
     )
     assert run(*EVERYTHING) == (
         1,
@@ -60,7 +61,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     monkeypatch.setattr(shard_progress, "_SECONDS", 0)
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")
     lines = err.splitlines()
-    assert len(lines) == 11
+    assert len(lines) == 12
     assert re.fullmatch(r"4 images, \d+\.\d a second, 1 failed", lines[3])
 
 
@@ -89,8 +90,9 @@ def test_a_bar_on_a_terminal(run, workplace, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     code, out, err = run(*EVERYTHING)
     assert (code, out) == (1, "")
-    *drawn, last = err.split("\r")
-    assert last == "10 images in 3 shards; 2 failed, see failed/\n"
+    begin, *drawn, last = err.split("\r")
+    assert begin == "reading the model ...\n"
+    assert last == f"10 images in 3 shards; 2 failed, see failed/\n{FEATURES}\n"
     assert any("0image [" in text for text in drawn)
     assert drawn[-1].strip() == ""  # the bar is gone
 
@@ -136,6 +138,7 @@ def test_images_that_failed_are_computed_again_if_asked(run, workplace):
     assert code == 1 and err.splitlines() == [
         "10 images are there already",
         "2 images in 1 shard; 1 failed, see failed/",
+        FEATURES,
     ]
     assert [path.stat().st_mtime_ns for path in shards] == before
     report = check("features")

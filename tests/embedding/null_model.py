@@ -37,7 +37,7 @@ class NullTask:
     scale: float = 1.0
     log: Path | None = None
     identity: dict = field(init=False, default_factory=dict)
-    labels = None
+    labels = features = None
     doubts = ()
 
     def __post_init__(self):

@@ -54,12 +54,12 @@ def workplace(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_commands(run, workplace):
-    assert len(COMMANDS) == 12
+    assert len(COMMANDS) == 13
     for command in COMMANDS:
         if "ray" not in command:  # test_ray.py has a cluster for it
             assert run(*command).code == 0, command
     assert sorted(path.name for path in workplace.iterdir() if path.is_dir()) == [
-        *("classes", "features", "from-tar", "half", "parts", "photos", "vit-timm")
+        *("classes", "features", "from-tar", "half", "parts", "patches", "photos", "vit-timm")
     ]
 
 

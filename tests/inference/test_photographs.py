@@ -92,6 +92,55 @@ def test_timm_finds_the_same(
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(("layer", "number"), [(None, None), (1, 0), (-2, -2), (-1, -1)])
+def test_layers_and_pools_are_those_of_timm(
+    theirs: "timm.models.VisionTransformer",
+    checkpoint: vitconvert.Checkpoint,
+    photographs: list[Path],
+    fast: bool,
+    layer: int | None,
+    number: int | None,
+) -> None:
+    batch = torch.stack([PREPROCESSING(path) for path in photographs])
+    if number is None:
+        tokens = theirs.forward_features(batch)
+    else:
+        chosen = [number % len(theirs.blocks)]
+        [found] = theirs.get_intermediate_layers(batch, n=chosen, return_prefix_tokens=True)
+        tokens = torch.cat(found[::-1], dim=1) if theirs.has_class_token else found
+    start = theirs.num_prefix_tokens
+    wanted = {
+        "mean": tokens[:, start:].mean(dim=1),
+        "patches": tokens[:, start:],
+        "tokens": tokens,
+    } | ({"cls": tokens[:, 0]} if theirs.has_class_token else {})
+    for pool, rows in wanted.items():
+        found = vitconvert.embed(
+            checkpoint, photographs, PREPROCESSING, layer=layer, pool=pool, fast=fast
+        )
+        features = [e.features for e in found if e.features is not None]
+        assert close(torch.stack(features), rows), pool
+
+
+def test_error_there_is_no_class_token(tmp_path: Path) -> None:
+    model = timm.models.VisionTransformer(
+        img_size=16,
+        patch_size=8,
+        embed_dim=12,
+        depth=1,
+        num_heads=3,
+        class_token=False,
+        global_pool="avg",
+    )
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    ours = vitconvert.load_model(tmp_path / "model.pth", overrides={"num_heads": 3})
+    with pytest.raises(ConflictingFact, match="no class token") as caught:
+        vitconvert.embed(ours, [], PREPROCESSING, pool="cls")
+    assert caught.value.evidence == {"it pools by": "avg"}
+
+
+@torch.inference_mode()
 def test_a_model_with_its_head_is_embedded_too(
     theirs: "timm.models.VisionTransformer",
     checkpoint: vitconvert.Checkpoint,

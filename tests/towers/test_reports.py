@@ -13,6 +13,7 @@ import vitconvert
 from tests.packages import transformers as t
 from tests.small_models import randomise_calmly, small_timm
 from tests.towers.families import FAMILIES, TEXT, VISION, save
+from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import AmbiguousDialect
 
 CLIP_PROCESSOR = {
@@ -52,6 +53,30 @@ def test_the_layer_that_the_language_model_reads_is_told(llava):
     (llava / "config.json").write_text(json.dumps(config))
     told = "the larger model reads layers -2, -5 of this ViT, with its class token; here is the"
     assert any(note.startswith(told) for note in notes_on(llava))
+
+
+def test_embed_tells_it_until_a_layer_is_named(llava, run, tmp_path):
+    (llava / "preprocessor_config.json").write_text(json.dumps(CLIP_PROCESSOR))
+    told = "note: the larger model reads layer -2 of this ViT, without its class token; here is"
+    shown = run("embed", llava, DIGITS / "samples/3.png", "-o", tmp_path / "a.npz")
+    assert shown.code == 0 and told in shown.err and "; --layer and --pool take others" in shown.err
+    into = run("embed", llava, DIGITS / "samples/3.png", "-o", tmp_path / "shards")
+    assert into.code == 0 and told in into.err
+    how = ("--layer", "-2", "--pool", "patches")
+    shown = run("embed", llava, DIGITS / "samples/3.png", "-o", tmp_path / "b.npz", *how)
+    assert "note:" not in shown.err
+
+
+def test_the_features_that_llava_reads(llava):
+    (llava / "preprocessor_config.json").write_text(json.dumps(CLIP_PROCESSOR))
+    image = DIGITS / "samples/3.png"
+    how = {"layer": -2, "pool": "patches", "fast": False}
+    [found] = vitconvert.embed(llava, image, **how)
+    theirs = t.LlavaForConditionalGeneration.from_pretrained(llava)
+    pixels = vitconvert.load_checkpoint(llava).preprocessing(image)[None]
+    with torch.inference_mode():
+        tower = theirs.model.vision_tower(pixels, output_hidden_states=True)
+    torch.testing.assert_close(found.features, tower.hidden_states[-2][0, 1:])
 
 
 def test_of_llavas_own_code_too(tmp_path):

@@ -5,15 +5,15 @@ from os import PathLike, fspath
 from typing import Any
 
 from vitconvert.api.inference import engines_for
-from vitconvert.arguments import LOCATED, PLACES, checked, options_of
+from vitconvert.arguments import LOCATED, PLACES, checked, taken
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.embedding.options import Event, RunOptions
-from vitconvert.inference.options import ComputeOptions
+from vitconvert.inference.options import ComputeOptions, FeatureOptions
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 
 
-@checked(ComputeOptions, RunOptions, model=LOCATED, source=PLACES)
+@checked(FeatureOptions, ComputeOptions, RunOptions, model=LOCATED, source=PLACES)
 def embed_dataset(
     model: str | PathLike[str] | Located,
     source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
@@ -74,8 +74,7 @@ def embed_dataset(
     from vitconvert.embedding.run import run
     from vitconvert.embedding.sources import Sources
 
-    computing = {name: how.pop(name) for name in options_of(ComputeOptions) if name in how}
-    options = ComputeOptions(**computing)
+    options = ComputeOptions(**taken(how, ComputeOptions))
     task = Task(
         model=model,
         computed=computed,
@@ -83,6 +82,7 @@ def embed_dataset(
         preprocessing=preprocessing,
         topk=topk,
         labels=labels,
+        which=FeatureOptions(**taken(how, FeatureOptions)),
         computing=options,
         make_engine=engines_for(options, None),
     )

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.api.loading import Source, checkpoint_or_model
-from vitconvert.arguments import checked
+from vitconvert.arguments import checked, taken
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError
-from vitconvert.inference.options import ComputeOptions
+from vitconvert.inference.options import ComputeOptions, FeatureOptions
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def predict(
     return predict_with(running, found, topk=topk, labels=labels or stated)
 
 
-@checked(ComputeOptions)
+@checked(FeatureOptions, ComputeOptions)
 def embed(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -88,7 +88,7 @@ def embed(
     projected: bool = False,
     recursive: bool = False,
     tell: Callable[[str], None] | None = None,
-    **computing: Any,
+    **how: Any,
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -102,7 +102,7 @@ def embed(
         model, images, preprocessing, recursive, tell: As for `predict`.
         tokens: All tokens instead of the pooled features.
         projected: CLIP's projection of the pooled features.
-        computing: As for `predict`.
+        how: As for `predict`.
 
     Returns:
         For each image an `Embedding`, computed when it is asked for.
@@ -111,14 +111,18 @@ def embed(
         VitConvertError: One of the errors of `load_checkpoint`.
         MissingFact: Nothing says how images are prepared.
         InputMismatch: The preprocessing makes other images than the model reads.
-        ConflictingFact: There is no projection.
-        UsageError: Tokens are to be projected.
+        ConflictingFact: There is no projection, or no class token.
+        UsageError: Tokens are to be projected, or there is no such layer.
 
     Example:
         >>> [embedding] = vitconvert.embed("my-vit", "photos/7.png")
         >>> embedding.features.shape
         torch.Size([48])
+        >>> [embedding] = vitconvert.embed("my-vit", "photos/7.png", layer=-2, pool="patches")
+        >>> embedding.features.shape
+        torch.Size([16, 48])
     """
+    from vitconvert.inference.embed import Features
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.preprocessing.finding import find_images
 
@@ -128,8 +132,12 @@ def embed(
             hint="ask for tokens or for projected features, not for both.",
         )
     computed = "projected" if projected else "tokens" if tokens else "features"
-    running, _ = _ready(model, preprocessing, computed, tell, ComputeOptions(**computing))
-    return embed_with(running, find_images(images, recursive=recursive), computed=computed)
+    which = FeatureOptions(**taken(how, FeatureOptions))
+    computing = ComputeOptions(**how)
+    which.check(computed, computing.runtime)  # before anything is downloaded
+    running, _ = _ready(model, preprocessing, computed, tell, computing)
+    features = Features.of(running.model.config, computed, which)
+    return embed_with(running, find_images(images, recursive=recursive), features)
 
 
 def _ready(

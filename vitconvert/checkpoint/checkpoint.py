@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters.merging import Merge
-from vitconvert.checkpoint.companions import Companions
+from vitconvert.checkpoint.companions import Companions, what_is_read
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
@@ -113,6 +113,11 @@ class Checkpoint:
     def doubts(self) -> tuple[str, ...]:
         """Why a `vitconvert.json` next to it is not believed, a sentence each."""
         return self.companions.record.doubts
+
+    @property
+    def read_by_larger(self) -> tuple[str, ...]:
+        """A note on what a larger model reads of it, where that is not its output."""
+        return what_is_read(self.companions, self.weights.tower)
 
     @property
     def first_source(self) -> JsonObject:

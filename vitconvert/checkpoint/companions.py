@@ -23,7 +23,7 @@ from vitconvert.formats import Container, hash_file
 from vitconvert.labels import Labels, indexed_labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.sources.located import RECORD
-from vitconvert.tables.parts import FoundViT, config_section, tower_words
+from vitconvert.tables.parts import Tower, config_section, tower_words
 
 # What vitconvert reads back, and of which kind it is.
 _KINDS: tuple[tuple[str, type, str], ...] = (
@@ -291,12 +291,12 @@ def _trained_labels(
     return None, ()
 
 
-def what_is_read(companions: Companions, part: FoundViT) -> tuple[str, ...]:
+def what_is_read(companions: Companions, tower: Tower) -> tuple[str, ...]:
     """A note on which layer a larger model reads, by its config.json or else by its code."""
     config, said = companions.whole_config, tower_words()["reads"]
     layer = next((config[key] for key in said["layer"] if config.get(key) is not None), None)
     numbers = layer if isinstance(layer, list) else [layer]
-    read = part.tower.reads
+    read = tower.reads
     if numbers and all(type(number) is int for number in numbers):
         chosen = (said["tokens"].get(str(config.get(key))) for key in said["chosen_by"])
         layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

@@ -63,7 +63,9 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         config=config,
         preprocessing=preprocessing,
         own_labels=None if other_classes and not options.labels else labels,
-        ledger=read.ledger.with_notes((*what_is_read(companions, read.found), *said, *on_names)),
+        ledger=read.ledger.with_notes(
+            (*what_is_read(companions, read.found.tower), *said, *on_names)
+        ),
         weights=read.weights,
         merge=read.merge,
         companions=companions,

@@ -41,6 +41,17 @@ same command goes on after an interruption.
     projected: bool = flag(
         "CLIP's projection of the pooled features, for comparison with texts.", default=False
     )
+    layer: int | None = flag(
+        "Tokens after block N, from 1, without the final norm: hidden_states[N] of transformers; "
+        "-2 is what LLaVA reads.",
+        type=int,
+        metavar="N",
+    )
+    pool: str | None = flag(
+        "Of the tokens, take the class token, the mean of the patches, the patches, or all; "
+        "default: as the model pools, and of --layer all.",
+        type=click.Choice(["cls", "mean", "patches", "tokens"]),
+    )
     force: bool = flag("Replace an earlier file of features.", default=False)
     store: str = flag(
         "Numbers of features.",
@@ -50,13 +61,15 @@ same command goes on after an interruption.
     )
 
     def run(self) -> int:
-        from vitconvert.api import embed
-        from vitconvert.inference.embed import in_words, shape_of
-        from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
-
         if self.check:
             return report_check(self)
         self.require_arguments()
+        self.tell_begin()
+        from vitconvert.api import embed
+        from vitconvert.inference.embed import Features
+        from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
+        from vitconvert.inference.options import FeatureOptions
+
         if self.tokens and self.projected:
             raise UsageError(
                 "Only pooled features can be projected, not tokens.",
@@ -69,12 +82,19 @@ same command goes on after an interruption.
         place = Path(self.output or "")
         if self.output:
             check_output(place, overwrite=self.force)
+        which = FeatureOptions(layer=self.layer, pool=self.pool)
+        which.check(computed, self.runtime)
         checkpoint = self.load_checkpoint()
+        if not (which.asked or self.quiet):
+            for note in checkpoint.read_by_larger:
+                tell(f"note: {note}; --layer and --pool take others", err=True)
         embeddings = embed(
             checkpoint,
             self.named_images(),
             tokens=self.tokens,
             projected=self.projected,
+            layer=self.layer,
+            pool=self.pool,
             **self.computing(),
         )
         results = self.reported(embeddings, printing=not self.output)
@@ -88,6 +108,6 @@ same command goes on after an interruption.
         elif written is None:
             tell(f"There are no features, so {place} is not written.", err=True)
         else:
-            shape = in_words(shape_of(checkpoint.config, computed)) if written else ""
-            tell(f"{written} images in {place}{shape}", err=True)
+            features = Features.of(checkpoint.config, computed, which).in_words()
+            tell(f"{written} images in {place}", *([features] if written else []), err=True)
         return self.exit_code

@@ -164,6 +164,11 @@ class Computing(Images):
             if not getattr(self, name):
                 raise click.UsageError(f"Missing argument '{name.upper()}'.")
 
+    def tell_begin(self) -> None:
+        """Say on a terminal what takes seconds, before torch is imported."""
+        if sys.stderr.isatty() and not self.quiet:
+            tell("reading the model ...", err=True)
+
     def computing(self) -> dict[str, Any]:
         """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
         if self.threads:

@@ -39,11 +39,12 @@ With -o, the answers become Parquet files in a directory, for any number of imag
     output: str | None = output_flag("A directory; without it, lines on stdout.")
 
     def run(self) -> int:
-        from vitconvert.api import predict
-
         if self.check:
             return report_check(self)
         self.require_arguments()
+        self.tell_begin()
+        from vitconvert.api import predict
+
         if self.output and not is_directory(self.output, ()):
             raise UsageError(
                 "Classes are written into a directory, of Parquet files.",

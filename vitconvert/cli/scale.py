@@ -44,6 +44,8 @@ class Scaled(Computing):
     heading = "Any number of images, into a directory of Parquet files"
 
     output: str | None = None
+    layer: int | None = None
+    pool: str | None = None
     force: bool = False
     store: str = "float32"
     shard_rows: int = flag(
@@ -184,7 +186,7 @@ def _check_options(options: Scaled) -> None:
 def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.api.inference import engines_for
     from vitconvert.embedding.embedder import Task
-    from vitconvert.inference.options import ComputeOptions
+    from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
     names = ("fast", "fast_preprocessing", "device", "batch_size", "threads", "runtime")
     dtype = parse_dtype(options.dtype)
@@ -194,6 +196,7 @@ def _task(options: Scaled, computed: str, **task: Any) -> "Task":
         computed=computed,
         fetching={**options.fetching(), "quiet": True},
         reading=options.read_options(),
+        which=FeatureOptions(layer=options.layer, pool=options.pool),
         computing=computing,
         make_engine=engines_for(computing, None if options.quiet else partial(tell, err=True)),
         **task,

@@ -83,7 +83,7 @@ class _Bar(Quiet):
                 self._bar.set_postfix(failed=self._failed)
         elif event.what == "finished":
             self.close()
-            tell(_summary(event), err=True)
+            _tell_end(event)
         else:
             _tell_of_shard(event, lambda text: self._bar.write(text, file=sys.stderr))
 
@@ -112,7 +112,7 @@ class _Lines(Quiet):
                 self._told = time.monotonic()
                 tell(self._line(), err=True)
         elif event.what == "finished":
-            tell(_summary(event), err=True)
+            _tell_end(event)
         else:
             _tell_of_shard(event, lambda text: tell(text, err=True))
 
@@ -134,6 +134,10 @@ def _print(told: dict[str, Any]) -> None:
     sys.stdout.flush()  # a pipe would keep it for later
 
 
+def _tell_end(event: "Event") -> None:
+    tell(_summary(event), *([event.features] if event.features and event.images else []), err=True)
+
+
 def _summary(event: "Event") -> str:
     parts = [in_shards(event.images, event.shards)]
     if event.failed:
@@ -142,9 +146,7 @@ def _summary(event: "Event") -> str:
         parts.append(f"{event.known_failed:,} failed before")
     if event.abandoned:
         parts.append(f"given up: {event.abandoned:,}")
-    from vitconvert.inference.embed import in_words
-
-    return "; ".join(parts) + in_words(event.shape or ())
+    return "; ".join(parts)
 
 
 def in_shards(images: int, shards: int) -> str:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from vitconvert.arguments import options_of, read_fields, refuse
+from vitconvert.arguments import options_of, read_fields, refuse, taken
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
-from vitconvert.inference.embed import Embedding, embed, shape_of
-from vitconvert.inference.options import ComputeOptions
+from vitconvert.inference.embed import Embedding, Features, embed
+from vitconvert.inference.options import ComputeOptions, FeatureOptions
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
@@ -39,6 +39,7 @@ class Task:
         fetching: Arguments of `sources.locate`: revision, token, cache_dir, offline, quiet.
         reading: How to read the checkpoint.
         preprocessing: By default, the checkpoint's own.
+        which: Of the features, as for `embed`.
         topk, labels: Of classes, as for `predict`.
         computing: How; `threads` are those that decode and those that torch takes.
         make_engine: Makes what computes in the place of torch's model, where the task runs.
@@ -49,6 +50,7 @@ class Task:
     fetching: Mapping[str, Any] = field(default_factory=dict)
     reading: ReadOptions = field(default_factory=ReadOptions)
     preprocessing: Preprocessing | None = None
+    which: FeatureOptions = field(default_factory=FeatureOptions)
     topk: int = 5
     labels: Sequence[str] | None = None
     computing: ComputeOptions = field(default_factory=ComputeOptions)
@@ -61,6 +63,7 @@ class Task:
                 f"Nothing is called {self.computed!r}.",
                 evidence={"what can be computed": ", ".join(COMPUTED)},
             )
+        self.which.check(self.computed, self.computing.runtime)
         if self.computed != "classes":
             asked = {"labels": self.labels is not None, "topk": self.topk != 5}
             refuse(
@@ -101,11 +104,13 @@ class LoadedTask:
     """A task whose model is in memory.
 
     Attributes:
-        shape: What an image becomes, as `shape_of` says it; of classes, (k,).
+        features: What is taken of an image; None of classes.
+        shape: What an image becomes; of classes, (k,).
         labels: Names of the classes, where classes are computed.
         identity: Everything that decides the numbers of a row, but for rounding: two tasks of one
             identity give the same. In words that can be compared, and read.
-        doubts: What of a `vitconvert.json` beside the model is not believed.
+        doubts: What of a `vitconvert.json` beside the model is not believed, and what a larger
+            model reads in place of these features.
     """
 
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
@@ -125,15 +130,18 @@ class LoadedTask:
         )
         classes = task.computed == "classes"
         config = self.running.model.config
-        self.shape = (
-            (min(task.topk, config.num_classes),) if classes else shape_of(config, task.computed)
-        )
+        self.features = None if classes else Features.of(config, task.computed, task.which)
+        self.shape = self.features.shape if self.features else (min(task.topk, config.num_classes),)
         self.labels = (task.labels or checkpoint.labels) if classes else None
-        self.doubts = checkpoint.doubts
+        own = self.features is not None and not task.which.asked
+        self.doubts = (*checkpoint.doubts, *(checkpoint.read_by_larger if own else ()))
         prepared = dataclasses.asdict(self.running.preprocessing)
         del prepared["origin"]  # where it is stated changes no pixel
         dtype = str(task.computing.dtype or "as stored").removeprefix("torch.")
-        computed: dict[str, Any] = {"what": task.computed, "dtype": dtype}
+        what = self.features.computed if self.features else task.computed
+        computed: dict[str, Any] = {"what": what, "dtype": dtype}
+        if self.features and self.features.pool:
+            computed |= {"layer": self.features.layer, "pool": self.features.pool}
         if classes:
             computed |= {"topk": task.topk, "labels": list(self.labels or ())}
         self.identity: dict[str, Any] = {
@@ -145,9 +153,9 @@ class LoadedTask:
 
     def answers(self, pictures: Iterable[Picture]) -> "Iterator[Embedding | Prediction]":
         """The features, or the likeliest classes, of each image in order, or its error."""
-        if self.task.computed == "classes":
+        if self.features is None:
             return predict(self.running, pictures, topk=self.task.topk, labels=self.labels)
-        return embed(self.running, pictures, computed=self.task.computed)
+        return embed(self.running, pictures, self.features)
 
 
 class Embedder:
@@ -160,8 +168,9 @@ class Embedder:
         model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.
         computed: "features", "tokens" or "projected", as for `vitconvert.embed`.
         preprocessing: By default, the checkpoint's own.
-        how: As for `vitconvert.embed`, `batch_size`, `fast`, `fast_preprocessing`, `dtype`,
-            `device`, and `threads`: how many decode, and how many torch takes in this process.
+        how: As for `vitconvert.embed`, `layer`, `pool`, `batch_size`, `fast`,
+            `fast_preprocessing`, `dtype`, `device`, and `threads`: how many decode, and how many
+            torch takes in this process.
             What else there is is said of reading, as for `vitconvert.load_checkpoint`.
 
     Raises:
@@ -193,8 +202,9 @@ class Embedder:
             model=model,
             computed=computed,
             preprocessing=preprocessing,
-            reading=ReadOptions.of(how),
+            which=FeatureOptions(**taken(how, FeatureOptions)),
             computing=computing,
+            reading=ReadOptions.of(how),
         )
         self._loaded: LoadedTask | None = None
 

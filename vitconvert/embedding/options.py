@@ -101,7 +101,7 @@ class Event:
         abandoned: Archives, or shards, that were given up.
         name: Of a shard, or of what was given up.
         message: Of a note, what should be known; why something was given up.
-        shape: What an image became, for "finished".
+        shape, features: What an image became, and what that is in words, for "finished".
     """
 
     what: str
@@ -114,6 +114,7 @@ class Event:
     name: str | None = None
     message: str | None = None
     shape: tuple[int, ...] | None = None
+    features: str | None = None
 
     def to_dict(self) -> dict[str, object]:
         """As JSON types, without what says nothing."""

@@ -102,6 +102,7 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
         known_failed=0 if options.retry_failed else known_failed,
         abandoned=totals.given_up,
         shape=loaded.shape,
+        features=loaded.features.in_words(options.store) if loaded.features else None,
     )
     notify(finished)
     return finished

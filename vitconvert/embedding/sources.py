@@ -97,6 +97,14 @@ class Sources:
         if found is None and not is_image:
             raise nothing
 
+    def folders_of_archives(self) -> list[str]:
+        """Where tars and Parquet files are, if all that is named here are such."""
+        local = [name for name in self.given if not is_url(name)]
+        if LISTED in local or not all(next(self._at(name)).is_archive for name in local):
+            return []
+        folders = [os.path.dirname(os.path.normpath(name)) for name in local]  # noqa: PTH120
+        return [folder for folder in folders if not glob.has_magic(folder)]
+
     def check(self) -> None:
         """Look at what is on this machine, before any work is done.
 
@@ -187,8 +195,9 @@ class Layout:
     """What rows of an output are called and have besides features; the same in each run.
 
     Attributes:
-        base: The directory that keys start from; None: keys are absolute. A run from another
-            directory, or of another spelling of a name, so gives an image the same key.
+        base: The directory that keys start from: of names without one, and of archives; None: keys
+            are absolute. A run from another directory, or of another spelling of a name, so gives
+            an image the same key.
         columns: Name -> the type, as Arrow writes it.
         kept: A column of the source -> its name in `columns`.
     """
@@ -202,7 +211,7 @@ class Layout:
         """The layout of an output that begins with these sources."""
         named = (name for name in sources.given if not is_url(name))
         relative = [os.path.abspath(n) for n in named if not os.path.isabs(n)]  # noqa: PTH100, PTH117
-        places = [os.getcwd(), *relative] if relative else []  # noqa: PTH109
+        places = [os.getcwd(), *relative] if relative else sources.folders_of_archives()  # noqa: PTH109
         grouped = sources.recursive and any(map(_has_folders, sources.given))
         kept: dict[str, str] = {}
         for name in sources.keep:

@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitconvert.arguments import FLAG, TEXT, VALUES, option, read_fields
+from vitconvert.arguments import (
+    FLAG,
+    TEXT,
+    VALUES,
+    given,
+    one_of,
+    option,
+    read_fields,
+    refuse,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -45,3 +55,55 @@ class ComputeOptions:
 
     def __post_init__(self) -> None:
         read_fields(self)
+
+
+POOLS = {
+    "cls": "class token",
+    "mean": "mean of the patches",
+    "patches": "patches",
+    "tokens": "all tokens",
+}
+"""What may be taken of a layer's tokens, and what that is in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureOptions:
+    """Which features are taken of a model: keyword arguments of the public functions, and flags.
+
+    Without any, what the classification head reads, pooled as the model pools.
+    """
+
+    layer: int | None = option(
+        whole_number(-(2**12), 2**12),
+        "Take the tokens after block N, counted from 1, without the final norm: hidden_states[N] "
+        "of transformers. -1 is the last, -2 what LLaVA reads.",
+        kind=int,
+        metavar="N",
+    )
+    pool: str | None = option(
+        one_of(*POOLS),
+        "What to take of the tokens: cls (the class token), mean (of the patches), patches or "
+        "tokens (all); by default as the model pools, and of --layer all tokens.",
+        choices=tuple(POOLS),
+    )
+
+    def __post_init__(self) -> None:
+        read_fields(self)
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of those that say something."""
+        return given(vars(self))
+
+    def check(self, computed: str, runtime: str = "torch") -> None:
+        """Refuse what contradicts what is computed, and by what.
+
+        Raises:
+            UsageError: Something does.
+        """
+        if computed in ("projected", "classes"):
+            refuse(self.asked, f"{computed} are of the model's own features.")
+        if computed == "tokens" and self.pool != "tokens":
+            refuse(["pool"] if self.pool else [], "all tokens are asked for.")
+        if runtime != "torch":
+            refuse(self.asked, "torch alone computes other features than the model's own.")
