@@ -9,7 +9,9 @@ from tests.adapters.writing import VIT, saved
 from tests.hub_server import HubServer, use_hub
 from tests.packages import transformers
 from tests.small_models import relative
-from vitconvert.api import convert, inspect, load_model
+from vitconvert.api import convert, inspect, load_checkpoint, load_model
+from vitconvert.errors import TensorMismatch
+from vitconvert.sources import locate
 
 BASE, ADAPTER = "org/vit", "me/vit-lora"
 
@@ -54,3 +56,17 @@ def test_merged_and_recorded_by_commit_and_alone_it_names_its_base(hub, tmp_path
     problem = inspect(f"hf-hub:{ADAPTER}").problem
     assert problem.evidence["its base"] == BASE
     assert problem.hint.startswith(f"`vitconvert hf {BASE} --adapter hf-hub:{ADAPTER}` merges")
+
+
+def test_alone_it_is_merged_into_the_base_that_it_names(hub, tmp_path):
+    cache = tmp_path / "cache"
+    locate(f"hf-hub:{ADAPTER}", cache_dir=cache)
+    with pytest.raises(TensorMismatch, match="adapter alone"):  # of the base, nothing is there
+        load_checkpoint(locate(f"hf-hub:{ADAPTER}", cache_dir=cache, offline=True))
+    alone = load_checkpoint(f"hf-hub:{ADAPTER}")
+    named = load_checkpoint(f"hf-hub:{BASE}", adapter=f"hf-hub:{ADAPTER}")
+    assert alone.tensors.keys() == named.tensors.keys()
+    assert all(torch.equal(alone.tensors[name], tensor) for name, tensor in named.tensors.items())
+    note = f"the adapter was merged into {BASE}, which its adapter_config.json names"
+    assert note in alone.ledger.notes and note not in named.ledger.notes
+    assert (alone.located.repo, alone.located.revision) == (BASE, hub.branches[BASE]["main"])

@@ -18,6 +18,7 @@ from vitconvert.errors import (
     TensorMismatch,
     VitConvertError,
 )
+from vitconvert.sources import locate
 
 QV = ["q_proj", "v_proj"]
 START = "base_model.model.vit.layers.0.attention.q_proj."
@@ -50,7 +51,7 @@ def test_an_adapter_alone_names_its_base(pair):
         f"`vitconvert hf google/vit-base-patch16-224 --adapter {adapter}` "
     )
     with pytest.raises(TensorMismatch, match="adapter alone"):
-        load_checkpoint(adapter)
+        load_checkpoint(locate(adapter, offline=True))
 
 
 def _moved(tensors):

@@ -192,7 +192,7 @@ def test_a_tower_in_two_of_many_shards(hub, published, tmp_path, run):
     asked = Counter(r.path.rsplit("/")[-1] for r in hub.requests if r.path.endswith(".safetensors"))
     assert {shard for shard, count in asked.items() if count > 1} == of_tower
     assert_same_tensors(checkpoint.tensors, load_checkpoint(published).tensors)
-    done = run("hf", "org/many", "-o", tmp_path / "out")
+    done = run("hf", "org/many", "-o", tmp_path / "out", "-v")
     assert done.code == 0 and "vision_tower alone, by ranges: " in done.out + done.err
 
 

@@ -51,8 +51,8 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
             such as "vision_tower"; by default, the one image tower that is found.
         ignore: Patterns of names of tensors that play no part, such as ["aux_head.*"].
         adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
-            Where `source` is an adapter alone, it is merged into the base that it names, if that
-            is here: a path, or a repository in the Hub's cache.
+            Where `source` is an adapter alone, it is merged into the base that it names: a path
+            that is here, or a repository.
         lora_scale: What the product of an adapter's two matrices is multiplied with, where no
             adapter_config.json says it: lora_alpha / r.
         rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.

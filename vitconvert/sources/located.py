@@ -101,6 +101,7 @@ class Located:
         adapter: `adapter_config.json` next to them.
         random: Whether the weights are random numbers of this program, and nothing was learned.
         notes: What a user should know of how they were chosen.
+        fetching: How they were fetched, and what they name in turn is.
     """
 
     reference: str
@@ -118,6 +119,7 @@ class Located:
     adapter: Path | None = None
     random: bool = False
     notes: tuple[str, ...] = ()
+    fetching: Fetching = field(default=Fetching(), repr=False, compare=False)
 
     def weights_file(self) -> Path:
         """The one file to open: in a directory, that which `weights_in` finds.

@@ -1,5 +1,6 @@
 """The one door: a reference, whatever its kind, to local files."""
 
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -77,18 +78,19 @@ def locate(
     try:
         match place:
             case LocalPath(path=path):
-                return locate_path(text, path)
+                found = locate_path(text, path)
             case WebAddress(url=url):
                 from vitconvert.sources.web import locate_address
 
-                return locate_address(text, url, name, fetching)
+                found = locate_address(text, url, name, fetching)
             case HubRepo():
                 from vitconvert.sources.hub import locate_repo
 
-                return locate_repo(text, place, name, fetching)
+                found = locate_repo(text, place, name, fetching)
     except OSError as error:
         raise SourceError(
             f"{text} cannot be kept or read on this disk.",
             evidence={"path": error.filename or "unknown", "cause": error.strerror or error},
             hint="--cache-dir DIR keeps downloads elsewhere.",
         ) from error
+    return replace(found, fetching=fetching)

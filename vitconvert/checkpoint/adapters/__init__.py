@@ -25,7 +25,7 @@ from vitconvert.errors import (
 )
 from vitconvert.formats import Container, open_container
 from vitconvert.sources import Located, locate
-from vitconvert.sources.references import looks_like_path
+from vitconvert.sources.references import looks_like_path, published
 from vitconvert.tables.detection import recognise
 
 # In training as in merging, PEFT 0.21 adds the change of MultiheadAttention's out_proj twice: for
@@ -110,9 +110,10 @@ def merged(reading: Reading) -> Reading:
 
 
 def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOptions]:
-    """For an adapter alone, the model that it names and the adapter as an option, if that is here.
+    """For an adapter alone, the model that it names and the adapter as an option, if it is found.
 
-    A path counts if the adapter lies on this machine too, and a repository if it is in the cache.
+    A path counts if the adapter lies on this machine too. A repository is fetched as the adapter
+    was: from the cache alone where no server may be asked.
 
     Raises:
         VitConvertError: Its adapter_config.json is none of LoRA's or DoRA's.
@@ -127,10 +128,19 @@ def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOpti
         if is_here and os.path.exists(base):  # noqa: PTH110 (never an error)
             found = locate(f"local-dir:{base}")
         else:
-            found = locate(f"hf:{base}", revision=config.revision, offline=True, quiet=True)
+            how = located.fetching
+            found = locate(
+                f"hf:{base}",
+                revision=config.revision,
+                token=how.token,
+                cache_dir=how.cache_dir,
+                offline=how.offline,
+                quiet=how.quiet,
+            )
     except (SourceError, UsageError):  # the command that merges them says why
         return located, options
-    return found, replace(options, adapter=located)
+    note = f"the adapter was merged into {published(base)}, which its adapter_config.json names"
+    return replace(found, notes=(*found.notes, note)), replace(options, adapter=located)
 
 
 def open_adapter(reference: object, scale: float | None) -> Adapter:
