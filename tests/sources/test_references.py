@@ -77,13 +77,15 @@ def test_a_path_wins_over_a_repository_of_the_same_name_and_says_so(
         "runs/my--vit",
         "runs/vit.git",
         "runs/1.",
-        "out/vit",
     ):
         (tmp_path / place).mkdir(parents=True)
-        if place == "out/vit":
-            (tmp_path / place / "vitconvert.json").touch()
         assert parse_reference(place) == LocalPath(path=Path(place))
-    assert caplog.messages == []  # names of no repository, and what vitconvert wrote
+    for place in ("out/vit", "trained/vit/checkpoint-500"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "model.safetensors").touch()
+    for place in ("out/vit", "trained/vit"):
+        assert parse_reference(place) == LocalPath(path=Path(place))
+    assert caplog.messages == []  # names of no repository, and folders of weights
     (tmp_path / "google/vit.pth").touch()  # no repository is a file
     assert parse_reference("google/vit.pth") == LocalPath(path=Path("google/vit.pth"))
     assert caplog.messages == []

@@ -195,12 +195,12 @@ def locate_path(reference: str, path: Path) -> Located:
     Of a directory of transformers' Trainer without weights of its own, it is the newest checkpoint
     there. Weights of its own are the final or best ones.
     """
-    weights, notes = _newest_checkpoint(path) if path.is_dir() else (path, ())
+    weights, notes = newest_checkpoint(path) if path.is_dir() else (path, ())
     directory = weights if weights.is_dir() else weights.parent
     return Located(reference=reference, weights=weights, notes=notes, **files_beside(directory))
 
 
-def _newest_checkpoint(directory: Path) -> tuple[Path, tuple[str, ...]]:
+def newest_checkpoint(directory: Path) -> tuple[Path, tuple[str, ...]]:
     """What Trainer wrote last into a directory without weights, and a note; or the directory."""
     found = {
         int(number[1]): folder

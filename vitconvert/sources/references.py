@@ -19,7 +19,8 @@ from urllib.parse import unquote
 
 from vitconvert.errors import SourceError, nearest, printable
 from vitconvert.file_formats import suffixes
-from vitconvert.sources.located import RECORD
+from vitconvert.formats import has_weights
+from vitconvert.sources.located import newest_checkpoint
 from vitconvert.toml_files import read_tables
 
 _SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
@@ -144,7 +145,7 @@ def parse_reference(text: str) -> Reference:
     """
     path = Path(os.path.expanduser(text))  # noqa: PTH111 (never an error)
     if text and os.path.exists(path):  # noqa: PTH110 (no error for a name that is too long)
-        if path.is_dir() and _may_be_repo(text) and not (path / RECORD).exists():
+        if path.is_dir() and _may_be_repo(text) and not has_weights(newest_checkpoint(path)[0]):
             import logging  # late: it takes as long to import as all of this package's sources
 
             logger = logging.getLogger(__name__)
