@@ -45,6 +45,17 @@ def test_the_draft_is_used_at_once(team, run, tmp_path):
         assert torch.equal(back(x), team(x))
 
 
+def test_a_fact_that_the_reference_does_not_show_is_set(team, run):
+    torch.save(team.state_dict(), "bare.pth")
+    asked = ("table", "team.pth", "--like", "bare.pth", "-o", "team.toml")
+    code, _, err = run(*asked)
+    assert code == 1 and "--set num_heads=" in err
+    code, out, err = run(*asked, "--set", "num_heads=3")
+    assert code == 0 and "num_heads if embed_dim == 36 = 3" in out
+    code, _, err = run(*asked, "--force", "--set", "num_heads")
+    assert code == 2 and "'num_heads' is not FIELD=VALUE." in err
+
+
 def test_json(team, run):
     code, out, _ = run("table", "team.pth", "--like", "known", "-o", "team.toml", "--json")
     said = json.loads(out)

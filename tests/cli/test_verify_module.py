@@ -77,6 +77,16 @@ def test_a_mistake(run):
     assert "the thirds of blocks.0.attn.qkv are k, q, v" in Path("page.html").read_text()
 
 
+def test_the_row_that_corrects_a_table_can_be_typed(run):
+    """What the weights were trained with is the code, and the table is wrong."""
+    table, told = Path("team.toml"), "note: if the mistake is in team.toml, its row is "
+    (typed,) = (t for t in verify(run, "builders:buggy").out.splitlines() if told in t)
+    row = typed.partition(told)[2]
+    lines = [row if '"blocks.{i}.attn.qkv' in line else line for line in team.TABLE.splitlines()]
+    table.write_text("\n".join(lines))
+    assert verify(run, "builders:buggy").code == 0
+
+
 def test_modules_matched_by_name(run):
     mapping = [f"layers.{i}.attention=blocks.{i}.attn" for i in range(11)]
     options = [part for layer in mapping for part in ("--layer", layer)]

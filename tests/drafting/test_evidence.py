@@ -236,6 +236,28 @@ def test_scales_are_no_norms(tmp_path):
     assert found.problem is None
 
 
+@pytest.mark.parametrize(
+    ("norms", "ends", "scales"),
+    [
+        (("ln_1", "ln_2"), ("_w", "_b"), ("gamma_1", "gamma_2")),
+        (("pre_1", "pre_2"), (".gain", ".shift"), ("res_1", "res_2")),
+        (("before", "after"), ("_g", "_b"), ("attn_res", "mlp_res")),
+    ],
+)
+def test_a_weight_and_its_bias_are_no_scale(norms, ends, scales, tmp_path):
+    plain = SPELLINGS["mlx_image"]
+    rows = {k: v for k, v in plain.rows.items() if not k.startswith("blocks.{i}.norm")}
+    for n in (1, 2):
+        rows[f"blocks.{{i}}.ls{n}.gamma"] = f"encoder.layers.{{i}}.{scales[n - 1]}"
+    for n, (kind, end) in product((1, 2), zip(("weight", "bias"), ends, strict=True)):
+        rows[f"blocks.{{i}}.norm{n}.{kind}"] = f"encoder.layers.{{i}}.{norms[n - 1]}{end}"
+    spelling = replace(plain, rows=rows, config=plain.config | {"layer_scale": True})
+    found, file = draft(tmp_path, spelling, same=False)
+    shapes = {name: info.shape for name, info in vitconvert.inspect(file).tensors.items()}
+    assert not wrong_rows(found, spelling, shapes)
+    assert (found.left, found.unfilled) == ({}, ())
+
+
 def test_a_name_can_speak_against_the_only_place(tmp_path):
     def renamed(tensors):
         return {k.replace("encoder.ln.", "encoder.ln_pre."): v for k, v in tensors.items()}

@@ -12,7 +12,7 @@ from tests.sampling import sampled
 # One tensor of theirs is several of ours, or not all of it is one, or ours has no such tensors.
 NEVER_WHOLE = {"radio", "beit3", "sam"}
 # What names and shapes do not tell; with the same weights, none of them is a guess.
-GUESSED = {"eva02": 3, "radio": 1, "aimv2": 2, "beit3": 4, "sapiens2": 4, "torch_encoder": 2}
+GUESSED = {"eva02": 3, "radio": 1, "aimv2": 2, "beit3": 4, "sapiens2": 4, "torch_encoder": 1}
 GUESSED |= {"nested": 2, "team": 3}
 # Of these, what is wrong: a file of safetensors sorts ask, carry and match by the alphabet.
 WRONG = {"team": ["blocks.{i}.attn.qkv.{p}"]}

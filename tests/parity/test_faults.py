@@ -1,5 +1,6 @@
 """Faults that are planted in our model are found: the right layer, the right cause."""
 
+import re
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from tests.small_models import randomise
 from vitconvert.checkpoint import ReadOptions, build_model, read_checkpoint
 from vitconvert.model import ViT
 from vitconvert.model.resampling import resample_positions
+from vitconvert.parity.matching import corrected_rows
 from vitconvert.parity.verification import verify_checkpoint
 from vitconvert.sources import locate
 
@@ -252,3 +254,31 @@ def test_float64_is_left_out_only_where_float32_shows_no_bit_of_difference(
     assert {comparison.dtype for comparison in report.comparisons} == dtypes
     assert {layer.dtype for layer in report.layers} == dtypes
     assert report.ok == equal
+
+
+@pytest.mark.parametrize(
+    ("cause", "rows", "corrected"),
+    [
+        (
+            "the thirds of blocks.0.attn.qkv are v, q, k, not q, k, v",
+            {"attn.qkv.{p}": "{layer}.in.{p}"},
+            {
+                "attn.qkv.weight": "cat(1 : (qkv head dim) width, 2 : (qkv head dim) width, "
+                "0 : (qkv head dim) width)",
+                "attn.qkv.bias": "cat(1 : (qkv head dim), 2 : (qkv head dim), 0 : (qkv head dim))",
+            },
+        ),
+        (
+            "blocks.1.norm1 and blocks.1.norm2 are exchanged",
+            {"norm1.{p}": "a.{p}", "norm2.{p}": "b.{p}"},
+            {"norm1.{p}": "b.{p}", "norm2.{p}": "a.{p}"},
+        ),
+        ("norm_eps is 1e-05, not 1e-06", {"norm1.{p}": "a.{p}"}, {}),
+    ],
+)
+def test_rows_that_would_explain_a_difference(cause, rows, corrected):
+    found = [*corrected_rows(cause, {f"blocks.{{i}}.{name}": row for name, row in rows.items()})]
+    wanted = [f'"blocks.{{i}}.{name}" = "{row}"' for name, row in corrected.items()]
+    for kind in ("weight", "bias"):
+        found = [re.sub(rf"{{layer}}\.in\.{kind}\[qkv=(\d)\]", r"\1", row) for row in found]
+    assert found == wanted

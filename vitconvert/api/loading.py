@@ -230,6 +230,7 @@ def draft_table(
     *,
     like: Source,
     output: str | PathLike[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
     prefer: str | None = None,
     ignore: Sequence[str] = (),
     overwrite: bool = False,
@@ -246,6 +247,7 @@ def draft_table(
         like: A ViT of the same depth and width: the name of an architecture of timm
             (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes.
         output: The table to write, NAME.toml; by default, none is written.
+        overrides: Fields of ViTConfig that the reference's tensors do not show.
         prefer, ignore: As for `load_checkpoint`.
         overwrite: Replace an earlier draft, and nothing else.
 
@@ -268,7 +270,7 @@ def draft_table(
     if output is not None:  # before anything is downloaded
         check_draft_output(Path(output), overwrite=overwrite)
     options = ReadOptions(prefer=prefer, ignore=ignore)
-    draft = draft_located(locate(source), read_reference(like), options)
+    draft = draft_located(locate(source), read_reference(like, overrides), options)
     if output is not None:
         write_draft(draft.text, Path(output), overwrite=overwrite)
     return draft

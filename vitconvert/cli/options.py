@@ -7,7 +7,7 @@ verbs share are classes too, each built on the next: `Reading`, `Fetching`, `Rep
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
@@ -243,6 +243,21 @@ class Fetching(Reporting):
         return {name: getattr(self, name) for name in names}
 
 
+def settings(typed: Sequence[str]) -> dict[str, str]:
+    """What `--set` says: a field and its value, each time.
+
+    Raises:
+        BadParameter: It is not FIELD=VALUE.
+    """
+    found = {}
+    for setting in typed:
+        name, _, value = setting.partition("=")
+        if not name or not value:
+            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
+        found[name.strip()] = value.strip()
+    return found
+
+
 @dataclass(kw_only=True)
 class Reading(Fetching):
     """Options on how to read a checkpoint."""
@@ -260,12 +275,6 @@ class Reading(Fetching):
         Raises:
             BadParameter: `--set` is not FIELD=VALUE.
         """
-        overrides = {}
-        for setting in self.read["overrides"]:
-            name, _, value = setting.partition("=")
-            if not name or not value:
-                raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
-            overrides[name.strip()] = value.strip()
         adapter = self.read["adapter"]
         if adapter:
             from vitconvert.sources import locate
@@ -274,7 +283,7 @@ class Reading(Fetching):
             adapter = locate(adapter, **self.fetching() | {"revision": None})
         return {
             **self.read,
-            "overrides": overrides,
+            "overrides": settings(self.read["overrides"]),
             "adapter": adapter,
             "dequantise": self.dequantise,
         }

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.cli.options import Fetching, argument, flag, output_flag
+from vitconvert.cli.options import Fetching, argument, flag, output_flag, settings
 from vitconvert.cli.report import SHOWN, line, one_line_for_all_blocks, some_lines
 
 if TYPE_CHECKING:
@@ -28,6 +28,12 @@ class Table(Fetching):
         metavar="ARCHITECTURE_OR_FILE",
     )
     output: Path = output_flag("The table to write, NAME.toml.", required=True)
+    facts: tuple[str, ...] = flag(
+        "Set a fact that the tensors of --like do not show, such as num_heads=3. May be repeated.",
+        "--set",
+        default=(),
+        metavar="FIELD=VALUE",
+    )
     prefer: str | None = flag("Which state dict of a torch checkpoint to read.", metavar="KEY")
     ignore: tuple[str, ...] = flag(
         "Leave tensors out, such as 'text.*'. May be repeated.", default=(), metavar="PATTERN"
@@ -48,6 +54,7 @@ class Table(Fetching):
             locate(self.source, **fetching),
             like=self.like if named else locate(self.like, **fetching | {"revision": None}),
             output=self.output,
+            overrides=settings(self.facts),
             prefer=self.prefer,
             ignore=self.ignore,
             overwrite=self.force,

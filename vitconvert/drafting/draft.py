@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.drafting.draft_text import draft_text, facts_of, parse_draft
 from vitconvert.drafting.entries import Entry, entries_of, no_part
 from vitconvert.drafting.matching import Matching
@@ -52,8 +53,14 @@ class Reference:
     tensors: "Mapping[str, torch.Tensor] | None"
 
 
-def read_reference(like: str | PathLike[str] | Located | Checkpoint) -> Reference:
+def read_reference(
+    like: str | PathLike[str] | Located | Checkpoint, overrides: JsonObject | None = None
+) -> Reference:
     """Read the reference that `--like` names: an architecture of timm, or a checkpoint.
+
+    Args:
+        like: The reference.
+        overrides: Facts that its tensors do not show.
 
     Raises:
         SourceError: It leads to neither.
@@ -62,11 +69,14 @@ def read_reference(like: str | PathLike[str] | Located | Checkpoint) -> Referenc
     if isinstance(like, str | PathLike) and is_architecture(fspath(like)):
         name = fspath(like)
         recognised = recognise(shapes_of_timm(name))
-        stated = Statements(architecture=name).facts(recognised.table)
+        stated = Statements(architecture=name, user=overrides or {}).facts(recognised.table)
         config = gather_facts(recognised.binding, stated).config()
         return Reference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
-    if not isinstance(like, Checkpoint):
-        like = read_checkpoint(like if isinstance(like, Located) else locate(like))
+    options = ReadOptions(overrides=overrides)
+    if isinstance(like, Checkpoint):
+        options.refuse("the reference was read already")
+    else:
+        like = read_checkpoint(like if isinstance(like, Located) else locate(like), options)
     return Reference(
         name=published(like.located.reference),
         config=like.config,

@@ -173,7 +173,7 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             leaf=leaf,
             place=order[key],
         )
-    entries = list(found.values())
+    entries = _paired(found.values())
     if not loops:  # some programs loop over arrays of all blocks
         entries = [
             replace(e, looped=True, stacked=True, shape=e.shape[1:])
@@ -182,6 +182,22 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             for e in entries
         ]
     return Names(entries=tuple(entries), left=left)
+
+
+def _paired(entries: Iterable[Entry]) -> list[Entry]:
+    """Names that end in a word as `_w` and `_b` are of one module, if both are there."""
+    kinds = {word: kind for kind, words in knowledge()["leaves"].items() for word in words}
+    found: dict[str, set[str]] = defaultdict(set)
+    entries = list(entries)
+    for entry in entries:
+        head, _, last = entry.stem.rpartition("_")
+        if not entry.kind and last in kinds:
+            found[head].add(kinds[last])
+    for place, entry in enumerate(entries):
+        head, _, last = entry.stem.rpartition("_")
+        if not entry.kind and last in kinds and len(found[head]) > 1:
+            entries[place] = replace(entry, stem=head, kind=kinds[last], leaf=last)
+    return entries
 
 
 def no_part(key: str) -> str:

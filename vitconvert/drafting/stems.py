@@ -65,6 +65,17 @@ def stems_of(
         for module, of_kind in modules.items():
             if option := _option(stem, of_kind, sizes):
                 stem.options[module] = option
+    filled = {
+        module
+        for stem in stems
+        for module, option in stem.options.items()
+        if len(option) == len(modules[module])
+    }
+    for stem in stems:
+        # What fills a weight alone comes after those that have its bias too.
+        partly = {m for m, one in stem.options.items() if len(one) < len(modules[m])} & filled
+        if partly != stem.options.keys():
+            stem.drop(partly)
         differing = {
             module
             for module, of_kind in stem.options.items()

@@ -5,7 +5,8 @@ is which norm or projection. What passes these is the same in any ViT whose bloc
 norm, however the code around them is written.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from vitconvert.facts.materialise import materialise
 from vitconvert.facts.plan import plan_reading
 from vitconvert.model import ViT
 from vitconvert.programs.taps import BRANCH, OUTPUT, Tap, Taps, canonical_taps
+from vitconvert.tables import canonical
 from vitconvert.tables.axes import Sizes
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.detection import recognise
@@ -39,6 +41,43 @@ class Match:
     binding: Binding | None = None
     prefix: str = ""
     notes: tuple[str, ...] = ()
+
+
+_THIRDS = re.compile(r"the thirds of \S+ are ([qkv]), ([qkv]), ([qkv]), not")
+_EXCHANGED = re.compile(r"blocks\.\d+\.(norm[12]) and blocks\.\d+\.(norm[12]) are exchanged")
+
+
+def corrected_rows(cause: str, rows: Mapping[str, str]) -> Iterator[str]:
+    """The rows of a table as they are typed if a likely cause is a mistake of the table.
+
+    Args:
+        cause: A sentence of `diagnose`.
+        rows: Ours = theirs, as the table says now.
+    """
+    block = "blocks.{i}."
+    if thirds := _THIRDS.search(cause):
+        order = [thirds.groups().index(letter) for letter in "qkv"]
+        for name, text in rows.items():
+            if name.startswith(f"{block}attn.qkv.") and "|" not in text:
+                yield from _reordered(name, text, order)
+    elif both := _EXCHANGED.search(cause):
+        for one, other in (both.groups(), both.groups()[::-1]):
+            for kind in ("{p}", "weight", "bias"):
+                if f"{block}{other}.{kind}" in rows:
+                    yield f'"{block}{one}.{kind}" = "{rows[f"{block}{other}.{kind}"]}"'
+
+
+def _reordered(name: str, text: str, order: Sequence[int]) -> Iterator[str]:
+    """A row of joined q, k and v whose thirds are taken in another order."""
+    if joined := re.fullmatch(r"cat\((.*)\)", text):
+        items = [item.strip() for item in joined[1].split(",")]
+        yield f'"{name}" = "cat({", ".join(items[i] for i in order)})"'
+        return
+    for kind in ("weight", "bias") if "{p}" in name else (name.rpartition(".")[2],):
+        key, _, axes = text.replace("{p}", kind).partition(" : ")
+        axes = axes or str(canonical.canonical_tensors()[f"blocks.{{i}}.attn.qkv.{kind}"].axes)
+        taken = ", ".join(f"{key}[qkv={i}] : {axes}" for i in order)
+        yield f'"{name.replace("{p}", kind)}" = "cat({taken})"'
 
 
 def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions) -> Match:

@@ -26,6 +26,7 @@ from vitconvert.parity.implementations import (
 from vitconvert.parity.matching import (
     Match,
     canonical_tensors,
+    corrected_rows,
     match_by_layers,
     match_by_tensors,
     other_shapes,
@@ -116,7 +117,7 @@ def verify_model(
     departs = found.first_divergence
     before = Findings(
         first_divergence=departs and _with_weights(departs, differing),
-        notes=(*notes, *match.notes, *compared),
+        notes=(*notes, *match.notes, *compared, *_corrections(departs, checkpoint, match)),
         not_tested=unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
     )
     alone = "vitconvert's ViT alone"
@@ -223,6 +224,17 @@ def _differing_weights(
     if not differing:
         return (), ("all its weights are the checkpoint's, bit by bit",)
     return differing, (f"its weights are not all the checkpoint's: {some(differing)} differ",)
+
+
+def _corrections(
+    departs: Divergence | None, checkpoint: Checkpoint | None, match: Match
+) -> tuple[str, ...]:
+    """Rows of the user's own table that would explain the difference."""
+    tables = [checkpoint.table] if checkpoint else [match.binding.table] if match.binding else []
+    if departs is None or not tables or tables[0].builtin:
+        return ()
+    rows = corrected_rows(departs.cause, tables[0].section("rows"))
+    return tuple(f"if the mistake is in {tables[0].origin}, its row is {row}" for row in rows)
 
 
 def _with_weights(divergence: Divergence, differing: Sequence[str]) -> Divergence:
