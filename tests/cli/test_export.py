@@ -3,7 +3,10 @@
 import json
 
 import pytest
+import torch
 
+import vitconvert
+from tests.packages import timm
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.runtimes.runtime import Pt2
 
@@ -22,11 +25,38 @@ def test_a_report_and_json(run, tmp_path):
         run(*again, "--force", "--json", "--softmax", "--images", DIGITS / "samples").out
     )
     assert (answer["ok"], answer["photographs"]["agreed"]) == (True, 10)
-    command = answer["record"]["command"]
-    assert command == (
-        "vitconvert export digits --to pt2 -o digits.pt2 --softmax --images samples --force --json"
-    )
+    assert answer["record"]["command"] == "vitconvert export digits --to pt2 --softmax"
     assert run(*again, "--force", "--quiet", "--no-verify").out == f"{file}\n"
+
+
+def test_the_report_says_what_went_in(run, tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=2)
+    weights = {"state_dict": model.state_dict(), "state_dict_ema": model.state_dict()}
+    torch.save(weights, tmp_path / "trained.pth")
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    command = ("export", tmp_path / "trained.pth", "--to", "pt2", "-o", tmp_path / "m.pt2")
+    command += ("--set", "num_heads=3", "--labels", tmp_path / "names.txt", "--force")
+    out = run(*command).out
+    assert "\nnote           the weights are those under state_dict_ema; beside them lie " in out
+    assert "note           labels: names.txt, you\n" in out
+    assert "\nassumed        " in out and "norm_eps" in out
+    assert "\npreprocessing  unknown\nlabels         names.txt, you\n" in out
+    stated = run(*command, "--mean", "0.5", "--std", "0.5", "--crop", "1", "--no-verify").out
+    assert "\npreprocessing  you; assumed: bicubic, as in timm\n" in stated
+
+
+@pytest.mark.parametrize(
+    ("to", "suffix"), [("pt2", ".pt2"), ("onnx", ".onnx"), ("openvino", ".xml")]
+)
+def test_what_is_written_depends_on_what_was_meant(to, suffix, run, tmp_path):
+    if to != "pt2":
+        pytest.importorskip("onnxscript" if to == "onnx" else "openvino")
+    first, second = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
+    for options in ((first,), (second, "-q"), (second, "--force", "--json")):
+        assert run("export", DIGITS, "--to", to, "-o", *options, "--no-verify").code == 0
+    assert first.read_bytes() == second.read_bytes()
+    other = vitconvert.export_model(DIGITS, first, to=to, kind="features", overwrite=True)
+    assert other.output.read_bytes() != second.read_bytes()
 
 
 def test_error_a_failed_check_writes_nothing(run, tmp_path, monkeypatch):

@@ -191,6 +191,7 @@ def test_the_command_line_converts_and_exports_with_what_is_stated(weights, tmp_
     assert converted.code == 0, converted.err
     assert "note           labels: labels.txt, you\n" in converted.out
     record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert " --labels labels.txt --mean 0.5 --std 0.1,0.2,0.3 --crop 0.9" in record["command"]
     assert (record["labels"], record["labels_origin"]) == (NAMES, "labels.txt, you")
     exported = run("export", weights, "--to", "pt2", "-o", tmp_path / "m.pt2", "--json", *options)
     assert exported.code == 0, exported.err

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.options import Reading, argument, flag, output_flag
-from vitconvert.cli.report import line, source_line
+from vitconvert.cli.report import assumptions, line, source_line
 from vitconvert.cli.typed_command import command_line
 
 if TYPE_CHECKING:
     from vitconvert.comparison import Comparison
     from vitconvert.runtimes.export import Exported
+
+# What is typed, and decides nothing of what is written.
+_UNSAID = ("file", "force", "images", "verify", "as_json", "quiet", "token", "cache_dir", "offline")
 
 
 @dataclass(kw_only=True)
@@ -77,7 +80,7 @@ class Export(Reading):
             images=self.images or None,
             verify=self.verify,
             overwrite=self.force,
-            command=command_line(),
+            command=command_line(but=_UNSAID),
             **self.reading(),
         )
         self.report(
@@ -90,6 +93,13 @@ class Export(Reading):
 
 def _report(exported: "Exported") -> Iterator[str]:
     record = exported.record
+    for note in exported.notes:
+        yield line("note", note)
+    yield line("assumed", *assumptions(exported.config))
+    pixels, named = record["preprocessing"], record["labels_origin"]
+    assumed = record["labels_assumed"] and not named.startswith("assumed")
+    yield line("preprocessing", pixels["origin"] if pixels else "unknown")
+    yield line("labels", f"{'assumed: ' * assumed}{named}" if named else "none")
     shape = " x ".join(map(str, record["input"]["shape"]))
     kind = "probabilities" if record["output"]["softmax"] else record["output"]["kind"]
     yield line("images", f"{record['input']['dtype']}, {shape}")
@@ -98,8 +108,6 @@ def _report(exported: "Exported") -> Iterator[str]:
     yield line("verified", exported.runtime, *compared) if compared else line("verified", "no")
     if seen := exported.photographs:
         yield line(seen.images, _compared(seen))
-    for note in exported.notes:
-        yield line("note", note)
     yield line("written", *exported.sha256)
 
 

@@ -15,6 +15,7 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.comparison import TOLERANCE, Comparison
+from vitconvert.config import ViTConfig
 from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.errors import (
     ConflictingFact,
@@ -142,16 +143,18 @@ class Exported:
         sha256: Of each file that was written, by name.
         runtime: Name and version of the program that computed it.
         record: What its metadata say of it.
+        config: The model's configuration, with the origin of each field.
         comparisons: In the runtime, one for each kind of images and batch size; empty if it was
             not verified.
         photographs: The same on the user's images, or None.
-        notes: What overflows or was left out, in sentences.
+        notes: What was taken of the checkpoint, overflows or was left out, in sentences.
     """
 
     output: Path
     sha256: Mapping[str, str]
     runtime: str
     record: Mapping[str, Any]
+    config: ViTConfig
     comparisons: tuple[Comparison, ...]
     photographs: Comparison | None
     notes: tuple[str, ...]
@@ -210,10 +213,11 @@ def export_checkpoint(
         sha256=sha256,
         runtime=wanted.runtime.version,
         record=record,
+        config=checkpoint.config,
         comparisons=found.comparisons,
         photographs=found.photographs,
         notes=(
-            *checkpoint.doubts,
+            *checkpoint.ledger.notes,
             *([f"{found.unreadable} images could not be read"] if found.unreadable else []),
             *(_overflows(trial) if wanted.dtype == "float16" else ()),
         ),
@@ -357,6 +361,7 @@ def _record(
         "origins": dict(config.origins),
         "preprocessing": checkpoint.preprocessing and checkpoint.preprocessing.to_dict(),
         "labels": checkpoint.labels and list(checkpoint.labels),
+        "labels_origin": checkpoint.labels and checkpoint.labels.origin,
         "labels_assumed": bool(checkpoint.labels and checkpoint.labels.doubtful),
         "ledger": checkpoint.ledger.to_dict(),
         "verified": wanted.runtime.version if verify else None,

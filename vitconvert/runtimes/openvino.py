@@ -11,6 +11,7 @@ from vitconvert.errors import NotRepresentable, what_was_raised
 from vitconvert.runtimes.runtime import Metadata, Run, Runtime
 
 if TYPE_CHECKING:
+    from openvino import Model
     from torch import Tensor
     from torch.export import ExportedProgram as Program
 
@@ -46,6 +47,7 @@ class OpenVino(Runtime):
         model.reshape([side if isinstance(side, int) else -1 for side in node.meta["val"].shape])
         for port, name in ((model.inputs[0], "images"), (model.outputs[0], "output")):
             port.get_tensor().set_names({name})
+        name_by_place(model)
         for key, value in metadata.items():
             model.set_rt_info(value, [_SECTION, key])
         openvino.save_model(model, path, compress_to_fp16=False)
@@ -91,3 +93,11 @@ class OpenVino(Runtime):
             return {}
         keys = model.get_rt_info([_SECTION]).value.keys()
         return {key: model.get_rt_info([_SECTION, key]).value for key in keys}
+
+
+def name_by_place(model: "Model") -> None:
+    """Call by its place what OpenVINO numbered by how much this process had made before."""
+    model.set_friendly_name("vitconvert")
+    for place, node in enumerate(model.get_ordered_ops()):
+        if node.get_friendly_name().startswith(f"{node.get_type_name()}_"):
+            node.set_friendly_name(f"{node.get_type_name()}_{place}")

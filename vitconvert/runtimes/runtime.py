@@ -98,7 +98,8 @@ class Pt2(Runtime):
         """As `Runtime.write`; the metadata become extra files of the archive."""
         import torch
 
-        torch.export.save(program, path, extra_files=dict(metadata))
+        with path.open("wb") as file:  # of a path, the archive would repeat the name
+            torch.export.save(program, file, extra_files=dict(metadata))
 
     def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
         """As `Runtime.open`, in torch's own threads."""
