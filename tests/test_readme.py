@@ -8,19 +8,11 @@ import shlex
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-import vitconvert
 from tests.make_dialects import BEGIN, CONVERSIONS, filled
-from tests.matrix_sources import SOURCES, randomised
-from tests.originals.spelling import filled as drawn
-from tests.originals.spelling import mae_decoder, meta_vit
-from tests.packages import timm, vit_pytorch
-from tests.parity import team
-from tests.spelling import google_arrays
+from tests.pages import write_files
 from vitconvert.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -58,21 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the files that the examples name."""
     folder = tmp_path_factory.mktemp("files")
     torch.set_num_threads(1)
-    google = google_arrays(depth=2, heads=3, width=48, size=48, classes=12)
-    np.savez(folder / "ViT-B_16.npz", **google)
-    clip = SOURCES["openai_clip"].write(folder / "clip").read_bytes()
-    (folder / "mystery.pth").write_bytes(clip)
-    (folder / "ViT-B-32.pt").write_bytes(clip)
-    torch.save(_jeonsworld(), folder / "checkpoint.bin")
-    torch.save(drawn(meta_vit() | mae_decoder()), folder / "mae.pth")
-    torch.save(_lucidrains(), folder / "vit.pt")
-    torch.save(_own_head().state_dict(), folder / "best.pt")
-    torch.save(_own_head(dropout=False), folder / "whole.pt")
-    _team(folder)
-    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
-    (folder / "photos").mkdir()
-    for photograph in ("one.jpg", "two.png"):
-        Image.fromarray(pixels).save(folder / "photos" / photograph)
+    write_files(folder)
     return folder
 
 
@@ -82,38 +60,6 @@ def workplace(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def _own_head(*, dropout: bool = True) -> torch.nn.Module:
-    """A timm model whose head was replaced by a linear layer, behind dropout or alone."""
-    sizes = {"img_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 12, "num_classes": 7}
-    model = timm.create_model("vit_tiny_patch16_224", **sizes)
-    linear = torch.nn.Linear(48, 5)
-    model.head = torch.nn.Sequential(torch.nn.Dropout(), linear) if dropout else linear
-    return model
-
-
-def _jeonsworld() -> dict[str, torch.Tensor]:
-    sizes = {"img_size": 32, "embed_dim": 48, "depth": 2, "num_heads": 12, "num_classes": 7}
-    theirs = timm.create_model("vit_tiny_patch16_224", **sizes).state_dict()
-    return vitconvert.convert_state_dict(theirs, to="jeonsworld", overrides={"num_heads": 12})
-
-
-def _lucidrains() -> dict[str, torch.Tensor]:
-    sizes = {"image_size": 32, "patch_size": 8, "num_classes": 7, "dim": 20, "depth": 2}
-    return randomised(vit_pytorch.ViT(heads=16, dim_head=4, mlp_dim=50, **sizes)).state_dict()
-
-
-def _team(folder: Path) -> None:
-    """A team's code, its table and what it trained."""
-    (folder / "team").mkdir()
-    shutil.copy(team.__file__, folder / "team" / "vit.py")
-    sizes = "image_size=(32, 32), channels=3, width=24, heads=12, depth=2"
-    code = f"from team.vit import TeamViT\n\ndef build():\n    return TeamViT({sizes})\n"
-    (folder / "team" / "models.py").write_text(code)
-    (folder / "team.toml").write_text(team.TABLE)
-    model = team.TeamViT(image_size=(32, 32), channels=3, width=24, heads=12, depth=2)
-    torch.save(randomised(model).state_dict(), folder / "team.pth")
 
 
 def test_it_is_two_screens():

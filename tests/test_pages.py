@@ -1,0 +1,50 @@
+"""Pages about errors and tutorials: their commands run, and print what the page says."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.pages import PAGES, RUN, filled, write_files, write_models
+from vitconvert import errors
+
+ROOT = PAGES.parents[1]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    torch.set_num_threads(1)
+    write_files(folder)
+    write_models(folder)
+    return folder
+
+
+def _numberless(text: str) -> str:
+    """Text in which rounding, sizes of files and versions of packages do not count."""
+    return re.sub(r"\d[\d.,]*(e-\d+)?", "0", text)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the programs that pages call
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_what_a_page_types_prints_what_it_says(page, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    written = page.read_text(encoding="utf-8")
+    assert _numberless(filled(page, tmp_path)) == _numberless(written), "python -m tests.pages"
+
+
+def test_every_word_has_a_page_that_shows_it_and_ends_in_what_works():
+    raised = (one for one in vars(errors).values() if isinstance(one, type))
+    words = {one.code for one in raised if issubclass(one, errors.VitConvertError)}
+    pages = {page.stem: page for page in RUN if page.parent.name == "errors"}
+    assert pages.keys() == words
+    for word, page in pages.items():
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith(f"# {word}: ")
+        assert f"\nerror: {word}\n" in text
+        assert re.search(r"\n```sh\n[^`]+\n```\n$", text)
+        assert f"errors/{word}.md" in (ROOT / "docs/mkdocs.yml").read_text(encoding="utf-8")
