@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from vitconvert import attention_maps, feature_maps, load_checkpoint
+from vitconvert import attention_maps, feature_maps, load_checkpoint, predict
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.formats import hash_file
 from vitconvert.pictures.files import PANEL, _new_stem
@@ -121,11 +121,14 @@ def test_a_page_has_all_blocks_and_heads_of_both_models(run, tmp_path):
     assert data["views"][0]["model"] == str(DIGITS)
     assert len(data["views"][1]["planes"]) == 4 * (3 + 1) + 1
     assert data["views"][0]["query"] == "mean"
-    assert f"<title>Attention of {DIGITS}</title>" in text
+    assert "<title>Attention of digits</title>" in text
+    assert [one["name"] for one in data["photographs"]] == [ONE.name, TWO.name]
+    (first, *_), _ = (p.top for p in predict(DIGITS, [ONE, TWO], fast=False))
+    assert data["views"][0]["said"].startswith(f"{first.label} {first.probability:.1%}, ")
     asked = ("--layers", "last", "--heads", "mean", "--force", "-q")
     assert run("attention", DIGITS, ONE, "-o", output, *asked).code == 0
     data = json.loads(re.search(r'id="data">(.*?)</script>', output.read_text()).group(1))
-    planes = [["attention", 3, "mean", 17], ["rollout", 0, "mean", 17]]
+    planes = [["attention", 3, "mean", 17, 1], ["rollout", 0, "mean", 17, 1]]
     assert data["views"][0]["planes"] == planes
 
 

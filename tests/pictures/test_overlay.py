@@ -21,6 +21,19 @@ PLACES = {
 }
 
 
+def test_a_few_large_numbers_hide_no_others():
+    values = torch.linspace(0, 1, 196).reshape(14, 14).clone()
+    values[3, 4], values[13, 13] = 1000.0, -1000.0
+    found = np.asarray(coloured(values))
+    assert (found[3, 4] == palette()[255]).all() and (found[13, 13] == palette()[0]).all()
+    assert len(np.unique(found.reshape(-1, 3), axis=0)) > 150
+    flat = torch.zeros(14, 14)
+    flat[3, 4] = 1.0  # all that there is to see
+    assert (np.asarray(coloured(flat))[3, 4] == palette()[255]).all()
+    few = torch.tensor([[0.0, 0.5, 1.0]])
+    assert (np.asarray(coloured(few))[0] == palette()[[0, 128, 255]]).all()
+
+
 def lab(colours):
     """sRGB in OKLab, the other way than the palette is made."""
     share = np.asarray(colours) / 255

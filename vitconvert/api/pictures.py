@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import checked, refuse
+from vitconvert.checkpoint import Checkpoint
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -58,8 +59,10 @@ def attention_maps(
     """
     from vitconvert.pictures.maps import attention_maps as attention_maps_with
 
-    built, prepared = _in_float32(model, preprocessing, device)
-    return attention_maps_with(built, images, prepared, layers=layers, recursive=recursive)
+    built, prepared, labels = _in_float32(model, preprocessing, device)
+    return attention_maps_with(
+        built, images, prepared, layers=layers, recursive=recursive, labels=labels
+    )
 
 
 @checked()
@@ -98,7 +101,7 @@ def feature_maps(
 
     if foreground is not None and not background:
         refuse(["foreground"], "this tells foreground from background, and there is none.")
-    built, prepared = _in_float32(model, preprocessing, device)
+    built, prepared, _ = _in_float32(model, preprocessing, device)
     return feature_maps_with(
         built,
         images,
@@ -111,8 +114,8 @@ def feature_maps(
 
 def _in_float32(
     model: "ViT | Source", preprocessing: Preprocessing | None, device: "torch.device | str"
-) -> "tuple[ViT, Preprocessing]":
-    """A model and its preprocessing, with the usual arithmetic."""
+) -> "tuple[ViT, Preprocessing, Sequence[str] | None]":
+    """A model, its preprocessing and the names of its classes, with the usual arithmetic."""
     import torch
 
     from vitconvert.inference.batches import ready
@@ -121,4 +124,5 @@ def _in_float32(
     opened = checkpoint_or_model(model, read_in=torch.float32, device=device)
     usual = ComputeOptions(fast=False, dtype=torch.float32, device=device)
     found = ready(opened, preprocessing, usual)
-    return found.model, found.preprocessing
+    labels = opened.labels if isinstance(opened, Checkpoint) else None
+    return found.model, found.preprocessing, labels

@@ -65,6 +65,12 @@ columns are counted from 0.
         """Whether the output is a page, in which all blocks and heads are explored."""
         return self.output is not None and self.output.suffix.lower() in (".html", ".htm")
 
+    @property
+    def _name(self) -> str:
+        """What the model is called, without the folders of this machine."""
+        there = Path(self.model)
+        return there.name if there.exists() else without_secrets(self.model)
+
     def run(self) -> int:
         from vitconvert.pictures.view import Choice
 
@@ -191,7 +197,7 @@ columns are counted from 0.
                 views,
                 choice.heads if self.heads else None,
                 query=choice.query,
-                title=f"Attention of {without_secrets(self.model)}",
+                title=f"Attention of {self._name}",
                 overwrite=self.force,
             )
         elif is_picture(self.output):

@@ -64,12 +64,17 @@ def predict(
         ConflictingFact: The model has no classifier, or another number of classes than of labels.
     """
     check_fit(running.model, running.preprocessing)
-    _check_classifier(running.model.config, labels)
+    check_classifier(running.model.config, labels)
     outputs = run_in_batches(running, running.model, pictures)
-    return (_prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
+    return (prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 
 
-def _check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
+def check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
+    """Refuse a model that has no classes, or others than there are labels.
+
+    Raises:
+        ConflictingFact: So it is.
+    """
     if not config.num_classes:
         raise ConflictingFact(
             "The model has no classification head.", hint="its features can still be embedded."
@@ -92,13 +97,14 @@ def _check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
         )
 
 
-def _prediction(
+def prediction(
     path: Path | None,
     logits: Tensor | VitConvertError,
     *,
     topk: int,
     labels: Sequence[str] | None,
 ) -> Prediction:
+    """The likeliest classes by logits (classes,)."""
     if isinstance(logits, VitConvertError):
         return Prediction(path=path, error=logits)
     if not logits.isfinite().all():

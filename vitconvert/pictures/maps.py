@@ -4,7 +4,7 @@ Letters: H heads, N tokens (prefix tokens, then patches row by row). Everything 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitconvert.errors import UsageError, VitConvertError
+from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.batches import check_fit
+from vitconvert.inference.predict import Candidate, check_classifier, prediction
 from vitconvert.model import ViT
 from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
@@ -61,12 +62,14 @@ class AttentionMaps(MapsOfImage):
         pooling: Map pooling's own attention, (H, N), if the model pools so.
         flow: (N, N), how much of each final token (row) comes from each first token (column):
             attention rollout.
+        top: The likeliest classes, if the model is a classifier.
     """
 
     depth: int
     attention: Mapping[int, Tensor]
     pooling: Tensor | None
     flow: Tensor
+    top: tuple[Candidate, ...] = ()
 
     def query(self, query: Query = None) -> str:
         """The name of a query, or of the default."""
@@ -125,8 +128,8 @@ class AttentionMaps(MapsOfImage):
     ) -> Image.Image:
         """A map in colours over the image, at the image's own size.
 
-        The smallest number of the map is black, the largest pale yellow, and violet, red and
-        orange lie between. What was cropped away is dark.
+        The 2nd percentile of the map is black, the 98th pale yellow, and violet, red and orange
+        lie between. What was cropped away is dark.
 
         Args:
             layer, head, query: As for `weights`.
@@ -193,7 +196,14 @@ class AttentionMaps(MapsOfImage):
         """A page that needs nothing else: hover or click a patch and see what it attends to."""
         planes, query = list(self.planes()), self.first_query()
         seen, prefix = self.photograph, self.prefix
-        return page([Panel(photograph=seen, prefix=prefix, planes=planes, query=query)])
+        said = self.classes
+        return page([Panel(photograph=seen, prefix=prefix, planes=planes, query=query, said=said)])
+
+    @property
+    def classes(self) -> str:
+        """The likeliest classes with their probabilities, in words; "" of no classifier."""
+        named = ((c.label or f"class {c.index}", c.probability) for c in self.top)
+        return ", ".join(f"{name} {probability:.1%}" for name, probability in named)
 
     def _repr_html_(self) -> str:
         return framed(self.to_html(), height="44rem", scripts=True)
@@ -229,6 +239,7 @@ def attention_maps(
     *,
     layers: int | Sequence[int] | None = None,
     recursive: bool = False,
+    labels: Sequence[str] | None = None,
 ) -> Iterator[AttentionMaps | Unseen]:
     """The attention of a model in each image, one at a time.
 
@@ -237,6 +248,7 @@ def attention_maps(
         layers: The blocks to keep: how many of the last, or which; all by default. The rollout is
             over all in any case.
         recursive: Look into subfolders too.
+        labels: Names of the classes.
 
     Raises:
         UsageError: There are no such blocks, or they would take more than 2 GiB.
@@ -259,11 +271,23 @@ def attention_maps(
     def read(source: Path | Image.Image) -> AttentionMaps | Unseen:
         try:
             seen, image = read_image(source, preprocessing, config)
-            return _attention(model, seen, image, kept)
+            found = _attention(model, seen, image, kept)
+            return replace(found, top=_classes(model, image, labels))
         except VitConvertError as error:
             return Unseen.of(source, error)
 
     return map(read, find_images(images, recursive=recursive))
+
+
+@torch.no_grad()
+def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[Candidate, ...]:
+    """The three likeliest classes of an image (1, C, H, W), if the model is a classifier."""
+    try:
+        check_classifier(model.config, labels)
+    except ConflictingFact:
+        return ()
+    (logits,) = model(image.to(next(model.parameters()))).float().cpu()
+    return prediction(None, logits, topk=3, labels=labels).top
 
 
 @torch.no_grad()

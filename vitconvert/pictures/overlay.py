@@ -63,18 +63,39 @@ _OPACITY = 0.6
 _UNSEEN = 0.35  # of its light is left to what the model did not see
 
 
-def levels(values: Tensor) -> NDArray[np.uint8]:
-    """Numbers (rows, columns) as 0, for the smallest, to 255, for the largest."""
+CUT = 0.02
+"""Of the patches of a map, the share at either end that gets the first or the last colour."""
+
+
+def bounds_of(values: NDArray[np.floating], cut: float) -> NDArray[np.floating]:
+    """The numbers between which colours lie, (2, rows), of maps (rows, patches).
+
+    Where a few patches alone differ, the smallest and the largest.
+    """
+    ordered = np.sort(values, axis=1)
+    first = int(cut * values.shape[1])
+    least, most = ordered[:, first], ordered[:, -1 - first]
+    flat = least == most
+    return np.stack((np.where(flat, ordered[:, 0], least), np.where(flat, ordered[:, -1], most)))
+
+
+def levels(values: Tensor, *, cut: float = 0.0) -> NDArray[np.uint8]:
+    """Numbers (rows, columns) as 0, for the smallest, to 255, for the largest.
+
+    Args:
+        values: The numbers.
+        cut: The share of them at either end that does not count.
+    """
     found = values.double().numpy()
-    least, most = found.min(), found.max()
+    ((least,), (most,)) = bounds_of(found.reshape(1, -1), cut)
     scale = 255 / (most - least) if most > least else 0.0
-    numbers: NDArray[np.uint8] = np.rint((found - least) * scale).astype(np.uint8)
+    numbers: NDArray[np.uint8] = np.rint((found.clip(least, most) - least) * scale).astype(np.uint8)
     return numbers
 
 
 def coloured(values: Tensor) -> Image.Image:
-    """Numbers (rows, columns) in the colours of `palette`, a pixel each."""
-    return Image.fromarray(palette()[levels(values)])
+    """Numbers (rows, columns) in the colours of `palette`, a pixel each, but for `CUT`."""
+    return Image.fromarray(palette()[levels(values, cut=CUT)])
 
 
 def raw_map(values: Tensor, place: Placement) -> Image.Image:

@@ -11,7 +11,7 @@ const NAMES = {
 }
 
 // What is shown; `pinned` and `hovered` have a place for each image: shares of its sides.
-const state = { what: "attention", layer: 0, head: 0, token: "", opacity: 0.75, hidden: false }
+const state = { what: "attention", layer: 0, head: 0, token: "", opacity: 0.75, hidden: false, grid: false }
 const pinned = new Map()
 let hovered = null
 
@@ -31,8 +31,8 @@ async function unpack(view) {
   view.stored = new Uint8Array(buffer, (8 + 4 * prefix) * total)
   view.found = new Map()
   let first = 0
-  for (const [what, layer, head, rows] of view.planes) {
-    view.found.set(`${what} ${layer} ${head}`, { first, rows })
+  for (const [what, layer, head, rows, side] of view.planes) {
+    view.found.set(`${what} ${layer} ${head}`, { first, rows, side })
     first += rows
   }
   const of = (what) => view.planes.filter((plane) => plane[0] === what)
@@ -80,17 +80,17 @@ function centreOf(view, [row, column]) {
 }
 
 // The plane that is shown, in words and by its rows.
-function chosen(view, query) {
+function chosen(view, query, number = state.head) {
   const what = view.whats.has(state.what) ? state.what : "attention"
   if (what === "components") return { what, words: NAMES[what] }
   if (what === "pooling" || (what === "attention" && query === "pooling")) {
-    const head = view.poolHeads[Math.min(state.head, view.poolHeads.length - 1)]
+    const head = view.poolHeads[Math.min(number, view.poolHeads.length - 1)]
     const words = head === "mean" ? "map pooling, mean over heads" : `map pooling, head ${head}`
     return { what: "pooling", words, ...view.found.get(`pooling 0 ${head}`) }
   }
   if (what === "attention") {
     const layer = view.layers[Math.min(state.layer, view.layers.length - 1)]
-    const head = view.heads[Math.min(state.head, view.heads.length - 1)]
+    const head = view.heads[Math.min(number, view.heads.length - 1)]
     const words = `block ${layer}, ${head === "mean" ? "mean over heads" : `head ${head}`}`
     return { what, words, ...view.found.get(`attention ${layer} ${head}`) }
   }
@@ -102,8 +102,13 @@ function rowsOf(view, plane, query) {
   const prefix = view.prefix.length
   const first = plane.first
   if (query === "pooling") return [first + prefix + view.patches]
-  if (query === "mean") return Array.from({ length: view.patches }, (_, i) => first + prefix + i)
-  if (Array.isArray(query)) return [first + prefix + query[0] * view.grid[1] + query[1]]
+  const columns = view.grid[1]
+  const rowOf = (row, column) => first + prefix + Math.floor(column / plane.side) +
+    Math.floor(row / plane.side) * Math.ceil(columns / plane.side)
+  if (query === "mean") {
+    return Array.from({ length: view.patches }, (_, i) => rowOf(Math.floor(i / columns), i % columns))
+  }
+  if (Array.isArray(query)) return [rowOf(...query)]
   return [first + view.prefix.indexOf(query)]
 }
 
@@ -133,6 +138,39 @@ function paint(canvas, view, colour) {
   canvas.getContext("2d").putImageData(picture, 0, 0)
 }
 
+// The bounds of the colours, of which a few patches at either end do not count.
+function paintNumbers(canvas, view, patches) {
+  const ordered = Float64Array.from(patches).sort()
+  const cut = Math.floor(content.cut * ordered.length)
+  let [least, largest] = [ordered[cut], ordered[ordered.length - 1 - cut]]
+  if (least === largest) [least, largest] = [ordered[0], ordered[ordered.length - 1]]
+  const scale = largest > least ? 255 / (largest - least) : 0
+  paint(canvas, view, (i) => {
+    const inside = Math.min(Math.max(patches[i], least), largest)
+    const at = 3 * Math.round((inside - least) * scale)
+    return palette.subarray(at, at + 3)
+  })
+  return [least, largest]
+}
+
+function drawHeads(view, query, what) {
+  const { heads } = view.parts
+  const several = { attention: view.heads, pooling: view.poolHeads }[what] || []
+  heads.hidden = !state.grid || several.length < 2
+  if (heads.hidden) return
+  while (heads.children.length < several.length) {
+    const cell = made("div", "", heads)
+    made("canvas", "", cell)
+    made("span", "", cell)
+  }
+  for (const [i, cell] of [...heads.children].entries()) {
+    cell.hidden = i >= several.length
+    if (cell.hidden) continue
+    cell.lastChild.textContent = several[i] === "mean" ? "mean" : `head ${several[i]}`
+    paintNumbers(cell.firstChild, view, numbersOf(view, chosen(view, query, i), query).patches)
+  }
+}
+
 const short = (number) => Number(number.toPrecision(2)).toString()
 
 function draw(view) {
@@ -145,21 +183,19 @@ function draw(view) {
     paint(canvas, view, (i) => view.components.slice(3 * i, 3 * i + 3))
   } else {
     const { patches, prefix } = numbersOf(view, plane, query)
-    const least = patches.reduce((a, b) => Math.min(a, b))
-    const largest = patches.reduce((a, b) => Math.max(a, b))
-    const scale = largest > least ? 255 / (largest - least) : 0
-    paint(canvas, view, (i) => {
-      const at = 3 * Math.round((patches[i] - least) * scale)
-      return palette.subarray(at, at + 3)
-    })
+    const [least, largest] = paintNumbers(canvas, view, patches)
     const asked = Array.isArray(query) ? `patch ${query.join(", ")}` : query
     if (plane.rows > 1) said += `, seen from ${asked}`
+    if (plane.side > 1 && Array.isArray(query)) {
+      said += ` (mean of a square of ${plane.side} by ${plane.side})`
+    }
     said += `: patches from ${short(least)} to ${short(largest)}`
     const others = view.prefix.map((name, i) => `${name} ${short(prefix[i])}`)
     if (others.length) said += `; ${others.join(", ")}`
     said += `; ${view.levels} levels`
   }
   caption.textContent = said
+  drawHeads(view, query, plane.what)
   showPatch(patch, view, Array.isArray(query) && plane.rows !== 1 && plane.what !== "components" ? query : null)
 }
 
@@ -198,8 +234,10 @@ function build(view) {
   const words = made("figcaption", "", figure)
   const name = made("div", "name", words)
   name.textContent = [photograph.name, view.model].filter(Boolean).join(" · ")
+  if (view.said) made("div", "classes", words).textContent = `predicted: ${view.said}`
   const caption = made("div", "said", words)
-  view.parts = { canvas, patch, caption }
+  const heads = made("div", "heads", figure)
+  view.parts = { canvas, patch, caption, heads }
   const placeOf = (event) => {
     const box = frame.getBoundingClientRect()
     return {
@@ -262,6 +300,11 @@ function setToken(value) {
   set("token", "token", value)
 }
 
+function setGrid(on) {
+  state.grid = element("grid").checked = on
+  redraw()
+}
+
 function fill() {
   const views = content.views
   for (const what of Object.keys(NAMES)) {
@@ -279,6 +322,7 @@ function fill() {
   bind("head", "head", Number)
   bind("opacity", "opacity", (value) => value / 100)
   element("token").addEventListener("input", (event) => setToken(event.target.value))
+  element("grid").addEventListener("input", (event) => setGrid(event.target.checked))
   element("controls").addEventListener("submit", (event) => event.preventDefault())
 }
 
@@ -309,6 +353,7 @@ function pressed(event) {
   else if (key === "r") set("what", "what", state.what === "rollout" ? "attention" : "rollout")
   else if (key === "c") setToken("class")
   else if (key === "m") setToken("mean")
+  else if (key === "h") setGrid(!state.grid)
   else if (key === "Escape") { pinned.clear(); redraw() }
   else if (key === " ") { state.hidden = !state.hidden; redraw() }
   else return

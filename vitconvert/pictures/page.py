@@ -1,7 +1,8 @@
 """Maps of images as one page that needs no other file, small enough to be sent.
 
-Each row (what one query attends to) is stored in 8 bits between its own smallest and largest patch,
-so that a row of small numbers keeps its picture. The page says how many levels lie between them.
+Each row (what one query attends to) is stored in 8 bits between its own 2nd and 98th percentile, so
+that a row of small numbers keeps its picture. The page says how many levels lie between them. Of
+large models, what patches attend to by single heads is kept as means over squares of patches.
 
 Letters: H heads, N tokens, P patches, R rows of all planes together.
 """
@@ -9,9 +10,10 @@ Letters: H heads, N tokens, P patches, R rows of all planes together.
 import base64
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from numbers import Integral
 from typing import Any
@@ -23,12 +25,13 @@ from torch import Tensor
 
 from vitconvert.errors import UsageError, printable
 from vitconvert.pages import GENERATOR, shown
-from vitconvert.pictures.overlay import palette
+from vitconvert.pictures.overlay import CUT, bounds_of, palette
 from vitconvert.pictures.seen import SeenImage
 
-MOST_CHARACTERS = 4_500_000  # of base64 for one image and model; a page has 5 MB then
+MOST_CHARACTERS = 1_270_000  # of base64 for one image and model; with the image, 1.5 MB
 _MOST_NUMBERS = 2**26  # a browser holds them, too
 LEVELS = (256, 128, 64, 32, 16)
+_SQUARES = (1, 2, 3, 4, 8)  # patches of a side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +44,14 @@ class Plane:
         head: A number, or "mean".
         rows: (rows, N): a row for each token; of a rollout, one more for map pooling's query; of
             pooling and norms, one alone.
+        side: Of the squares of patches that have a row together.
     """
 
     what: str
     layer: int = 0
     head: int | str = "mean"
     rows: Tensor
+    side: int = 1
 
 
 def planes_by_head(
@@ -78,20 +83,42 @@ def chosen_heads(heads: Sequence[int] | None, count: int) -> list[int]:
     return sorted({head % count for head in heads})
 
 
-def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS) -> dict[str, Any]:
+def _in_squares(plane: Plane, prefix: int, grid: tuple[int, int], side: int) -> Plane:
+    """Of a single head, what squares of patches attend to, on average."""
+    if plane.head == "mean" or len(plane.rows) == 1:
+        return plane
+    down, across = grid
+    columns = math.ceil(across / side)
+    square = torch.arange(down)[:, None] // side * columns + torch.arange(across) // side
+    counts = square.flatten().bincount()
+    sums = torch.zeros(len(counts), plane.rows.shape[1]).index_add(
+        0, square.flatten(), plane.rows[prefix:].float()
+    )
+    rows = torch.cat((plane.rows[:prefix], sums / counts[:, None]))
+    return replace(plane, rows=rows, side=side)
+
+
+def packed(
+    planes: Sequence[Plane],
+    prefix: int,
+    grid: tuple[int, int],
+    *,
+    most: int = MOST_CHARACTERS,
+) -> dict[str, Any]:
     """Planes as JSON types: what each is, and all numbers deflated, in base64.
 
-    The numbers are, one array after another: the smallest and the largest patch of each row, (R,)
+    The numbers are, one array after another: the bounds of the patches of each row, (R,)
     float32 each; what each row gives to the prefix tokens, (R, prefix) float32; the levels of the
     patches, (R, P) uint8. All are little-endian.
 
     Args:
         planes: All of the same tokens.
         prefix: How many of these stand before the patches.
+        grid: Patches down and across.
         most: Characters of base64.
 
     Raises:
-        UsageError: They do not fit, with 16 levels either.
+        UsageError: They do not fit, with 16 levels and large squares either.
     """
     count = sum(len(plane.rows) for plane in planes)
     patches = planes[0].rows.shape[1] - prefix
@@ -102,12 +129,22 @@ def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS)
     )
     if count * patches > _MOST_NUMBERS:
         raise too_many
-    named = [[p.what, p.layer, p.head, len(p.rows)] for p in planes]
+    for side in _SQUARES:
+        coarse = [_in_squares(plane, prefix, grid, side) for plane in planes]
+        if found := _deflated(coarse, prefix, most):
+            return found
+    raise too_many
+
+
+def _deflated(planes: Sequence[Plane], prefix: int, most: int) -> dict[str, Any]:
+    """The planes with as many levels as fit; nothing if they do not with the fewest."""
+    named = [[p.what, p.layer, p.head, len(p.rows), p.side] for p in planes]
     rows = torch.cat([plane.rows for plane in planes]).float().numpy()
     values = rows[:, prefix:]
-    least, largest = values.min(1), values.max(1)
+    least, largest = bounds_of(values, CUT)
     numbers = b"".join(part.astype("<f4").tobytes() for part in (least, largest, rows[:, :prefix]))
     share = (values - least[:, None]) / np.where(largest > least, largest - least, 1)[:, None]
+    share = share.clip(0, 1)
     for levels in LEVELS:
         content = numbers + np.rint(share * (levels - 1)).astype(np.uint8).tobytes()
         # For maps, looking for repeated bytes takes ten times as long and mostly saves nothing.
@@ -115,10 +152,11 @@ def packed(planes: Sequence[Plane], prefix: int, *, most: int = MOST_CHARACTERS)
         data = _base64(deflate.compress(content) + deflate.flush())
         if len(data) <= most:
             return {"levels": levels, "planes": named, "data": data}
-    raise too_many
+    return {}
 
 
 _LONGEST = 768  # pixels of an image in the page
+_MOST_OF_IMAGE = 150_000  # characters of base64, if a lower quality reaches that
 _STILL = 320  # pixels of a picture in a notebook
 _MOST_OF_ALL = 64_000_000  # characters of all maps of a page: a browser holds them several times
 _SMALL = 2**16  # pixels below which PNG keeps all of them
@@ -146,6 +184,7 @@ class Panel:
         query: What attends at first: a name, or the row and column of a patch.
         components: The colours of the patches, (rows * columns * 3) bytes; b"": none.
         model: Its name, where several are compared.
+        said: What the model says of the image.
     """
 
     photograph: SeenImage
@@ -154,6 +193,7 @@ class Panel:
     query: str | tuple[int, int]
     components: bytes = b""
     model: str = ""
+    said: str = ""
 
 
 def page(panels: Iterable[Panel], *, title: str = "Attention") -> str:
@@ -197,7 +237,8 @@ def _content(panels: Iterable[Panel]) -> dict[str, Any]:
             "grid": seen.grid,
             "prefix": panel.prefix,
             "query": panel.query,
-            **packed(panel.planes, len(panel.prefix)),
+            "said": printable(panel.said),
+            **packed(panel.planes, len(panel.prefix), seen.grid),
         }
         if panel.components:
             view["components"] = _base64(panel.components)
@@ -213,10 +254,11 @@ def _content(panels: Iterable[Panel]) -> dict[str, Any]:
     for seen in images:
         picture = seen.picture()
         size = {"width": picture.width, "height": picture.height}
-        name = printable(str(seen.path or "in memory"))
+        name = printable(seen.path.name if seen.path else "in memory")
         pictured.append({"name": name, **size, "picture": _data_uri(_within(picture, _LONGEST))})
     return {
         "palette": _base64(palette().tobytes()),
+        "cut": CUT,
         "photographs": pictured,
         "views": views,
     }
@@ -255,9 +297,14 @@ def _within(picture: Image.Image, longest: int) -> Image.Image:
 
 def _data_uri(picture: Image.Image) -> str:
     small = picture.width * picture.height <= _SMALL
-    file = io.BytesIO()
-    picture.save(file, "PNG" if small else "JPEG", **({} if small else {"quality": 85}))
-    return f"data:image/{'png' if small else 'jpeg'};base64,{_base64(file.getvalue())}"
+    found = ""
+    for quality in (85, 70, 50, 30, 15):
+        file = io.BytesIO()
+        picture.save(file, "PNG" if small else "JPEG", **({} if small else {"quality": quality}))
+        found = _base64(file.getvalue())
+        if small or len(found) <= _MOST_OF_IMAGE:
+            break
+    return f"data:image/{'png' if small else 'jpeg'};base64,{found}"
 
 
 def _shipped(name: str) -> str:

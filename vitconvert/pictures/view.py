@@ -49,6 +49,7 @@ class View:
             query=self.maps.first_query(query),
             components=component_pixels(self.features).tobytes() if self.features else b"",
             model=self.model,
+            said=self.maps.classes,
         )
 
 
