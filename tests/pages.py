@@ -33,7 +33,9 @@ from tests.towers.families import FAMILIES, save
 from vitconvert.cli import main
 
 PAGES = Path(__file__).parents[1] / "docs" / "pages"
-RUN = sorted(p for p in PAGES.glob("[et]*s/*.md") if p.stem != "index")  # errors and tutorials
+ERRORS = sorted(page for page in PAGES.glob("errors/*.md") if page.stem != "index")
+TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem != "index")
+RUN = [*ERRORS, *TUTORIALS, PAGES / "proof.md"]
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
