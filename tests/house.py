@@ -98,15 +98,15 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_310,
+    "lines of code": 35_427,
     "files": 277,
-    "core": 29_075,
+    "core": 29_099,
     "demo": 355,
     "drafting": 1_095,
     "embedding": 1_980,
     "inference": 590,
     "pictures": 1_115,
-    "runtimes": 925,
+    "runtimes": 1_020,
     "testing": 180,
     "modules with one importer": 53,
     "private functions, per mille": 348,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 42_856,
+    "tests": 42_930,
     "storeys": 11,
 }
 

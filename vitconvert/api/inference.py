@@ -36,7 +36,8 @@ def predict(
     others. Threads decode and preprocess the next images while the model computes.
 
     Args:
-        model: What `load_model` takes, a checkpoint, or a model, which is used as it is.
+        model: What `load_model` takes, a checkpoint, or a model, which is used as it is; or a file
+            that `export_model` wrote, which its own runtime computes.
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
             Pillow image. Folders and patterns are searched as images are needed.
         preprocessing: By default, the checkpoint's own; needed with a model.
@@ -72,8 +73,17 @@ def predict(
     """
     from vitconvert.inference.predict import predict as predict_with
     from vitconvert.preprocessing.finding import find_images
+    from vitconvert.runtimes import is_exported
 
-    running, stated = _ready(model, preprocessing, "classes", tell, ComputeOptions(**computing))
+    options = ComputeOptions(**computing)
+    stated: Sequence[str] | None
+    if is_exported(model):
+        from vitconvert.runtimes.exported import open_exported
+
+        exported = open_exported(str(model))
+        running, stated = exported.running(preprocessing, options), exported.labels
+    else:
+        running, stated = _ready(model, preprocessing, "classes", tell, options)
     found = find_images(images, recursive=recursive)
     return predict_with(running, found, topk=topk, labels=labels or stated)
 

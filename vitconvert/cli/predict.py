@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,10 @@ from vitconvert.cli.scale import (
     require_directory,
 )
 from vitconvert.errors import UsageError, printable
+
+if TYPE_CHECKING:
+    from vitconvert.checkpoint import Checkpoint
+    from vitconvert.labels import Labels
 
 
 @dataclass(kw_only=True)
@@ -44,6 +49,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         self.require_arguments()
         self.tell_begin()
         from vitconvert.api import predict
+        from vitconvert.runtimes import is_exported
 
         if self.output and not is_directory(self.output, ()):
             raise UsageError(
@@ -51,12 +57,17 @@ With -o, the answers become Parquet files in a directory, for any number of imag
                 evidence={"output": self.output},
                 hint="name one without a suffix; or --json > FILE.jsonl.",
             )
+        if self.output and is_exported(self.model):
+            raise UsageError(
+                "An exported file gives a line for each image, and no directory.",
+                evidence={"model": self.model, "output": self.output},
+                hint="leave out -o, or give the checkpoint that was exported.",
+            )
         if self.output:
             return compute_shards(self, "classes", topk=self.topk)
         require_directory(None)
-        checkpoint = self.load_checkpoint()
-        labels = checkpoint.labels
-        predictions = predict(checkpoint, self.named_images(), topk=self.topk, **self.computing())
+        model, labels = self._opened()
+        predictions = predict(model, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
             top = [(printable(c.label or str(c.index)), c.probability) for c in prediction.top]
@@ -70,3 +81,15 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         if labels and labels.doubtful and not self.quiet:
             click.echo(f"labels assumed: {labels.origin.removeprefix('assumed: ')}", err=True)
         return self.exit_code
+
+    def _opened(self) -> "tuple[Checkpoint | str, Labels | None]":
+        """The model, and the names of its classes."""
+        from vitconvert.runtimes import is_exported
+
+        if not is_exported(self.model):
+            checkpoint = self.load_checkpoint()
+            return checkpoint, checkpoint.labels
+        from vitconvert.runtimes.exported import open_exported
+
+        self.read_options().refuse("an exported file says itself what it is")
+        return self.model, open_exported(self.model).labels

@@ -67,13 +67,8 @@ class Expected:
 
     def prepared(self, image: _Image, preprocessing: Preprocessing) -> Tensor:
         """A user's image, resized and cropped, as the graph takes it."""
-        x = preprocessing(image)
-        if self.shape.pixels is None:
-            return x[None]
-        mean, std = (
-            torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std)
-        )
-        return _levels(((x * std + mean) / (255 * (preprocessing.rescale_factor or 1)))[None])
+        x = preprocessing(image)[None]
+        return x if self.shape.pixels is None else as_levels(x, preprocessing)
 
 
 def compare_exported(
@@ -150,6 +145,12 @@ def agreement(
         output=expected.shape.output,
     )
     return compared, failed
+
+
+def as_levels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """(B, C, H, W) normalised, to the (B, H, W, C) uint8 that it was before."""
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std))
+    return _levels((images * std + mean) / (255 * (preprocessing.rescale_factor or 1)))
 
 
 def _levels(images: Tensor) -> Tensor:

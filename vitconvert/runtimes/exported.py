@@ -1,0 +1,129 @@
+"""A file that `export` wrote, as a classifier: its metadata say what images and classes are."""
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitconvert.arguments import refuse
+from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
+from vitconvert.errors import ConflictingFact, MissingFact
+from vitconvert.inference.batches import Ready
+from vitconvert.inference.options import ComputeOptions
+from vitconvert.labels import Labels
+from vitconvert.model import ViT
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.check import as_levels
+from vitconvert.runtimes.export import RECORD
+from vitconvert.runtimes.runtime import Run, Runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedFile:
+    """A file with the record that is in its metadata; it is also `inference.batches.Engine`."""
+
+    path: Path
+    runtime: Runtime
+    record: JsonObject
+
+    @property
+    def labels(self) -> Labels | None:
+        """Names of the classes, or None."""
+        if not (names := self.record.get("labels")):
+            return None
+        origin = self.record.get("labels_origin") or self.path.name
+        return Labels(names, origin=origin, assumed=bool(self.record.get("labels_assumed")))
+
+    def running(self, preprocessing: Preprocessing | None, options: ComputeOptions) -> Ready:
+        """The file, ready to compute logits.
+
+        Raises:
+            ConflictingFact: It computes no classes.
+            MissingFact: Nothing says how its images are prepared.
+            UsageError: It is asked for what another runtime does.
+        """
+        usual = ComputeOptions()
+        names = ("dtype", "device", "fast", "runtime")
+        other = [name for name in names if getattr(options, name) != getattr(usual, name)]
+        refuse(other, f"the file was exported for {self.runtime.name}, which runs it as it is.")
+        if (kind := self.record["output"]["kind"]) != "logits":
+            raise ConflictingFact(
+                f"The file gives {kind}, and no classes.",
+                evidence={"file": self.path},
+                hint="export the checkpoint without --kind.",
+            )
+        stated = self.record["preprocessing"]
+        if not preprocessing and not stated:
+            raise MissingFact(
+                "Nothing says how this file's images are prepared.",
+                evidence={"file": self.path},
+                hint="export the checkpoint with --preprocessor FILE, or --mean and --std.",
+            )
+        return Ready(
+            model=_Described(ViTConfig.from_dict(self.record["config"])),
+            preprocessing=preprocessing or Preprocessing.from_dict(stated),
+            options=options,
+            engine=self,
+        )
+
+    def ready(self, *, images: int | None, batch: int, threads: int, streams: int) -> Run:
+        """What gives logits of prepared images; as `inference.batches.Engine`."""
+        run = self.runtime.open(self.path, threads=threads, streams=streams)
+        taken, softmax = self.record["input"], self.record["output"]["softmax"]
+        size = taken["shape"][0]
+
+        def compute(images: Tensor) -> Tensor:
+            if taken["dtype"] == "uint8":
+                images = as_levels(images, Preprocessing.from_dict(self.record["preprocessing"]))
+            out = torch.cat([run(part) for part in _parts(images, size)])[: len(images)]
+            # The logits but for a constant, of which softmax makes the same.
+            return out.clamp(min=torch.finfo(out.dtype).tiny).log() if softmax else out
+
+        return compute
+
+
+class _Described(ViT):
+    """The configuration of a model whose weights are in a file; it computes nothing itself."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+        self.nothing = nn.Parameter(torch.empty(0))  # which says where images go: to the CPU
+
+
+def _parts(images: Tensor, size: int | str) -> list[Tensor]:
+    """Images in batches of the one size that a file takes; the last is filled up."""
+    if isinstance(size, str):
+        return [images]
+    missing = -len(images) % size
+    full = torch.cat([images, images[-1:].expand(missing, *images.shape[1:])])
+    return [full[start : start + size] for start in range(0, len(full), size)]
+
+
+def open_exported(path: str | PathLike[str]) -> ExportedFile:
+    """Read what a file says of itself.
+
+    Raises:
+        MissingPackage: Its runtime is not installed.
+        MissingFact: vitconvert did not write it.
+    """
+    path = Path(path)
+    (runtime,) = (one for one in RUNTIMES.values() if one.suffix == path.suffix)
+    runtime.require()
+    try:
+        metadata = dict(runtime.metadata(path))
+        found = f"metadata {', '.join(metadata) or 'without any entry'}"
+    except Exception:  # parsers of foreign files raise anything
+        metadata, found = {}, "no metadata that can be read"
+    if RECORD not in metadata:
+        raise MissingFact(
+            f"This {path.suffix} file does not say which images it takes, nor its classes.",
+            evidence={"file": path, "found": found, "expected": f"an entry {RECORD!r} of export"},
+            hint="give a file that vitconvert exported, or the checkpoint itself.",
+        )
+    return ExportedFile(path=path, runtime=runtime, record=json.loads(metadata[RECORD]))
