@@ -25,14 +25,15 @@ from vitconvert.cli.options import (
 from vitconvert.cli.report import (
     Verdict,
     assumptions,
+    command_line,
     config_lines,
     ignored_lines,
     line,
     one_line_for_all_blocks,
     source_line,
     tell,
+    typed_again,
 )
-from vitconvert.cli.typed_command import command_line, typed_again
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
 from vitconvert.sources.references import looks_like_path, without_secrets

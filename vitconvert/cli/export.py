@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.options import Reading, argument, flag, output_flag
-from vitconvert.cli.report import assumptions, line, source_line
-from vitconvert.cli.typed_command import command_line
+from vitconvert.cli.report import assumptions, command_line, line, source_line
 
 if TYPE_CHECKING:
     from vitconvert.comparison import Comparison
