@@ -5,6 +5,7 @@ the site, puts what is known of an error's class on its page, and fills the mark
 `<!-- every verb -->` and others.
 """
 
+import logging
 import posixpath
 import re
 import sys
@@ -34,8 +35,10 @@ DOCUMENTS = {
     "benchmarks/README.md": "figures.md",
     "benchmarks/attention.png": "attention.png",
     "docs/security.md": "security.md",
+    "docs/policy.md": "policy.md",
     "docs/changelog.md": "changelog.md",
 }
+_LOG = logging.getLogger("mkdocs.hooks")  # whose warnings end a strict build
 _LINK = re.compile(r"\[([^][]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _MARK = re.compile(r"^<!-- (every [a-z ]+) -->$", re.MULTILINE)
 
@@ -66,6 +69,8 @@ def _in_the_site(link: re.Match[str], path: str, here: str) -> str:
     shown = DOCUMENTS.get(target)
     if shown is None and target.startswith(f"{PAGES}/"):
         shown = target.removeprefix(f"{PAGES}/")
+    if shown is None and target.endswith(".md"):
+        _LOG.warning("%s links to %s, which DOCUMENTS of docs/hooks.py lacks", path, target)
     if shown is None:
         return f"{text} (`{target}`)"
     return f"[{text}]({posixpath.relpath(shown, posixpath.dirname(here) or '.')}{section})"

@@ -24,6 +24,7 @@ DOCUMENTS = (
     "README.md",
     "benchmarks/README.md",
     "docs/changelog.md",
+    "docs/policy.md",
     "docs/security.md",
     *PAGES,
     "tests/coverage/README.md",
