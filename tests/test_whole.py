@@ -299,3 +299,16 @@ def test_a_name_that_another_process_sweeps_at_once_is_not_used(tmp_path, monkey
     path, descriptor = whole._begin(tmp_path / "x", tmp_path)
     os.close(descriptor)
     assert swept and path not in swept and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no such file system here")
+def test_error_a_file_system_that_makes_no_folders():
+    def nothing(_):
+        pass
+
+    place = Path("/proc/out")
+    with (
+        pytest.raises(UsageError, match="cannot be written"),
+        whole.whole_directory(place, nothing, nothing),
+    ):
+        raise AssertionError("nothing can be written there")

@@ -287,15 +287,17 @@ def _begin(path: Path, directory: Path, *, folder: bool = False) -> tuple[Path, 
     """A new file or folder that becomes the output at `path`, and the descriptor of its lock."""
     while True:
         place = directory / f".vitconvert-{secrets.token_hex(8)}.part"
+        made = False
         try:
             if folder:
                 place.mkdir()
+                made = True
                 descriptor = os.open(place, os.O_RDONLY)
             else:  # not tempfile, whose files no one else may read
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
                 descriptor = os.open(place, flags, 0o666)
         except OSError as error:
-            if folder and isinstance(error, FileNotFoundError) and directory.is_dir():
+            if made and isinstance(error, FileNotFoundError):
                 continue  # another process removed it before it was open
             raise _impossible(path, error.strerror) from error
         # Before it is locked, another process may remove it as remains; then try the next name.

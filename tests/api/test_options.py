@@ -154,6 +154,8 @@ def values(at: Path) -> dict[str, Any]:
         "notify": print,
         "tokens": True,
         "projected": True,
+        "layer": 1,
+        "pool": "mean",
         "background": False,
         "preprocess": np.asarray,
         "header": True,

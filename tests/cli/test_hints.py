@@ -85,6 +85,9 @@ _FREE = "an option for another name is all that it says"
 _NUMBERS = "another number for an option of the same command"
 # Hints that are not followed here: a part of the text -> why.
 ELSEWHERE = {
+    "says what may be typed": "of options that click refuses: test_convert.py",
+    "leave out -o, or give the checkpoint": "predict of an export: runtimes/test_exported.py",
+    "without --kind": "likewise",
     "leave out --image-column": _OPTIONS,
     "--adapter (in Python, adapter=)": _OPTIONS,
     "what computes is the runtime": _OPTIONS,

@@ -101,6 +101,7 @@ ALONE = {
     "test_places": ("cache_dir",),
     "test_source_verbs": ("offline", "no_pretrained", "scan"),
     "test_stated_preprocessing": ("mean", "std", "crop", "preprocessor"),
+    "test_table": ("facts",),
     "test_verify_module": ("module", "page"),
 }
 

@@ -75,11 +75,11 @@ def test_every_dialect_that_refuses_is_listed_when_asked_for(run, huggingface_di
     [
         ("file", "--num-heads", "Did you mean '--set num_heads=...'?"),
         ("inspect", "--norm-eps", "Did you mean '--set norm_eps=...'?"),
-        ("file", "--ouput", "Did you mean '--output'?"),
+        ("file", "--outptu", "Did you mean '--output'?"),
         ("list", "--num-heads", "No such option '--num-heads'."),
     ],
 )
 def test_a_fact_given_as_an_option_of_its_own_is_told_how_to_be_stated(run, verb, option, meant):
     refused = run(verb, option, 3)
     assert refused.code == 2
-    assert refused.err.rstrip().endswith(meant)
+    assert meant in refused.err

@@ -100,7 +100,7 @@ def test_no_pretrained_needs_no_network(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     code, out, err = run("timm", NAME, "--no-pretrained", "-o", tmp_path / "out")
     assert code == 0, err
-    assert out.startswith(f"converted      timm:{NAME}, random weights (timm) to vit: ")
+    assert out.startswith(f"converted      timm:{NAME}, random weights (timm) to timm: ")
     assert timm.create_model(f"local-dir:{tmp_path / 'out'}", pretrained=True)
 
 
