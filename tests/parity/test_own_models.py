@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.packages import timm
-from tests.parity.team import BUGS, team
+from tests.parity.team import BUGS, TeamViT, team
 from vitconvert.api import verify
 from vitconvert.errors import SourceError, UsageError
 
@@ -41,6 +41,12 @@ def test_layers_that_are_mapped_by_hand(weights, checkpoint):
         verify(team(weights), against=checkpoint, layers={"encoder.0": "blocks.0"})
     with pytest.raises(UsageError, match="no module of what it is compared with"):
         verify(team(weights), against=checkpoint, layers={"layers.0": "blocks.11"})
+
+
+def test_error_a_module_of_another_depth(checkpoint, table):
+    with pytest.raises(UsageError, match="other sizes than what it is compared with") as error:
+        verify(TeamViT(depth=10), against=checkpoint, table=table)
+    assert error.value.evidence == {"blocks": "10, and 11 in what it is compared with"}
 
 
 def test_two_modules_of_other_people(weights):
