@@ -101,6 +101,7 @@ ELSEWHERE = {
     "--cache-dir DIR": "the disk is full",
     "`vitconvert timm NAME --no-pretrained`": "there is no network",
     "convert again with --force": "push refuses what was changed since it was written",
+    "convert again with another -o": "likewise",
     "--force publishes": "push, with a server",
     "leave out --private": "push, with a server",
     "-o names a": _FREE,

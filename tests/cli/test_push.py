@@ -436,7 +436,7 @@ def test_error_changed_weights_are_not_published(hub, run, output):
     ]
     assert lines[4:] == [
         "  It was damaged, or changed since, so what was proved of it no longer holds.",
-        "  hint: convert again with --force, or convert what was changed.",
+        "  hint: convert again with another -o, or convert what was changed.",
     ]
     assert hub.requests == []
 

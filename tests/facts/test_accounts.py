@@ -9,7 +9,7 @@ from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
 INCOMPLETE = "the file is incomplete or of another model; get it again, or name its dialect."
-TABLE = "a table of your own (--table) can ignore tensors, with a reason."
+TABLE = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
 AGAIN = "the tensors belong to models of different sizes; get the file again."
 
 

@@ -18,6 +18,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
 from vitconvert.file_formats import directory_names
 from vitconvert.formats import Container, TensorInfo, open_container
+from vitconvert.labels import Labels
 from vitconvert.sources import Located
 
 if TYPE_CHECKING:
@@ -50,11 +51,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         )
     companions, config = read.companions, read.weights.config
     preprocessing, said = preprocessing_of(read, config)
-    other_classes = read.merge and read.merge.base.config.num_classes != config.num_classes
-    if labels := stated_names(options, config.num_classes):
-        on_names: tuple[str, ...] = (f"labels: {labels.origin}",)
-    else:
-        labels, on_names = own_labels(companions, config.num_classes)
+    labels, on_names = _labels(read, config.num_classes)
     files = (*read.weights.container.files, *located.companions)
     # Of shards that are known only now, the state now.
     opened = {**states_of(files), **{file: before[file] for file in files if file in before}}
@@ -62,7 +59,7 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         tensors=read.weights.tensors,
         config=config,
         preprocessing=preprocessing,
-        own_labels=None if other_classes and not options.labels else labels,
+        own_labels=labels,
         ledger=read.ledger.with_notes(
             (*what_is_read(companions, read.found.tower), *said, *on_names)
         ),
@@ -73,6 +70,15 @@ def read_checkpoint(located: Located, options: ReadOptions | None = None) -> Che
         text=read.text,
         text_problem=read.text_problem,
     )
+
+
+def _labels(read: Reading, num_classes: int) -> tuple[Labels | None, tuple[str, ...]]:
+    """Names of the classes, by the options or else by the checkpoint's own files; and notes."""
+    if labels := stated_names(read.options, num_classes):
+        return labels, (f"labels: {labels.origin}",)
+    if read.merge and read.merge.base.config.num_classes != num_classes:
+        return None, ()  # the files name those of the base
+    return own_labels(read.companions, num_classes)
 
 
 def read_state_dict(

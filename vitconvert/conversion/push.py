@@ -87,7 +87,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
                 evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
                 meaning="It was damaged, or changed since, so what was proved of it no longer "
                 "holds.",
-                hint="convert again with --force, or convert what was changed.",
+                hint="convert again with another -o, or convert what was changed.",
             )
     return files
 

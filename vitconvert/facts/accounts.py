@@ -270,5 +270,5 @@ def _hint(found: dict[str, list[str]]) -> str:
     if "missing" in found:
         return "the file is incomplete or of another model; get it again, or name its dialect."
     if "left over" in found:
-        return "a table of your own (--table) can ignore tensors, with a reason."
+        return "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
     return "the tensors belong to models of different sizes; get the file again."
