@@ -44,7 +44,7 @@ class NullModel:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.identity = {"computed": {"what": "features"}}
-        self.labels, self.shape = None, (WIDTH,)
+        self.labels, self.shape, self.features = None, (WIDTH,), None
         self._rows = torch.from_numpy(np.random.default_rng(0).random((1024, WIDTH), np.float32))
 
     def answers(self, pictures: Any) -> Iterator[Embedding]:
