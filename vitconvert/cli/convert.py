@@ -30,17 +30,19 @@ from vitconvert.cli.report import (
     ignored_lines,
     line,
     one_line_for_all_blocks,
+    place_of,
     source_line,
     tell,
     typed_again,
 )
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
-from vitconvert.sources.references import looks_like_path, without_secrets
+from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
     from vitconvert.conversion.conversion_plan import ConversionPlan
     from vitconvert.conversion.convert import Conversion
+    from vitconvert.facts.accounts import Ledger
     from vitconvert.facts.plan import Assembly
     from vitconvert.sources import Located
 
@@ -240,21 +242,16 @@ def _naming_the_command() -> Iterator[None]:
 
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
     """What became what, the proof, where it lies; then what a user has to know or decide."""
-    source, ledger, proof = conversion.located, conversion.ledger, conversion.proof
-    where = without_secrets(source.repo or source.url or source.reference)
-    names = f"{where} ({conversion.source_dialect}) to {conversion.target_dialect}"
-    yield line("converted", f"{names}: tensors {ledger.counts}")
+    proof, place = conversion.proof, place_of(conversion.located)
+    names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
+    yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
     proved = "; ".join([proof.parity_lines()[0], *proof.opened_lines()])
-    verified = conversion.parity is not None and conversion.parity.verified
-    yield Verdict(line("proof", proved), True if verified else None)
+    yield _verdict(conversion, line("proof", proved))
     yield line("output", conversion.output)
     yield line("assumed", *assumptions(conversion.config))
-    for text in ignored_lines(ledger.ignored):
+    for text in ignored_lines(conversion.ledger.ignored):
         yield line("ignored", text)
-    for note in ledger.notes:
-        yield line("note", note)
-    for change in ledger.changed:
-        yield line("changed", change)
+    yield from _told(conversion.ledger)
     departures = conversion.departures
     if len(departures) > 1:
         departures = (f"prepared otherwise there in {len(departures)} ways; -v lists them",)
@@ -272,12 +269,8 @@ def full_report(conversion: "Conversion") -> Iterator[str]:
     yield line("tensors", conversion.ledger.counts)
     for text in ignored_lines(conversion.ledger.ignored):
         yield line("  ignored", text)
-    for note in conversion.ledger.notes:
-        yield line("note", note)
-    for change in conversion.ledger.changed:
-        yield line("changed", change)
-    verified = conversion.parity is not None and conversion.parity.verified
-    yield Verdict(line("parity", *proof.parity_lines()), True if verified else None)
+    yield from _told(conversion.ledger)
+    yield _verdict(conversion, line("parity", *proof.parity_lines()))
     for text in proof.opened_lines():
         yield line("opened by", text)
     for departure in conversion.departures:
@@ -286,6 +279,17 @@ def full_report(conversion: "Conversion") -> Iterator[str]:
         if "_" not in dialect:
             yield line("not for", f"{dialect}: {why}")
     yield line("output", f"{conversion.output} ({conversion.target_dialect})")
+
+
+def _told(ledger: "Ledger") -> Iterator[str]:
+    yield from (line("note", note) for note in ledger.notes)
+    yield from (line("changed", change) for change in ledger.changed)
+
+
+def _verdict(conversion: "Conversion", text: str) -> Verdict:
+    """Of a conversion that passed; nothing was proved where nothing was compared."""
+    verified = conversion.parity is not None and conversion.parity.verified
+    return Verdict(text, True if verified else None)
 
 
 def plan_report(plan: "ConversionPlan", *, verbose: bool) -> Iterator[str]:

@@ -86,13 +86,17 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def place_of(located: "Located") -> str:
+    """Where a checkpoint came from, without what may be a secret."""
+    return without_secrets(located.repo or located.url or located.reference)
+
+
 def source_line(located: "Located") -> str:
     """Where a checkpoint came from, and whether its hash was published."""
-    where = located.repo or located.url or located.reference
     revision = f" @ {located.revision[:12]}" if located.revision else ""
     checked = [f"sha256 as published: {', '.join(located.verified)}"] if located.verified else []
     moved = [str(located.fetched)] if located.fetched else []
-    return line("source", f"{without_secrets(where)}{revision}", *checked, *moved)
+    return line("source", f"{place_of(located)}{revision}", *checked, *moved)
 
 
 def config_lines(config: "ViTConfig") -> list[str]:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from vitconvert.arguments import options_of, read_fields, refuse, taken
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
 from vitconvert.inference.embed import Embedding, Features, embed
@@ -82,11 +83,10 @@ class Task:
         if not self.reading.of_images:
             return self
         known, reading = self.checkpoint(), self.reading
+        found: JsonDict = dict.fromkeys(reading.of_images)
         return dataclasses.replace(
             self,
-            reading=dataclasses.replace(
-                reading, labels=None, mean=None, std=None, crop=None, preprocessor=None
-            ),
+            reading=dataclasses.replace(reading, **found),
             preprocessing=self.preprocessing or known.preprocessing,
             labels=self.labels or (known.labels if self.computed == "classes" else None),
         )

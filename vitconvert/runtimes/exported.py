@@ -75,11 +75,11 @@ class ExportedFile:
         """What gives logits of prepared images; as `inference.batches.Engine`."""
         run = self.runtime.open(self.path, threads=threads, streams=streams)
         taken, softmax = self.record["input"], self.record["output"]["softmax"]
-        size = taken["shape"][0]
+        size, stated = taken["shape"][0], self.record["preprocessing"]
+        within = Preprocessing.from_dict(stated) if taken["dtype"] == "uint8" else None
 
         def compute(images: Tensor) -> Tensor:
-            if taken["dtype"] == "uint8":
-                images = as_levels(images, Preprocessing.from_dict(self.record["preprocessing"]))
+            images = images if within is None else as_levels(images, within)
             out = torch.cat([run(part) for part in _parts(images, size)])[: len(images)]
             # The logits but for a constant, of which softmax makes the same.
             return out.clamp(min=torch.finfo(out.dtype).tiny).log() if softmax else out
