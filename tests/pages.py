@@ -14,9 +14,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
@@ -60,8 +60,9 @@ def filled(page: Path, folder: Path) -> str:
             return f"```console\n{told}```"
         return block[0]
 
-    hidden = {"h5py": None} if page.stem == "missing-package" else {}
-    with contextlib.chdir(folder), mock.patch.dict(sys.modules, hidden):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patched:
+        if page.stem == "missing-package":  # other modules that are imported within stay
+            patched.setitem(sys.modules, "h5py", None)
         return _BLOCK.sub(shown, page.read_text(encoding="utf-8"))
 
 
