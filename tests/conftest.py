@@ -25,24 +25,32 @@ settings.load_profile("same")
 os.environ["KERAS_BACKEND"] = "numpy"
 
 
+# The rarest first: what has two markers waits for the rarer.
+LEFT_OUT = ("coverage", "slow")
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--shard",
         type=_shard,
         default=(1, 1),
         metavar="I/N",
-        help="of the architectures under `-m coverage`, every N-th from the I-th",
+        help="of the tests under `-m coverage` or `-m slow`, every N-th from the I-th",
     )
 
 
 def pytest_collection_modifyitems(config, items):
-    marked = [item for item in items if item.get_closest_marker("coverage")]
-    wanted = "coverage" in config.getoption("markexpr")
+    """A marked test runs only where the mark expression names its marker."""
     index, count = config.getoption("--shard")
-    kept = marked[index - 1 :: count] if wanted else []
-    left_out = {id(item) for item in marked} - {id(item) for item in kept}
-    config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
-    items[:] = [item for item in items if id(item) not in left_out]
+    marked = [(item, name) for item in items if (name := _rarest_marker(item))]
+    named = [item for item, name in marked if name in config.getoption("markexpr")]
+    left_out = {item for item, _ in marked} - set(named[index - 1 :: count])
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _rarest_marker(item):
+    return next(filter(item.get_closest_marker, LEFT_OUT), None)
 
 
 def _shard(text):

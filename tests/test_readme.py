@@ -17,6 +17,7 @@ from vitconvert.cli import main
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 # Pages whose commands and examples run here; each command once.
 TYPED = ("README.md", "docs/pages/commands.md", "docs/pages/python.md")
 PAGES = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("docs/pages/**/*.md"))
@@ -72,7 +73,12 @@ def test_it_opens_with_the_two_commands():
     first, second = _blocks("sh")[:2]
     assert first == "pip install . && vitconvert demo\n"
     assert second == "pip install -e '.[test]' && pytest\n"
-    assert "pip install --quiet -e '.[test]'" in (ROOT / ".ci" / "run").read_text()
+    assert "pip install --quiet -e '.[test]'" in CI
+
+
+def test_ci_runs_what_the_command_leaves_out():
+    lines = CI.splitlines()
+    assert 0 < lines.index("pytest") < lines.index("pytest -m slow")
 
 
 def test_the_table_of_dialects_is_up_to_date():
