@@ -143,7 +143,7 @@ def measure(size: str, setting: Setting, batches: Sequence[int], rounds: int) ->
                 batch=batch,
                 difference=_differences(_warm(answers, images), comparable),
                 seconds=rounds_of(answers, images, rounds),
-                memory=_memory(answers, images) if setting.device == "cuda" else {},
+                memory=beside_weights(answers, images) if setting.device == "cuda" else {},
                 operations={
                     title: operations(config, wanted=1 if title == OURS else None)
                     for title in answers
@@ -201,7 +201,8 @@ def _time(work: Callable[[], object], cuda: bool) -> float:
     return time.perf_counter() - start
 
 
-def _memory(answers: Mapping[str, Answer], images: Tensor) -> dict[str, float]:
+def beside_weights(answers: Mapping[str, Answer], images: Tensor) -> dict[str, float]:
+    """MiB that a GPU holds beside weights and CUDA graphs while each answers, at most."""
     found = {}
     for title, answer in answers.items():
         before = torch.cuda.memory_allocated()

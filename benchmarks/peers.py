@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import vitconvert
 from vitconvert.programs.isolation import silent_transformers
@@ -79,7 +79,7 @@ def export_weights(setting: Setting) -> None:
     exported = [peer for peer in PEERS if "onnx" in peer.needs and peer.suits(setting)]
     if all(peer.missing for peer in exported):
         return
-    model = _timm_model(setting).eval()
+    model = timm_model(setting).eval()
     torch.onnx.export(
         model,
         (torch.rand(2, *_image_shape(model)),),
@@ -115,13 +115,39 @@ def build_fast(setting: Setting) -> Answer:
     return model
 
 
+def _build_fp8(setting: Setting) -> Answer:
+    """The fast model on a GPU, with the products of its blocks in float8 by torchao.
+
+    A row of a weight and a token have a scale each.
+    """
+    from torchao.quantization import (
+        Float8DynamicActivationFloat8WeightConfig,
+        PerRow,
+        quantize_,
+    )
+
+    model = vitconvert.load_model(
+        setting.folder / "timm", fast=True, device=setting.device, dtype=setting.torch_dtype
+    )
+    quantize_(model.blocks, Float8DynamicActivationFloat8WeightConfig(granularity=PerRow()))
+    model.compile(mode="reduce-overhead", dynamic=False)
+    return model
+
+
+def _compiled(setting: Setting) -> Answer:
+    model = cast("nn.Module", _reference(setting))
+    model.compile(mode="reduce-overhead", dynamic=False)
+    return model
+
+
 def _reference(setting: Setting) -> Answer:
     return vitconvert.load_model(
         setting.folder / "timm", device=setting.device, dtype=setting.torch_dtype
     )
 
 
-def _timm_model(setting: Setting) -> Any:
+def timm_model(setting: Setting) -> Any:
+    """timm's own, of these weights."""
     import timm
 
     weights = setting.folder / "timm" / "model.safetensors"
@@ -129,12 +155,12 @@ def _timm_model(setting: Setting) -> Any:
 
 
 def _timm(setting: Setting) -> Answer:
-    answer: Answer = setting.placed(_timm_model(setting))
+    answer: Answer = setting.placed(timm_model(setting))
     return answer
 
 
 def _timm_compiled(setting: Setting) -> Answer:
-    model = setting.placed(_timm_model(setting))
+    model = setting.placed(timm_model(setting))
     compiled: Answer = torch.compile(model, mode="reduce-overhead", dynamic=False)
     return compiled
 
@@ -154,7 +180,7 @@ def _transformers(setting: Setting) -> Answer:
 def _torchvision(setting: Setting) -> Answer:
     from vitconvert.programs.torchvision import torchvision_model
 
-    theirs = _timm_model(setting)
+    theirs = timm_model(setting)
     config = config_of(setting)
     model = torchvision_model(config)
     stated = {"num_heads": config.num_heads}
@@ -223,6 +249,14 @@ OURS, TIMM = "vitconvert fast", "timm"
 PEERS = (
     Peer(title=OURS, build=build_fast),
     Peer(title="vitconvert", build=_reference),
+    Peer(title="vitconvert compiled", build=_compiled, devices=("cuda",)),
+    Peer(
+        title=f"{OURS}, float8",
+        build=_build_fp8,
+        needs=("torchao",),
+        devices=("cuda",),
+        dtypes=("bfloat16",),
+    ),
     Peer(title=TIMM, build=_timm),
     Peer(title="timm compiled", build=_timm_compiled, devices=("cuda",)),
     Peer(title="transformers", build=_transformers, needs=("transformers",)),

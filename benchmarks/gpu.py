@@ -1,0 +1,316 @@
+"""A GPU: images per second, share of its peak, memory and exactness, of vitconvert and of others.
+
+    python -m benchmarks.gpu [--rounds 9] [--seconds 420] [--json]
+    python -m benchmarks.gpu --quick        (tiny sizes; on the processor where there is no GPU)
+
+As `benchmarks.inference`, in each arithmetic that a GPU has; every answer is compared with that of
+timm in float64 on the processor. Then the features of photographs from files by `embed`, with the
+part of the copies to the GPU that happens while it computes, as torch's profiler sees it. The
+cases come in the order of their worth, and none starts after so many seconds.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+import vitconvert
+from benchmarks.inference import beside_weights, matrix_peak, operations, rounds_of
+from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
+from benchmarks.peers import (
+    OURS,
+    PEERS,
+    TIMM,
+    Answer,
+    Peer,
+    Setting,
+    config_of,
+    timm_model,
+    write_weights,
+)
+from benchmarks.predicting import SMALL, make_photographs
+
+COMPILED = "timm compiled"
+PACKAGES = ("torch", "timm", "transformers", "torchao")
+EXAMPLES = 4  # images whose logits are compared with those of float64
+PEAK = 8192  # side of the square matrices whose product is the peak
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is measured together: one architecture, arithmetic, and batch size."""
+
+    size: str
+    arithmetic: str  # a dtype of torch's, or TF32
+    batch: int
+
+    @property
+    def title(self) -> str:
+        """As the tables name it."""
+        return f"{self.size}, {self.batch}"
+
+    @property
+    def dtype(self) -> str:
+        """A name of torch's: TF32 is float32 whose products are rounded."""
+        return "float32" if self.arithmetic == "TF32" else self.arithmetic
+
+
+# In the order of their worth.
+CASES = [
+    *(Case(size="base", arithmetic="bfloat16", batch=batch) for batch in (256, 32, 1)),
+    *(Case(size="base", arithmetic=name, batch=256) for name in ("float16", "TF32", "float32")),
+    *(Case(size="tiny", arithmetic="bfloat16", batch=batch) for batch in (256, 1)),
+    Case(size="large", arithmetic="bfloat16", batch=256),
+    *(Case(size="base", arithmetic=name, batch=32) for name in ("float16", "TF32", "float32")),
+    *(Case(size="base", arithmetic=name, batch=1) for name in ("float16", "TF32", "float32")),
+]
+QUICK = [Case(size="tiny", arithmetic=name, batch=2) for name in ("float32", "bfloat16")]
+
+
+@dataclass(kw_only=True)
+class Figures:
+    """Of one project in one case.
+
+    Attributes:
+        seconds: Of one batch, one for each round.
+        first: Seconds from weights on the disk to the first answer, compilers included.
+        memory: MiB that the GPU held beside weights and CUDA graphs, at most.
+        difference: Of logits from those of float64, relative to the largest of them.
+        operations: Floating point operations of one image.
+    """
+
+    first: float
+    difference: float
+    operations: float
+    seconds: list[float] = field(default_factory=list)
+    memory: float = 0.0
+
+
+Found = dict[str, Figures]  # by project
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """Features of photographs, from files."""
+
+    dtype: str
+    rate: float  # images per second
+    copying: float  # seconds of copies to the GPU
+    hidden: float  # the part of them in which it computed too
+
+
+def main() -> None:
+    options = _options()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    torch.set_num_threads(os.cpu_count() or 1)
+    start = time.perf_counter()
+    results: list[tuple[Case, Found]] = []
+    peaks: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for case in QUICK if options.quick else CASES:
+            if time.perf_counter() - start > options.seconds:
+                break
+            setting = _setting(folder, case, options.device)
+            _round_products(case.arithmetic)
+            if case.arithmetic not in peaks:
+                peaks[case.arithmetic] = matrix_peak(setting, 256 if options.quick else PEAK)
+            results.append((case, measure(case, setting, options.rounds)))
+            if not options.json:
+                print(_table(*results[-1], peaks[case.arithmetic]), flush=True)
+        embedded = list(_embedded(folder, options))
+    _print(results, peaks, embedded, options)
+
+
+def _options() -> Namespace:
+    parser = parser_of("gpu", __doc__, None)
+    parser.add_argument("--seconds", type=float, default=420, help="(default: 420)")
+    parser.add_argument("--quick", action="store_true", help="tiny alone, and small batches")
+    options = parser.parse_args()
+    options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    if options.device == "cpu" and not options.quick:
+        parser.error("torch sees no GPU. Without one, --quick shows that this works.")
+    options.rounds = options.rounds or (1 if options.quick else 9)
+    return options
+
+
+def _setting(folder: Path, case: Case, device: str) -> Setting:
+    setting = Setting(
+        folder=folder / case.size,
+        architecture=f"vit_{case.size}_patch16_224",
+        device=device,
+        dtype=case.dtype,
+        threads=torch.get_num_threads(),
+    )
+    if not setting.folder.exists():
+        write_weights(setting)
+    return setting
+
+
+def _round_products(arithmetic: str) -> None:
+    """TF32 in matrix products and convolutions, or in neither."""
+    torch.set_float32_matmul_precision("high" if arithmetic == "TF32" else "highest")
+    torch.backends.cudnn.allow_tf32 = arithmetic == "TF32"
+
+
+def measure(case: Case, setting: Setting, rounds: int) -> Found:
+    """Every project that computes it, side by side."""
+    config = config_of(setting)
+    images = torch.rand(case.batch, config.in_channels, *config.image_size)
+    exact = _exact(setting, images[:EXAMPLES])
+    images = images.to(setting.device, setting.torch_dtype)
+    # Graphs of all models of a class count towards one limit, beyond which none is compiled.
+    torch.compiler.reset()
+    answers: dict[str, Answer] = {}
+    found: Found = {}
+    with torch.inference_mode():
+        for peer in _peers(setting):
+            start = time.perf_counter()
+            try:
+                answer = peer.build(setting)
+                logits = answer(images)[:EXAMPLES].double().cpu()
+            except Exception as error:  # of whatever kind another project's are
+                print(f"{peer.title} fails: {error}", file=sys.stderr)
+                continue
+            answers[peer.title] = answer
+            found[peer.title] = Figures(
+                first=time.perf_counter() - start,
+                difference=((logits - exact).abs().max() / exact.abs().max()).item(),
+                operations=operations(config, wanted=1 if peer.title.startswith(OURS) else None),
+            )
+        for answer in answers.values():
+            for _ in range(2):  # CUDA graphs are recorded at the second call
+                answer(images)
+        for title, seconds in rounds_of(answers, images, rounds).items():
+            found[title].seconds = seconds
+        if images.is_cuda:
+            for title, memory in beside_weights(answers, images).items():
+                found[title].memory = memory
+    return found
+
+
+def _peers(setting: Setting) -> list[Peer]:
+    return [p for p in PEERS if "cuda" in p.devices and p.suits(setting) and not p.missing]
+
+
+def _exact(setting: Setting, images: Tensor) -> Tensor:
+    with torch.inference_mode():
+        logits: Tensor = timm_model(setting).double().eval()(images.double())
+    return logits
+
+
+def _table(case: Case, found: Found, peak: float) -> str:
+    reference = COMPILED if COMPILED in found else TIMM
+    header = [
+        f"{case.title}, {case.arithmetic}",
+        "images a second",
+        f"against {reference}",
+        "share of the peak",
+        "first answer, s",
+        "memory, MiB",
+        "from float64",
+    ]
+    rows = (
+        [
+            title,
+            f"{case.batch / median(figures.seconds):.4g}",
+            spread(ratios(found[reference].seconds, figures.seconds)),
+            f"{case.batch / median(figures.seconds) * figures.operations / peak:.0%}",
+            f"{figures.first:.3g}",
+            f"{figures.memory:.0f}",
+            f"{figures.difference:.1e}",
+        ]
+        for title, figures in found.items()
+    )
+    return table(header, rows) + "\n"
+
+
+def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
+    """By the base (quick: the tiny), after a first run that pays for all that is made once."""
+    count, batch, size = (3, 2, "tiny") if options.quick else (2048, 128, "base")
+    photographs = make_photographs(folder, SMALL, count)
+    for dtype in ("float32", "bfloat16"):
+        case = Case(size=size, arithmetic=dtype, batch=batch)
+        setting = _setting(folder, case, options.device)
+        _round_products(dtype)
+        checkpoint = vitconvert.load_checkpoint(setting.folder / "timm")
+
+        def run(
+            images: Sequence[Path],
+            checkpoint: vitconvert.Checkpoint = checkpoint,
+            setting: Setting = setting,
+        ) -> None:
+            how = {"device": setting.device, "dtype": setting.torch_dtype}
+            for _ in vitconvert.embed(checkpoint, images, batch_size=batch, **how):
+                pass
+
+        run(photographs[:batch])
+        start = time.perf_counter()
+        run(photographs)
+        seconds = time.perf_counter() - start
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            run(photographs[: 8 * batch])
+        copying, hidden = _copies(seen)
+        yield Embedded(dtype=dtype, rate=count / seconds, copying=copying, hidden=hidden)
+
+
+def _copies(seen: profile) -> tuple[float, float]:
+    """Seconds of copies to the GPU, and of those in which it computed too."""
+    copies, kernels = [], []
+    for event in seen.events() or ():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            span = event.time_range.start, event.time_range.end
+            if "Memcpy HtoD" in event.name:
+                copies.append(span)
+            elif "Mem" not in event.name:
+                kernels.append(span)
+    both = sum(
+        max(0.0, min(end, kernel_end) - max(start, kernel_start))
+        for start, end in copies
+        for kernel_start, kernel_end in kernels
+    )
+    return sum(end - start for start, end in copies) / 1e6, both / 1e6
+
+
+def _print(
+    results: Sequence[tuple[Case, Found]],
+    peaks: dict[str, float],
+    embedded: Iterable[Embedded],
+    options: Namespace,
+) -> None:
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "no GPU"
+    if options.json:
+        cases = [{**asdict(case), "found": _asdicts(found)} for case, found in results]
+        features = [asdict(each) for each in embedded]
+        figures = {"cases": cases, "peak_flops": peaks, "embed": features, "device": device}
+        print(as_figures("gpu", PACKAGES, **figures))
+        return
+    rows = (
+        [e.dtype, f"{e.rate:.4g}", f"{e.copying:.3g}", f"{e.hidden / (e.copying or 1):.0%}"]
+        for e in embedded
+    )
+    header = ["embed, from JPEG", "images a second", "copying, s", "while it computes"]
+    print(table(header, rows))
+    measured = ", ".join(f"{name} {peak / 1e12:.4g}" for name, peak in peaks.items())
+    print(f"\nPeak, as measured, TFLOP/s: {measured}.")
+    done = [case for case, _ in results]
+    left = [f"{c.title} in {c.arithmetic}" for c in CASES if c not in done and not options.quick]
+    print(f"Not reached in {options.seconds:.0f} s: {', '.join(left) or 'none'}.")
+    print("\n".join(origin("gpu", PACKAGES, f"; {device}")))
+
+
+def _asdicts(found: Found) -> dict[str, dict[str, object]]:
+    return {title: asdict(figures) for title, figures in found.items()}
+
+
+if __name__ == "__main__":
+    main()
