@@ -14,10 +14,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-# What .ci/run installs without its requirements, and what of those is used all the same.
+# What the extra `test-all` or .ci/run installs, and what of their requirements is used as well.
 ONLY_IN_CI = {
-    "keras_hub": (),
-    "mlxim": (),
+    "keras": ("jax",),
+    "keras_hub": ("keras", "jax"),
+    "mlxim": ("mlx",),
+    "ray": ("pandas",),
     "mmpretrain": ("mmengine", "mmcv", "addict", "yapf", "termcolor"),
 }
 
@@ -30,7 +32,7 @@ def is_here(package: str) -> bool:
 def needed(package: str) -> None:
     """Skip the test where a package of ONLY_IN_CI is not installed."""
     if not is_here(package):
-        reason = f"{package} is not installed: .ci/run does so, without its requirements"
+        reason = f"{package} is not installed, or not what it needs: .ci/run does so"
         pytest.skip(reason, allow_module_level=True)
 
 
@@ -61,6 +63,7 @@ def keras_in_numpy() -> None:
     KerasHub too, where it is installed, and without TensorFlow, which it would import for text.
     Keras decides once.
     """
+    needed("keras")
     os.environ["KERAS_BACKEND"] = "numpy"
     # It finds shapes by computing with memory that nobody wrote to.
     import_module("numpy").seterr(invalid="ignore", over="ignore", divide="ignore")

@@ -31,7 +31,7 @@ from tests.embedding.layouts import (
     write_parquet,
     write_tar,
 )
-from tests.packages import ray
+from tests.packages import needed, ray
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.embedding import embedder, ray_engine
 from vitconvert.embedding.shards import check
@@ -39,7 +39,11 @@ from vitconvert.errors import SourceError
 
 __all__ = ["run"]  # a fixture
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Data's, of its own options
+needed("ray")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # Ray Data's, of its own options
+]
 IMAGES = DIGITS / "samples"
 ROOT = Path(__file__).parents[2]
 
@@ -247,7 +251,6 @@ def workplace(tmp_path, monkeypatch):
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cluster", "workplace")
 def test_a_cluster(run, subtests):
     for scenario in (

@@ -37,6 +37,7 @@ def said(**arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("keras_in_numpy")
 @pytest.mark.parametrize("size", [(67, 90), (90, 41), (9, 11), (16, 24)], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_pixels_are_those_of_image_converter(name, size):
@@ -94,6 +95,7 @@ def test_error_image_converters(arguments, kind, fact):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("keras_in_numpy")
 def test_a_preset_prepares_photographs_as_before(tmp_path):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 12, "mlp_dim": 20}
     backbone = keras_hub.models.ViTBackbone((16, 24, 3), (8, 8), **sizes)

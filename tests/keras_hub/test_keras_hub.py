@@ -23,7 +23,11 @@ from vitconvert.errors import MissingFact, NotRepresentable, SourceError
 from vitconvert.programs.program import DescribedModel
 
 # Keras warns of NumPy 2, and of inputs that it takes by name.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("keras_in_numpy"),
+]
 ROUNDING = 2e-5
 SIZES: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "hidden_dim": 12}
 RECTANGLE, SQUARE = (16, 24, 3), (16, 16, 3)

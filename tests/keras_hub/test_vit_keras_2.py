@@ -44,6 +44,8 @@ def layers_of(path: Path) -> dict[str, dict[str, np.ndarray]]:
     return {layer: weights for layer, weights in found.items() if weights}
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("keras_in_numpy")
 @pytest.mark.parametrize("name", ["weights", "whole"])
 @torch.no_grad()
 def test_computes_what_it_did_and_comes_back_in_keras_order(name, file, tmp_path):
@@ -61,6 +63,8 @@ def test_computes_what_it_did_and_comes_back_in_keras_order(name, file, tmp_path
     assert load_checkpoint(tmp_path / "back", overrides=TOLD).dialect == "vit_keras_2"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("keras_in_numpy")
 @pytest.mark.parametrize("name", ["weights"])
 def test_keras_loads_by_the_order_that_the_file_says(name, file, tmp_path):
     convert(file, to="vit_keras_2", output=tmp_path / "x", overrides=TOLD, verify=False)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 
 from tests.packages import needed
@@ -18,6 +17,7 @@ def _is_factor(name: str, array) -> bool:
 def made(**changes):
     """Their class, every number random."""
     needed("mlxim")
+    import mlx.core as mx
     from mlx.utils import tree_flatten
     from mlxim.model.vit.vit import VisionTransformer
 

@@ -1,6 +1,5 @@
 """mlx-image's VisionTransformer on MLX, on a CPU."""
 
-import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,7 @@ from tests.small_models import randomise
 from vitconvert.errors import NotRepresentable
 from vitconvert.formats import open_container
 
+pytestmark = pytest.mark.slow
 CASES = {
     "plain": ("mlx_image", {}),
     "representation": ("mlx_image_representation", {"representation_size": 9}),
@@ -21,6 +21,8 @@ IMAGES = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(1))
 
 
 def output(model) -> torch.Tensor:
+    import mlx.core as mx
+
     found = model(mx.array(IMAGES.permute(0, 2, 3, 1).contiguous().numpy()))
     return torch.from_numpy(np.array(found))
 
