@@ -27,6 +27,7 @@ import vitconvert
 from benchmarks.inference import beside_weights, matrix_peak, operations, rounds_of
 from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
 from benchmarks.peers import (
+    FLOAT8,
     OURS,
     PEERS,
     TIMM,
@@ -60,14 +61,15 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """A name of torch's: TF32 is float32 whose products are rounded."""
-        return "float32" if self.arithmetic == "TF32" else self.arithmetic
+        """A name of torch's: that of everything but the products."""
+        return {"TF32": "float32", "float8": "bfloat16"}.get(self.arithmetic, self.arithmetic)
 
 
 # In the order of their worth.
 CASES = [
     *(Case(size="base", arithmetic="bfloat16", batch=batch) for batch in (256, 32, 1)),
-    *(Case(size="base", arithmetic=name, batch=256) for name in ("float16", "TF32", "float32")),
+    *(Case(size="base", arithmetic=name, batch=256) for name in ("TF32", "float16", "float32")),
+    Case(size="base", arithmetic="float8", batch=256),
     *(Case(size="tiny", arithmetic="bfloat16", batch=batch) for batch in (256, 1)),
     Case(size="large", arithmetic="bfloat16", batch=256),
     *(Case(size="base", arithmetic=name, batch=32) for name in ("float16", "TF32", "float32")),
@@ -172,21 +174,22 @@ def measure(case: Case, setting: Setting, rounds: int) -> Found:
     torch.compiler.reset()
     answers: dict[str, Answer] = {}
     found: Found = {}
-    with torch.inference_mode():
-        for peer in _peers(setting):
-            start = time.perf_counter()
-            try:
-                answer = peer.build(setting)
+    for peer in _peers(case, setting):
+        start = time.perf_counter()
+        try:
+            answer = peer.build(setting)
+            with torch.inference_mode():
                 logits = answer(images)[:EXAMPLES].double().cpu()
-            except Exception as error:  # of whatever kind another project's are
-                print(f"{peer.title} fails: {error}", file=sys.stderr)
-                continue
-            answers[peer.title] = answer
-            found[peer.title] = Figures(
-                first=time.perf_counter() - start,
-                difference=((logits - exact).abs().max() / exact.abs().max()).item(),
-                operations=operations(config, wanted=1 if peer.title.startswith(OURS) else None),
-            )
+        except Exception as error:  # of whatever kind another project's are
+            print(f"{peer.title} fails: {error}", file=sys.stderr)
+            continue
+        answers[peer.title] = answer
+        found[peer.title] = Figures(
+            first=time.perf_counter() - start,
+            difference=((logits - exact).abs().max() / exact.abs().max()).item(),
+            operations=operations(config, wanted=1 if peer.title.startswith(OURS) else None),
+        )
+    with torch.inference_mode():
         for answer in answers.values():
             for _ in range(2):  # CUDA graphs are recorded at the second call
                 answer(images)
@@ -198,8 +201,11 @@ def measure(case: Case, setting: Setting, rounds: int) -> Found:
     return found
 
 
-def _peers(setting: Setting) -> list[Peer]:
-    return [p for p in PEERS if "cuda" in p.devices and p.suits(setting) and not p.missing]
+def _peers(case: Case, setting: Setting) -> list[Peer]:
+    fit = [p for p in PEERS if "cuda" in p.devices and p.suits(setting) and not p.missing]
+    if case.arithmetic == "float8":
+        return [peer for peer in fit if peer.title in (FLOAT8, TIMM, COMPILED)]
+    return [peer for peer in fit if peer.title != FLOAT8]
 
 
 def _exact(setting: Setting, images: Tensor) -> Tensor:
@@ -236,8 +242,8 @@ def _table(case: Case, found: Found, peak: float) -> str:
 
 def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
     """By the base (quick: the tiny), after a first run that pays for all that is made once."""
-    count, batch, size = (3, 2, "tiny") if options.quick else (2048, 128, "base")
-    photographs = make_photographs(folder, SMALL, count)
+    count, times, batch, size = (3, 1, 2, "tiny") if options.quick else (128, 16, 128, "base")
+    photographs = times * make_photographs(folder, SMALL, count)
     for dtype in ("float32", "bfloat16"):
         case = Case(size=size, arithmetic=dtype, batch=batch)
         setting = _setting(folder, case, options.device)
@@ -260,7 +266,7 @@ def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
             run(photographs[: 8 * batch])
         copying, hidden = _copies(seen)
-        yield Embedded(dtype=dtype, rate=count / seconds, copying=copying, hidden=hidden)
+        yield Embedded(dtype=dtype, rate=len(photographs) / seconds, copying=copying, hidden=hidden)
 
 
 def _copies(seen: profile) -> tuple[float, float]:

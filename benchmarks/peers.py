@@ -245,13 +245,13 @@ def _openvino(setting: Setting) -> Answer:
 
 
 _EXPORTED = ("onnx", "onnxscript")
-OURS, TIMM = "vitconvert fast", "timm"
+OURS, FLOAT8, TIMM = "vitconvert fast", "vitconvert fast, float8", "timm"
 PEERS = (
     Peer(title=OURS, build=build_fast),
     Peer(title="vitconvert", build=_reference),
     Peer(title="vitconvert compiled", build=_compiled, devices=("cuda",)),
     Peer(
-        title=f"{OURS}, float8",
+        title=FLOAT8,
         build=_build_fp8,
         needs=("torchao",),
         devices=("cuda",),
