@@ -192,8 +192,8 @@ class FastViT(ViT):
 
     Its parameters require no gradient; if they are set to, or in training, the usual arithmetic is
     used. A hook on `fc1` of an MLP sees activated channels, and on a CPU, hooks see a large batch
-    in parts. On a GPU the last block is shorter and patches are a matrix product; torch computes the
-    rest as usual: `model.compile()` fuses it, and for small batches of a fixed size,
+    in parts. On a GPU the last block is shorter and patches are a matrix product; torch computes
+    the rest as usual: `model.compile()` fuses it, and for small batches of a fixed size,
     `model.compile(mode="reduce-overhead")` captures it in CUDA graphs.
 
     To make one of a `ViT`, without a second copy of the weights:

@@ -40,15 +40,12 @@ class PatchEmbed(nn.Module):
         if self.pre_norm is None and not (self.product_on_gpu and x.is_cuda):
             grid: Tensor = self.proj(x)
             return grid.flatten(2).transpose(1, 2)
-        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its
-        # pixels are ordered (y x channel), ours (channel y x) like the kernel; the tables convert.
-        patches = self._pixels(x) if self.pre_norm is None else self.pre_norm(self._pixels(x))
-        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
-
-    def _pixels(self, x: Tensor) -> Tensor:
-        """(B, C, height, width) to (B, patches, pixels of a patch), in one copy."""
         height, width = self.proj.kernel_size
         rows, columns = x.shape[2] // height, x.shape[3] // width
         x = x[:, :, : rows * height, : columns * width]  # as a convolution leaves the rest out
         grid = x.reshape(*x.shape[:2], rows, height, columns, width)
-        return grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+        # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its
+        # pixels are ordered (y x channel), ours (channel y x) like the kernel; the tables convert.
+        patches = patches if self.pre_norm is None else self.pre_norm(patches)
+        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
