@@ -303,6 +303,7 @@ def _saved_by_trainer(folder: Path, best: Path | None = None) -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_of_checkpoints_of_transformers_trainer_the_newest_is_read(tmp_path: Path) -> None:
     for step in (500, 900, 1000):
         model = _saved_by_trainer(tmp_path / f"checkpoint-{step}", tmp_path / "checkpoint-900")

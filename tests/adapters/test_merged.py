@@ -10,6 +10,7 @@ from torch import nn
 from tests.adapters.writing import VIT, saved, with_adapter
 from tests.huggingface.classes import CLASSES, outputs
 from tests.packages import peft, timm, torchvision, transformers
+from tests.sampling import sampled
 from tests.small_models import SMALL_TIMM, randomise_calmly, relative
 from vitconvert.api import convert, diff, load_checkpoint, load_model
 
@@ -65,7 +66,7 @@ def _differences(folder, adapter, theirs):
     return [relative(model(images), final) for model in (ours, base)]
 
 
-@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("variant", sampled(VARIANTS, 4, "slow"))
 def test_merged_as_peft_merges(variant, tmp_path):
     case, config = VARIANTS[variant]
     folder, adapter, theirs = saved(CASES[case].model(), tmp_path, **config)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import vitconvert
+from tests.sampling import sampled
 from vitconvert.arguments import VALUES, given, read_value
 from vitconvert.arguments import options_of as fields_of
 from vitconvert.checkpoint import ReadOptions
@@ -265,7 +266,8 @@ def names_of(option: str, value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name in FUNCTIONS for option in options_of(name)]
+    ("name", "option"),
+    sampled([(name, option) for name in FUNCTIONS for option in options_of(name)], 6, "slow"),
 )
 def test_each_option_is_obeyed_or_refused_by_its_name(
     files: Path,
@@ -287,7 +289,7 @@ def test_each_option_is_obeyed_or_refused_by_its_name(
         assert found != before[1]
 
 
-@pytest.mark.parametrize("option", READING)
+@pytest.mark.parametrize("option", sampled(READING, 4, "slow"))
 @pytest.mark.parametrize(
     "name",
     [

@@ -103,6 +103,7 @@ def test_error_usage_looks_like_every_other_error(run):
     )
 
 
+@pytest.mark.slow
 def test_error_a_refusal_says_what_the_step_would_change(fine_tuned, run, tmp_path):
     code, out, err = run("convert", fine_tuned, "--to", "timm", "-o", tmp_path / "out")
     assert (code, out) == (5, "")

@@ -29,6 +29,7 @@ def test_a_report_and_json(run, tmp_path):
     assert run(*again, "--force", "--quiet", "--no-verify").out == f"{file}\n"
 
 
+@pytest.mark.slow
 def test_the_report_says_what_went_in(run, tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=2)
     weights = {"state_dict": model.state_dict(), "state_dict_ema": model.state_dict()}
@@ -45,6 +46,7 @@ def test_the_report_says_what_went_in(run, tmp_path):
     assert "\npreprocessing  you; assumed: bicubic, as in timm\n" in stated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "suffix"), [("pt2", ".pt2"), ("onnx", ".onnx"), ("openvino", ".xml")]
 )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import vitconvert
+from tests.sampling import sampled
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import ConflictingFact, MissingFact, UsageError
 from vitconvert.runtimes import RUNTIMES
@@ -31,10 +32,16 @@ def answers(model, **choices):
     ("to", "choices"),
     [
         ("onnx", {}),
-        ("onnx", {"with_preprocessing": True, "softmax": True, "batch_size": 4}),
-        ("pt2", {"softmax": True}),
-        ("pt2", {"with_preprocessing": True, "batch_size": 3}),
-        pytest.param("openvino", {"with_preprocessing": True}, marks=pytest.mark.slow),
+        *sampled(
+            [
+                ("pt2", {"softmax": True}),
+                ("pt2", {"with_preprocessing": True, "batch_size": 3}),
+                ("onnx", {"with_preprocessing": True, "softmax": True, "batch_size": 4}),
+                ("openvino", {"with_preprocessing": True}),
+            ],
+            4,
+            "slow",
+        ),
     ],
     ids=str,
 )
@@ -49,6 +56,7 @@ def test_a_file_predicts_as_its_checkpoint(to, choices, tmp_path):
             assert known is None or known == (label, pytest.approx(share, abs=1e-3))
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_the_same(tmp_path, run):
     file, photo = exported(tmp_path, "pt2"), SAMPLES / "7.png"
     assert run("predict", file, photo, "-q") == run("predict", DIGITS, photo, "-q")
@@ -87,6 +95,7 @@ def test_error_a_foreign_model_of_onnx(tmp_path):
         vitconvert.predict(tmp_path / "theirs.onnx", SAMPLES)
 
 
+@pytest.mark.slow
 def test_error_features_and_other_runtimes(tmp_path):
     with pytest.raises(ConflictingFact, match="The file gives features, and no classes"):
         vitconvert.predict(exported(tmp_path, "pt2", kind="features"), SAMPLES)

@@ -254,6 +254,7 @@ def test_every_hint_with_a_command_is_followed_or_has_a_reason():
     assert [part for part in ELSEWHERE if not any(part in text for text in every)] == []
 
 
+@pytest.mark.slow
 def test_what_pip_is_told_to_install_is_on_pypi():
     """The name of this project is not, nor are its extras."""
     installed = [text for _, text in hints_with_commands() if "pip install" in text]
@@ -261,6 +262,7 @@ def test_what_pip_is_told_to_install_is_on_pypi():
     assert [text for text in installed if "vitconvert" in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the libraries that compute
 def test_the_command_of_a_refusal_offers_another_format(run, tmp_path, monkeypatch):
     """Of a head that reads all tokens, which timm has not."""

@@ -71,6 +71,7 @@ def test_json(google, run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--dry-run", "--no-verify"])
 def test_error_target_that_computes_another_function(flag, google, run, tmp_path):
     code, out, err = run("jax", google, flag, "--to", "torchvision", "-o", tmp_path / "out")

@@ -60,6 +60,7 @@ def test_what_fits_without_its_head_is_told_so(run, timm_directory, tmp_path):
     assert bare.code == 0
 
 
+@pytest.mark.slow
 def test_every_dialect_that_refuses_is_listed_when_asked_for(run, huggingface_directory, tmp_path):
     arguments = ("hf", huggingface_directory(), "--to", "timm", "-o", tmp_path / "out")
     brief, verbose = run(*arguments), run(*arguments, "-v")

@@ -96,6 +96,7 @@ def test_error_no_network_names_both_ways_out(hub, run, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_no_pretrained_needs_no_network(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     code, out, err = run("timm", NAME, "--no-pretrained", "-o", tmp_path / "out")
@@ -114,6 +115,7 @@ def test_error_misspelt_name(run, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "training checkpoint"])
 def test_a_local_checkpoint_takes_the_place_of_the_download(wrapped, run, tmp_path):
     model = _random(timm.create_model(NAME, num_classes=5))

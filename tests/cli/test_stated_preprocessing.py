@@ -183,6 +183,7 @@ def test_what_is_stated_of_a_conversion_is_in_its_output(to, weights, tmp_path):
         assert theirs.preprocessing.std == (0.1, 0.2, 0.3)
 
 
+@pytest.mark.slow
 def test_the_command_line_converts_and_exports_with_what_is_stated(weights, tmp_path, run):
     (tmp_path / "labels.txt").write_text("\n".join(NAMES))
     options = ("--mean", "0.5", "--std", "0.1,0.2,0.3", "--crop", "0.9", *STATED, "--no-verify")

@@ -77,6 +77,7 @@ def test_a_mistake(run):
     assert "the thirds of blocks.0.attn.qkv are k, q, v" in Path("page.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_row_that_corrects_a_table_can_be_typed(run):
     """What the weights were trained with is the code, and the table is wrong."""
     table, told = Path("team.toml"), "note: if the mistake is in team.toml, its row is "
@@ -102,6 +103,7 @@ def test_a_function_of_arrays(run):
     assert "not compared in float64" in answer.out
 
 
+@pytest.mark.slow
 def test_other_weights_are_named(run):
     weights = torch.load("team.pth")
     weights["layers.2.widen.weight"][3, 4] += 0.5
@@ -115,6 +117,7 @@ def test_other_weights_are_named(run):
     assert "it holds other numbers in blocks.2.mlp.fc1.weight" in answer.out
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_spelling_leaves_the_weights(run):
     run("file", "team.pth", "--table", "team.toml", *STATED, "-o", "reference", "--no-verify")
     answer = run("verify", "reference", "--module", "builders:model", "--table", "team.toml")

@@ -349,6 +349,7 @@ def test_every_table_of_relative_positions_is_resampled():
 SAME = "makes it fit, with the same function and other bytes"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "allow", "hint"),
     [
@@ -395,6 +396,7 @@ def test_no_step_is_offered_where_none_helps(timm_directory, tmp_path):
     assert "--allow" not in (error.value.hint or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_intern300m_patch14_448", "vit_giant_patch14_dinov2"])
 def test_a_plain_vit_is_not_offered_the_class_of_another(name, timm_directory, tmp_path):
     """Eva leaves out the bias of the keys, and open_clip builds it by name alone."""

@@ -84,6 +84,7 @@ CFGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
 @pytest.mark.parametrize("size", [48, (48, 32)], ids=str)
 @pytest.mark.parametrize("cfg", CFGS, ids=lambda cfg: " ".join(map(str, cfg.values()))[:20])
@@ -190,6 +191,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
 @pytest.mark.parametrize("to", ["hf", "timm"])
 @pytest.mark.parametrize("name", PROCESSORS)
@@ -247,6 +249,7 @@ def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_pa
     assert conversion.departures == ("nothing says how images become the model's input",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sizes", "to_change"),
     [

@@ -41,6 +41,7 @@ def no_weights(monkeypatch):
     monkeypatch.setattr(stream, "chunks_of", read)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wish",
     [
@@ -147,6 +148,7 @@ def test_an_allowed_step_is_a_step(timm_directory, tmp_path):
         assert {t.assembly.target: t.info for t in plan.tensors} == written.manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(STEPS))
 def test_a_step_alters_what_it_says(name):
     step = STEPS[name]

@@ -390,6 +390,7 @@ STEMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "to", "stated"),
     [
@@ -507,6 +508,7 @@ POSITIONS = "positions resampled from 14x14 to {} patches (bicubic_antialias)"
 TINY, ROPE = "vit_tiny_patch16_224", "vit_small_patch16_rope_224"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "image", "patch", "changes"),
     [

@@ -166,7 +166,7 @@ def saved(name, folder, changes: Mapping[str, object] | None = None):
     return folder
 
 
-@pytest.mark.parametrize("name", list(OF_TIMM))
+@pytest.mark.parametrize("name", sampled(OF_TIMM, 4, "slow"))
 def test_timm_builds_what_a_class_of_transformers_was(name, tmp_path):
     changes, dialect, architecture = OF_TIMM[name]
     folder = saved(name, tmp_path / "first", changes)

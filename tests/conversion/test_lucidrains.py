@@ -127,6 +127,7 @@ def refusal(source, tmp_path, **options):
     return error.value
 
 
+@pytest.mark.slow
 def test_a_refusal_offers_the_changed_class(timm_directory, tmp_path):
     source = timm_directory(**SMALL)
     hint = "makes it fit, with the same function and other bytes."

@@ -35,6 +35,7 @@ def test_an_ordinary_fine_tune_gets_the_eps_of_the_target(
     assert vitconvert.load_model(tmp_path / "out").config.norm_eps == 1e-6
 
 
+@pytest.mark.slow
 def test_the_effect_is_that_of_the_two_packages(huggingface_directory, tmp_path):
     source = huggingface_directory()
     conversion = vitconvert.convert(source, to="timm", output=tmp_path / "out", allow=["norm-eps"])
@@ -50,6 +51,7 @@ def test_the_effect_is_that_of_the_two_packages(huggingface_directory, tmp_path)
     assert measured["argmax_kept"] == measured["rows"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 1e-4], ids=["ordinary weights", "tiny tokens"])
 def test_report_card_and_record_tell_the_effect(scale, huggingface_directory, tmp_path):
     """Where the variance of tokens is near eps, the change is large, and is told."""

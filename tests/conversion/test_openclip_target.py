@@ -126,6 +126,7 @@ def test_an_activation_that_open_clip_has_no_word_for(tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [5, 0])
 @torch.no_grad()
 def test_open_clip_builds_a_model_of_timms_by_its_name(classes, timm_directory, tmp_path):
@@ -220,6 +221,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dialect"), PUBLISHED.items())
 def test_towers_of_published_sizes_are_built_from_what_is_written(name, dialect):
     """Of their shapes alone: what open_clip makes of the file takes the tensors that go with it."""

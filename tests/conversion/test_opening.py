@@ -215,6 +215,7 @@ def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["timm", "hf"])
 def test_periods_of_a_rotation_go_without_where_the_target_computes_them(to, tmp_path):
     """Meta's published files hold others, rounded to bfloat16, which have no place."""

@@ -85,6 +85,7 @@ def content(path):
 OLD, NEW = dict.fromkeys(FILES, "old"), dict.fromkeys(FILES, "new")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", [True, False], ids=["in one step", "in two steps"])
 def test_killed_at_any_moment_it_leaves_the_old_or_the_new_and_a_rerun_cleans(
     tmp_path, exchange, monkeypatch

@@ -96,6 +96,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_number_is_of_the_source_or_of_the_output(name, huggingface_directory, tmp_path):
     eps = 1e-3 if name == "a step" else 1e-6

@@ -89,6 +89,7 @@ def test_it_is_believed_as_long_as_nothing_changes(output, tmp_path):
         assert checkpoint.config.origins["num_heads"].endswith(", by vitconvert.json")
 
 
+@pytest.mark.slow
 def test_an_edited_preprocessing_is_read_everywhere(output, image, tmp_path, capsys):
     before = ours(output, image)
     edit(output / "config.json", new_mean)

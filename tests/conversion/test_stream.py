@@ -14,6 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.facts.test_pairs import SCALED, as_read, configs, holders, random_tensors, told
+from tests.sampling import sampled
 from tests.small_models import tiny_config
 from vitconvert.api import load_checkpoint
 from vitconvert.conversion.stream import stream
@@ -46,7 +47,9 @@ def reading_of(table, container, config):
     return plan_reading(*as_read(table, shapes, config))
 
 
-@pytest.mark.parametrize("chunk", [64, 2**20], ids=["small chunks", "large chunks"])
+@pytest.mark.parametrize(
+    "chunk", sampled([64, 2**20], 2, "slow"), ids=["small chunks", "large chunks"]
+)
 @pytest.mark.parametrize("form", ["safetensors", "npz"])
 @settings(max_examples=8, phases=[Phase.generate])
 @given(configs(), st.sampled_from([torch.float32, torch.bfloat16]), st.randoms())
@@ -223,6 +226,7 @@ def test_what_is_streamed_is_written_as_by_the_library(tmp_path, write):
     assert out.read_bytes() == (tmp_path / "wanted").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "to", "written"),
     [(write_safetensors, "hf", "model.safetensors"), (write_torch, "jeonsworld", "model.pt")],

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 import vitconvert
 from tests.coverage.families import random_model
 from tests.packages import timm
+from tests.sampling import sampled
 from tests.small_models import assert_same_tensors, relative
 from vitconvert.api import load_checkpoint
 from vitconvert.errors import ConflictingFact, InputMismatch, NotRepresentable
@@ -52,7 +53,7 @@ def saved(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sampled(MODELS, 4, "slow"))
 @torch.inference_mode()
 def test_there_and_back(name, saved, tmp_path):
     theirs, folder = saved(name)
@@ -132,6 +133,7 @@ def test_clipped_layers_clip_with_fast_arithmetic_too(saved):
     assert relative(fast(images), before) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_clipped_layer_is_exported_for_onnx(saved, tmp_path):
     _, folder = saved("gemma4_vit_167m_enc", depth=1)
     exported = export_checkpoint(

@@ -50,6 +50,7 @@ def test_all_but_weights_and_figures_is_as_shipped(trained: Path) -> None:
     assert record == shipped | {"epochs": 1, "torch": torch.__version__.split("+")[0]}
 
 
+@pytest.mark.slow
 def test_the_same_bytes_come_out_again(trained: Path, tmp_path: Path) -> None:
     train.train(tmp_path / "again", epochs=1, quiet=True)
     for name in ("model.safetensors", "training.json", "vitconvert.json"):

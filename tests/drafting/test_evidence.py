@@ -297,6 +297,7 @@ def test_error_a_file_of_too_many_names(tmp_path):
     assert not (tmp_path / "team.toml").exists()
 
 
+@pytest.mark.slow
 def test_names_of_thousands_of_numbers_take_no_time(tmp_path):
     long = "1." * 50_000
 

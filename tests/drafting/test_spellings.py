@@ -25,7 +25,7 @@ def _shapes(file, spelling):
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["other weights", "same weights"])
-@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("name", sampled(SPELLINGS, 4, "slow"))
 def test_what_is_certain_is_right_and_the_rest_is_said(name, same, tmp_path):
     spelling = SPELLINGS[name]
     found, file = draft(tmp_path, spelling, same=same)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.embedding.layouts import contents, write_folder, write_parquet
 from tests.embedding.null_model import NullTask, embed_null
+from tests.sampling import sampled
 from vitconvert.embedding.shards import check
 from vitconvert.errors import MissingFact, VitConvertError
 
@@ -113,7 +114,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", sampled(DAMAGES, 4, "slow"))
 def test_what_is_wrong_is_told(output, damage):
     change, told = DAMAGES[damage]
     change(output)
@@ -123,6 +124,7 @@ def test_what_is_wrong_is_told(output, damage):
     assert json.loads(json.dumps(report.to_dict()))["problems"] == list(report.problems)
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_found_or_changes_nothing(output):
     path = parts(output)[0]
     content, table = path.read_bytes(), pq.read_table(path)

@@ -21,6 +21,7 @@ from vitconvert.errors import OutputExists, UsageError
 IN_MEMORY = Path("/dev/shm")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="runs are forks")
 @pytest.mark.parametrize(
     ("stride", "kills"), [(40, 4), pytest.param(3, 40, marks=pytest.mark.coverage)]

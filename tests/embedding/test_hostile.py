@@ -21,6 +21,7 @@ from tests.embedding.layouts import (
 )
 from tests.embedding.null_model import embed_null, features_of
 from tests.hostile.harness import call_limited
+from tests.sampling import sampled
 from vitconvert.embedding import tars
 from vitconvert.errors import VitConvertError
 
@@ -87,7 +88,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", sampled(HOSTILE, 4, "slow"))
 def test_a_hostile_tar(tmp_path, whole, kind, compressed):
     data = good_member("good.jpg") + HOSTILE[kind] + good_member("more.jpg") + END
     path = tmp_path / ("a.tar.gz" if compressed else "a.tar")
@@ -169,6 +170,7 @@ def test_rows_that_are_but_declared(tmp_path):
         assert declared < 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [50, 2000])
 def test_columns_within_columns(tmp_path, depth):
     kind = pa.binary()
@@ -249,6 +251,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_parquet_file_that_unpacks_to_far_more(tmp_path, kind):
     mebibytes, rows, how = BOMBS[kind]
@@ -297,6 +300,7 @@ def packed_zeros(suffix: str, gibibytes: int) -> bytes:
     return (begin + zeros) * gibibytes * 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
 def test_a_compressed_tar_that_unpacks_to_far_more(tmp_path, suffix):
     path = tmp_path / f"a.tar.{suffix}"

@@ -220,6 +220,7 @@ def test_an_architecture_that_has_a_last_norm_does_not_say_that_there_is_none():
     assert "there is no last norm" in message(MissingFact, without_norm(timm()), HEADS, named=named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dialect"),
     [
@@ -245,6 +246,7 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
     assert (config.rope, config.origins["rope"]) == ("none", "user")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dialect"),
     [("eva02_enormous_patch14_clip_224", "timm_eva"), ("vit_base_patch16_rpn_224", "timm")],

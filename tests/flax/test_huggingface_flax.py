@@ -49,6 +49,7 @@ def test_the_same_function(name):
             assert difference(model.forward_features(images), expected["tokens"]) <= 4e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DIALECTS.keys() - {"clip"}))
 def test_back_again_every_tensor_has_its_bytes(name, tmp_path):
     there = vitconvert.convert(FILES / name, to="vit", output=tmp_path / "vit", verify=False)

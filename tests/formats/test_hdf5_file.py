@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.sampling import sampled
 from vitconvert.errors import (
     CorruptFile,
     UnsafeFile,
@@ -62,7 +63,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("oldest", ["earliest", "v108", "v110"])
+@pytest.mark.parametrize("oldest", sampled(["earliest", "v108", "v110"], 3, "slow"))
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 def test_reads_arrays_in_chunks(tmp_path, oldest, filters):
     """One chunk, many with cut edges, more than a node of a tree or a page of a list has."""

@@ -11,6 +11,7 @@ from torch import nn
 
 import vitconvert
 from tests.packages import timm, torchvision, transformers
+from tests.sampling import sampled
 from tests.small_models import randomise, small_timm
 from vitconvert.cli import run
 from vitconvert.cli import vitconvert as command_line
@@ -69,7 +70,7 @@ def check_equal(found: dict[str, torch.Tensor], model: nn.Module) -> None:
 
 
 @every_format
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", sampled(MODELS, 4, "slow"))
 @pytest.mark.filterwarnings("ignore:.*source code.*")
 def test_the_state_dict_of_a_pickled_model(kind, save, tmp_path):
     model = randomise(MODELS[kind]())

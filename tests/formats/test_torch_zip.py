@@ -102,6 +102,7 @@ def _flat(level: object, keys: tuple[str, ...] = ()) -> dict[str, torch.Tensor]:
     return {".".join(keys): level} if isinstance(level, torch.Tensor) else {}
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(value=state_dicts | wrapped | notes, prefer=st.sampled_from([(), ("state_dict",)]))
 def test_every_form_of_a_file_is_read_as_it_was_saved(value, prefer):

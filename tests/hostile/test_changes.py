@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vitconvert
+from tests.sampling import sampled
 from vitconvert.conversion import convert as export
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import IntegrityError, VitConvertError
@@ -47,7 +48,7 @@ def removed(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("change", [replaced, written_to, longer, removed])
+@pytest.mark.parametrize("change", sampled([replaced, written_to, longer, removed], 4, "slow"))
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vitconvert.json"])
 @pytest.mark.parametrize("when", ["choose_target", "write_card"])
 def test_what_changes_meanwhile_is_not_converted(when, name, change, source, tmp_path, monkeypatch):

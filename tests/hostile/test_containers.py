@@ -24,6 +24,7 @@ import torch
 from tests.formats.made import number, tensor, text
 from tests.hostile.harness import Answer, call_limited, run_limited
 from tests.hostile.mutations import archived
+from tests.sampling import sampled
 from vitconvert.errors import VitConvertError
 from vitconvert.formats import open_container
 from vitconvert.formats.torch.pickle_reader import PickleReader
@@ -247,7 +248,7 @@ LIES: dict[str, Callable[[bytearray], bytearray]] = {
 
 
 @pytest.mark.parametrize("archive", [saved, savez])
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", sampled(LIES, 5, "slow"))
 def test_an_archive_that_lies(tmp_path, archive, lie):
     (tmp_path / "x.npz").write_bytes(LIES[lie](archive(tmp_path / "y.npz")))
     refused(tmp_path / "x.npz", CORRUPT)
@@ -464,7 +465,7 @@ PICKLES: dict[str, tuple[Callable[[bytes], bytes], str | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", PICKLES)
+@pytest.mark.parametrize("case", sampled(PICKLES, 5, "slow"))
 def test_pickles(tmp_path, case, monkeypatch):
     monkeypatch.setattr(PickleReader, "most_opcodes", MOST)
     pickled, word = PICKLES[case]
@@ -477,6 +478,7 @@ def test_pickles(tmp_path, case, monkeypatch):
             check(answer, word)
 
 
+@pytest.mark.slow
 def test_a_pickle_with_more_values_than_memory_ends_in_time(tmp_path):
     refused(torch_zip(tmp_path / "x.pt", b"\x80\2" + b"}" * 10**7, s0=bytes(16)), CORRUPT)
 
@@ -518,6 +520,7 @@ def test_arrays_in_fortran_order_of_every_rank(tmp_path, shape):
     assert np.array_equal(open_container(tmp_path / "x.npz").read("a").numpy(), array)
 
 
+@pytest.mark.slow
 def test_a_bomb(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({2**26},)}}"
@@ -628,6 +631,7 @@ def refused_folder(folder: Path, word: str) -> None:
     check(run_limited("inspect", folder), word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "model.pth", "model.npz", "pytorch_model.bin"]
 )

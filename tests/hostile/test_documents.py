@@ -14,6 +14,7 @@ import torch
 from tests.hostile.documents import changed, make_checkpoint
 from tests.hostile.harness import Answer, call_limited, run_limited
 from tests.packages import transformers
+from tests.sampling import sampled
 from vitconvert.api import load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.documents import MOST_BYTES
@@ -83,7 +84,7 @@ def put(path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, INDEX])
-@pytest.mark.parametrize("what", SPOILED)
+@pytest.mark.parametrize("what", sampled(SPOILED, 5, "slow"))
 def test_what_is_no_document_is_refused(what, name, checkpoint):
     put(spoil(checkpoint, name), SPOILED[what])
     answer = predict(checkpoint / name if name == INDEX else checkpoint)
@@ -118,6 +119,7 @@ def restate(place: Path, **fields: Any) -> None:
     (place / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -147,6 +149,7 @@ def test_facts_of_transformers_that_cannot_be(field, value, of_transformers):
     refused(answer, word, code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -190,6 +193,7 @@ def test_a_part_that_a_config_makes_too_large(of_transformers):
     assert "far larger than its tensors" in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value", "word"),
     [
@@ -228,6 +232,7 @@ def test_what_vitconvert_cannot_have_written(place, value, word, checkpoint):
     refused(predict(checkpoint), word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "section",
     [
@@ -299,7 +304,9 @@ HOSTILE_TABLES = {
 }
 
 
-@pytest.mark.parametrize("what", [*HOSTILE_TABLES, "gigabytes of holes", "a pipe"])
+@pytest.mark.parametrize(
+    "what", sampled([*HOSTILE_TABLES, "gigabytes of holes", "a pipe"], 5, "slow")
+)
 def test_hostile_tables_are_refused(what, tmp_path):
     file = tmp_path / "mine.toml"
     text = HOSTILE_TABLES.get(what, "\0")

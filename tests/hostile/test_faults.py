@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.hostile.harness import Answer, call_limited, run_limited
+from tests.sampling import sampled
 from vitconvert.cli import main
 from vitconvert.conversion import convert as export
 from vitconvert.demo.demonstration import DIGITS
@@ -122,7 +123,7 @@ def earlier(folder: Path, asked: tuple[object, ...]) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("what", sampled(WRITES, 4, "slow"))
 def test_a_disk_that_refuses_leaves_the_earlier_output(what, number, tmp_path):
     before = earlier(tmp_path / "place", WRITES[what])
     plain = os.write
@@ -144,7 +145,7 @@ def test_a_disk_that_refuses_leaves_the_earlier_output(what, number, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1000, 5000, 100_000])
-@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("what", sampled(WRITES, 4, "slow"))
 def test_files_that_may_not_grow(what, size, tmp_path):
     """The system itself refuses, whichever file it is: weights, an index, a card, a record."""
     before = earlier(tmp_path / "place", WRITES[what])
@@ -165,7 +166,7 @@ def test_files_that_may_not_grow(what, size, tmp_path):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o027])
-@pytest.mark.parametrize("what", WRITES)
+@pytest.mark.parametrize("what", sampled(WRITES, 4, "slow"))
 def test_outputs_have_the_permissions_that_the_umask_grants(what, mask, tmp_path):
     def run() -> None:
         os.chdir(tmp_path)
@@ -200,7 +201,7 @@ def shrinking_at(step: str, weights: Path, asked: list[str]) -> Answer:
 
 
 @pytest.mark.parametrize("step", ["choose_target", "write_weights", "write_card"])
-@pytest.mark.parametrize("to", TARGETS)
+@pytest.mark.parametrize("to", sampled(TARGETS, 3, "slow"))
 def test_weights_that_shrink_while_they_are_moved(to, step, source, tmp_path):
     """Moving reads, and does not map: a message, whatever the target, and never a signal."""
     asked = ["file", str(source), *TARGETS[to], "-o", str(tmp_path / "out"), "--no-verify"]
@@ -209,6 +210,7 @@ def test_weights_that_shrink_while_they_are_moved(to, step, source, tmp_path):
     assert names_in(tmp_path) == ["source"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["contents_for", "_opened", "write_card"])
 def test_weights_that_shrink_while_they_are_compared(step, source, tmp_path):
     """Models that are compared have mapped weights: the system may end the process (SIGBUS)."""

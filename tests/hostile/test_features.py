@@ -54,6 +54,7 @@ def photos(tmp_path):
     return tmp_path / "photos"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "x.parquet"])
 def test_a_pipe_among_images_is_not_waited_for(photos, name):
     os.mkfifo(photos / name)
@@ -109,6 +110,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRANGERS)
 def test_links_and_pipes_in_an_output_are_refused(finished, output, tmp_path, name):
     elsewhere = tmp_path / "elsewhere"

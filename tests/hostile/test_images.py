@@ -67,6 +67,7 @@ def test_a_pipe_lets_nobody_wait(tmp_path):
     assert "source-not-found" in predict(tmp_path).err  # a folder that holds it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [

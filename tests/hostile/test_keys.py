@@ -28,6 +28,7 @@ def test_error_a_tensor_whose_key_is_no_text(around, tmp_path):
     assert caught.value.fact == "A tensor has a name that is not text."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [False, True])
 def test_twenty_thousand_tensors_are_read(views, tmp_path):
     whole = torch.arange(20_000.0)

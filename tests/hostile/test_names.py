@@ -45,6 +45,7 @@ def source(tmp_path: Path) -> Path:
     return Path(shutil.copytree(DIGITS, tmp_path / "source"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "form"),
     sampled(itertools.product(["", "blocks.0.norm1.weight"], ["safetensors", "pth", "npz"]), 2),
@@ -88,6 +89,7 @@ def test_wrappers_and_what_lies_beside_the_tensors(tmp_path):
     quiet(run_limited("file", path, "-o", tmp_path / "out"), 0, 1)
 
 
+@pytest.mark.slow
 def test_labels_metadata_and_facts(source, tmp_path):
     own = json.loads((source / "vitconvert.json").read_text())
     own["labels"] = [f"{EVIL}{i}" for i in range(10)]
@@ -113,6 +115,7 @@ def test_labels_metadata_and_facts(source, tmp_path):
         card(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [f"m{EVIL}".replace("/", "_"), "m\udcff\udc80"], ids=["evil", "bytes"]
 )
@@ -139,6 +142,7 @@ def test_places(name, tmp_path):
     quiet(run_limited("file", tmp_path / f"not {name}", "-o", tmp_path / "x"), 1)
 
 
+@pytest.mark.slow
 def test_an_output_of_an_odd_name(tmp_path):
     out = tmp_path / f"m{EVIL}".replace("/", "_")
     quiet(run_limited("file", DIGITS, "--to", "timm", "-o", tmp_path / out.name), 0)
@@ -172,6 +176,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", IMPOSSIBLE)
 def test_outputs_that_no_system_can_write(what, tmp_path, monkeypatch):
     name = IMPOSSIBLE[what]
@@ -202,6 +207,7 @@ def run_push(folder: str) -> None:
     files_to_push(Path(folder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000 + "y"], ids=["long", "longer"])
 def test_outputs_on_the_command_line(name, tmp_path):
     for asked in (

@@ -9,6 +9,7 @@ import pytest
 
 from tests.hostile.harness import call_limited
 from tests.hostile.test_containers import CORRUPT, UNSAFE, check, read_all
+from tests.sampling import sampled
 from vitconvert.errors import UnsafeFile
 from vitconvert.formats import open_container
 from vitconvert.formats.orbax import most_inflated
@@ -215,7 +216,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", sampled(CASES, 5, "slow"))
 def test_an_orbax_directory_that_lies(tmp_path, case):
     change, word, said = CASES[case]
     made = Directory(tmp_path / "x")
@@ -237,6 +238,7 @@ SOUND = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SOUND)
 def test_a_sound_one(tmp_path, case):
     made = Directory(tmp_path / "x")

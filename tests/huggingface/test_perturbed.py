@@ -74,6 +74,7 @@ def perturbed(case: Case) -> Case:
     return replace(case, arguments={**case.arguments, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(CASES, 3))
 @torch.no_grad()
 def test_a_perturbed_class_computes_the_same_and_is_written_so(name, tmp_path):

@@ -193,6 +193,7 @@ def test_a_tower_is_not_anothers_where_config_json_names_none_that_is_known(name
     assert "model_type = " in str(error.value.evidence["config.json"])
 
 
+@pytest.mark.slow
 def test_a_text_tower_that_reads_other_tokens_is_left_behind(tmp_path):
     save_class("MetaClip2Model", tmp_path / "model")
     plan = plan_conversion(tmp_path / "model", to="hf")

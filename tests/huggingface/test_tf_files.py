@@ -62,6 +62,7 @@ def test_comes_back_byte_for_byte(name, folder, tmp_path):
     assert back["hidden_act"] == theirs["hidden_act"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mae", "clip"])
 def test_error_what_no_class_computes(name, folder, tmp_path):
     with pytest.raises(NotRepresentable) as error:

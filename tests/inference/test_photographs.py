@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 import vitconvert
 from tests.conversion.test_opening import openclip_directory
 from tests.packages import timm
+from tests.sampling import sampled
 from vitconvert.checkpoint import build_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import ConflictingFact, MissingFact, UsageError, VitConvertError
@@ -92,7 +93,7 @@ def test_timm_finds_the_same(
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("fast", sampled([False, True], 2, "slow"))
 @pytest.mark.parametrize(("layer", "number"), [(None, None), (1, 0), (-2, -2), (-1, -1)])
 def test_layers_and_pools_are_those_of_timm(
     theirs: "timm.models.VisionTransformer",

@@ -105,6 +105,7 @@ def test_other_blocks_are_named(tmp_path):
         vitconvert.load_checkpoint(path, dequantise="float32")
 
 
+@pytest.mark.slow
 def test_back_again_every_tensor_has_its_bytes(tmp_path):
     for name, model in (("clip", clip()), ("siglip", siglip())):
         source = tmp_path / name

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.packages import timm
+from tests.sampling import sampled
 from vitconvert.config import ViTConfig
 from vitconvert.model import ViT
 
@@ -276,7 +277,7 @@ CHOICES = {
 OF_DINO = dict.fromkeys(("reshape", "return_prefix_tokens", "norm"), (False, True))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", sampled(FAMILIES, 6, "slow"))
 @torch.inference_mode()
 def test_intermediates_equal_timm(name, randomise, images):
     theirs, config = _pair(name, randomise)

@@ -122,6 +122,7 @@ def test_gradients_reach_every_parameter_and_checkpointing_changes_nothing():
     assert torch.equal(*sums) and (sums[0] > 0).all()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_an_exported_model_takes_any_number_of_images():
     model, x = made(SAM | {"depth": 2})

@@ -153,6 +153,7 @@ def test_towers_that_openclips_configs_name(name, monkeypatch, tmp_path):
     assert relative(ours(x), model.visual(x)) <= ROUNDING
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_named_architecture_of_a_tower_says_what_its_tensors_do_not(tmp_path):
     tower = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token"}
@@ -262,6 +263,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "named"), REFUSED.values(), ids=REFUSED)
 def test_another_function_is_refused_by_name(change, named, tmp_path):
     model, config = clip(VISION | change)

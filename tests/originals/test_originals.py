@@ -65,6 +65,7 @@ def test_the_pooling_of_lucidrains_is_asked_for(name):
     assert config.pooling == "token"
 
 
+@pytest.mark.slow
 def test_apples_padding_is_no_function_of_timms(tmp_path):
     path = FOLDER / "mobileclip.pth"
     stated = {"num_heads": 2, "image_size": (48, 32)}

@@ -19,7 +19,7 @@ def test_every_file_that_was_kept_has_a_row():
     assert set(make_mmpretrain_files.BACKBONES) == set(MMPRETRAIN)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sampled(ALL, 3, "slow"))
 @torch.no_grad()
 def test_computes_what_others_make_of_it(name, tmp_path):
     row = ALL[name]
@@ -49,6 +49,7 @@ def test_computes_what_others_make_of_it(name, tmp_path):
             assert relative(ours.forward_features(images), tokens) <= row.rounding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled([name for name, row in ALL.items() if row.back], 2))
 def test_comes_back_from_vitconverts_own_names(name, tmp_path):
     """Every tensor that plays a part, byte by byte; proved by timm's own loader where it can."""

@@ -88,6 +88,7 @@ def test_timm_norms_with_another_eps_than_sam(whole_file, tmp_path):
     assert theirs["model_args"].items() >= wanted.items()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_image_encoder_of_transformers_larger_model(tmp_path):
     small = {"hidden_size": 8, "image_size": 40, "patch_size": 8, "mask_input_channels": 4}
@@ -245,6 +246,7 @@ def test_error_windows_that_are_no_squares(encoder, tmp_path):
         vitconvert.load_checkpoint(tmp_path / "sam.pth")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

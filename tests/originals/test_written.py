@@ -33,6 +33,7 @@ from tests.originals.spelling import (
     prefixed,
 )
 from tests.packages import transformers
+from tests.sampling import sampled
 from tests.small_models import small_config
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.target import fit_target
@@ -111,7 +112,7 @@ WRITTEN = {
     "DINOv3, 7B": Written("dinov3_7b", biasless, dinov3_7b, DINOV3),
     "OpenAI CLIP": Written("openai_clip_visual", openai_clip, image_tower, {}),
 }
-every_file = pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+every_file = pytest.mark.parametrize("written", sampled(WRITTEN.values(), 3, "slow"), ids=WRITTEN)
 
 
 def converted(written: Written, folder: Path, to: str, **options: Any) -> vitconvert.Conversion:
@@ -236,7 +237,7 @@ def test_a_grey_model_goes_to_timm_and_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize("swiglu", [False, True])
-@pytest.mark.parametrize("without", ["attn.proj.bias", "mlp"])
+@pytest.mark.parametrize("without", sampled(["attn.proj.bias", "mlp"], 2, "slow"))
 def test_timm_has_one_argument_for_biases_that_dinov2_has_apart(without, swiglu, tmp_path):
     tensors = dinov2(swiglu=swiglu)
     left = {n: t for n, t in tensors.items() if without not in n or not n.endswith("bias")}

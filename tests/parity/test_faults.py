@@ -212,6 +212,7 @@ WEIGHTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "layer", "cause"), WEIGHTS)
 def test_wrong_weights(plant, layer, cause, checkpoint):
     assert divergence(checkpoint(), plant) == (layer, cause)

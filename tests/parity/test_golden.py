@@ -12,6 +12,7 @@ import torch
 
 from tests.parity.conftest import save_timm
 from tests.parity.team import BUGS, STATED, team
+from tests.sampling import sampled
 from vitconvert.api import load_checkpoint, load_model, record_golden, verify
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UnsafeFile, UsageError
@@ -49,6 +50,7 @@ def test_a_right_module_gives_the_golden_outputs(weights, golden, table):
 FEW = ("GELU", "off-by-one position", "missing final norm")  # test_own_models.py has them all
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bug", [bug if bug in FEW else pytest.param(bug, marks=pytest.mark.coverage) for bug in BUGS]
 )
@@ -60,6 +62,7 @@ def test_planted_bugs_are_found_from_digests(bug, weights, golden, table):
     assert cause in report.first_divergence.cause
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_a_wrong_fact_is_found_from_digests(timm_golden):
     path, golden = timm_golden
     right = verify(path, against=golden)
@@ -74,6 +77,7 @@ def test_a_checkpoint_with_a_wrong_fact_is_found_from_digests(timm_golden):
     assert divergence.cause == "activation is gelu, not gelu_tanh"
 
 
+@pytest.mark.slow
 def test_modules_can_be_named(weights, golden, table):
     layers = {f"layers.{i}.attention": f"blocks.{i}.attn" for i in range(11)}
     right = verify(team(weights), against=golden, table=table, layers=layers)
@@ -84,6 +88,7 @@ def test_modules_can_be_named(weights, golden, table):
     assert "the heads are joined (dim head)" in wrong.first_divergence.cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_functions_are_compared_and_their_weights_are_said_to_be_unknown(weights, golden, library):
     def compute(images):
@@ -257,7 +262,7 @@ TENSORS = {
 }
 
 
-@pytest.mark.parametrize("what", [*HOSTILE, *TENSORS])
+@pytest.mark.parametrize("what", sampled([*HOSTILE, *TENSORS], 4, "slow"))
 def test_hostile_files_are_refused(what, spoiled):
     _rewritten(spoiled, HOSTILE.get(what, lambda _: None), **TENSORS.get(what, {}))
     with pytest.raises((CorruptFile, UsageError)) as error:

@@ -5,6 +5,7 @@ import torch
 
 from tests.packages import timm
 from tests.parity.team import BUGS, TeamViT, team
+from tests.sampling import sampled
 from vitconvert.api import verify
 from vitconvert.errors import SourceError, UsageError
 
@@ -19,7 +20,7 @@ def test_a_right_model_is_equal(weights, checkpoint, table):
     assert len({layer.layer for layer in report.layers}) == 2 + 2 * 11 + 3
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize("bug", sampled(BUGS, 4, "slow"))
 def test_planted_bugs_are_found(bug, weights, checkpoint, table):
     exact = {"dtypes": ("float64",), "batch": 1}
     report = verify(team(weights, bug), against=checkpoint, table=table, **exact)
@@ -29,6 +30,7 @@ def test_planted_bugs_are_found(bug, weights, checkpoint, table):
     assert cause in report.first_divergence.cause
 
 
+@pytest.mark.slow
 def test_layers_that_are_mapped_by_hand(weights, checkpoint):
     layers = {f"layers.{i}.attention": f"blocks.{i}.attn" for i in range(11)}
     layers |= {"layers.3": "blocks.3", "ln_last": "norm", "answer": "head"}
@@ -49,6 +51,7 @@ def test_error_a_module_of_another_depth(checkpoint, table):
     assert error.value.evidence == {"blocks": "10, and 11 in what it is compared with"}
 
 
+@pytest.mark.slow
 def test_two_modules_of_other_people(weights):
     size = {"image_size": (32, 24), "in_channels": 4}
     buggy = torch.nn.Sequential(team(weights, "GELU"))
@@ -60,6 +63,7 @@ def test_two_modules_of_other_people(weights):
         verify(team(weights), against=buggy)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_against_a_function(weights, checkpoint):
     model = team(weights)
     assert verify(checkpoint, against=lambda images: model(images)).ok
@@ -114,6 +118,7 @@ def test_a_function_of_one_image_in_float32(weights, checkpoint):
     assert any("not compared in float64" in note for note in report.notes)
 
 
+@pytest.mark.slow
 def test_images_of_a_batch_that_are_mixed(weights, checkpoint):
     """Equal on the other kinds of images: only a batch of three shows it."""
     model = team(weights)

@@ -20,6 +20,7 @@ def measured(path, **options):
     return report, {one.dtype: one for one in report.precision}
 
 
+@pytest.mark.slow
 def test_every_figure_is_that_of_the_models(timm_checkpoint):
     path = timm_checkpoint(depth=11)
     report, precision = measured(path, batch=3)
@@ -50,6 +51,7 @@ def test_every_figure_is_that_of_the_models(timm_checkpoint):
     assert precision["float16"].limit == 65504
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "arguments"),
     [

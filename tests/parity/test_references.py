@@ -34,6 +34,7 @@ TIMM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "arguments"), TIMM.values(), ids=TIMM)
 def test_timm_named(architecture, arguments, timm_checkpoint):
     report = verify(timm_checkpoint(architecture, **arguments))
@@ -41,6 +42,7 @@ def test_timm_named(architecture, arguments, timm_checkpoint):
     assert report.reference.startswith(f"timm {timm.__version__} VisionTransformer")
 
 
+@pytest.mark.slow
 def test_timm_hybrid(timm_checkpoint):
     sizes = {"img_size": [64, 96], "patch_size": 1, "depth": 12}
     assert_equal(verify(timm_checkpoint("vit_tiny_r_s16_p8_224", **sizes)))

@@ -73,6 +73,7 @@ def test_what_torchvision_knows_by_itself_is_tested(torchvision_file):
     assert "activation" not in said
 
 
+@pytest.mark.slow
 def test_an_architecture_is_the_users_word_or_the_checkpoints_own(randomise, tmp_path):
     tiny = randomise(timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=5))
     torch.save(tiny.state_dict(), tmp_path / "tiny.pth")

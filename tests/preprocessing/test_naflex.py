@@ -50,6 +50,7 @@ def test_sizes_are_those_of_transformers(most):
 SHAPES = {(100, 75): (56, 40), (61, 62): (48, 48), (64, 640): (16, 144)}  # height, width
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "made"), SHAPES.items(), ids=str)
 @pytest.mark.parametrize("backend", ["torchvision", "pil"])
 @torch.no_grad()

@@ -120,6 +120,7 @@ def test_raw_pixels_become_probabilities(to, tmp_path):
     assert exported.record["input"] == told | {"normalised": "inside"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "shape"), [("features", (2, 48)), ("tokens", (2, 17, 48))])
 def test_other_outputs_and_a_fixed_batch(kind, shape, tmp_path):
     exported = export(tmp_path, kind=kind, batch_size=2, images=SAMPLES[:3])
@@ -132,11 +133,13 @@ def test_other_outputs_and_a_fixed_batch(kind, shape, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_float16_reports_what_overflows(tmp_path):
     (note,) = export(tmp_path, dtype="float16").notes
     assert note.startswith("largest activation ") and note.endswith(": within float16's 65504")
 
 
+@pytest.mark.slow
 def test_error_float16_is_too_small(tmp_path, monkeypatch):
     build = module.build_model
 
@@ -183,6 +186,7 @@ def fail(output):
     raise RuntimeError("no kernel")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -217,6 +221,7 @@ def test_error_an_exporter_that_fails(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_only_an_earlier_export_is_replaced(wrong, written, tmp_path):
     first = export(tmp_path)
     with pytest.raises(OutputExists, match="--force"):

@@ -177,6 +177,7 @@ def test_inspect_where_ranges_are_ignored(header, hub, published, monkeypatch):
         assert load_checkpoint(repo).located.fetched is None
 
 
+@pytest.mark.slow
 def test_a_tower_in_two_of_many_shards(hub, published, tmp_path, run):
     model = transformers.LlavaForConditionalGeneration.from_pretrained(published)
     model.save_pretrained(tmp_path / "small", max_shard_size="400KB")

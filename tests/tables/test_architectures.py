@@ -56,6 +56,7 @@ def test_every_row_of_the_file_is_read():
         assert all(whole[dialect][name]["rope"] != "none" for name in turned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_means_what_timm_builds(name):
     with torch.device("meta"):

@@ -209,6 +209,7 @@ def test_a_prefix_does_not_change_the_dialect(name):
     assert recognised.prefix.startswith("module.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(builtin_tables(), every=4))
 def test_the_words_of_every_key_of_a_table_are_found_in_its_text(name):
     table = builtin_tables()[name]

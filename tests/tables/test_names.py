@@ -28,6 +28,7 @@ MANY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", MANY.values(), ids=MANY)
 def test_a_header_that_nothing_explains_takes_a_moment(names):
     begun = time.process_time()

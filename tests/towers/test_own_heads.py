@@ -7,6 +7,7 @@ from torch import nn
 import vitconvert
 from tests.packages import timm, torchvision
 from tests.packages import transformers as t
+from tests.sampling import sampled
 from tests.small_models import randomise
 from tests.towers.families import DINOV2, VISION
 from vitconvert.errors import MissingFact, TensorMismatch, UsageError
@@ -112,7 +113,7 @@ def saved(model, folder):
     return folder / "best.pt"
 
 
-@pytest.mark.parametrize("name", list(ONE_HEAD))
+@pytest.mark.parametrize("name", sampled(ONE_HEAD, 3, "slow"))
 @torch.no_grad()
 def test_one_linear_layer_is_the_head(name, tmp_path):
     torch.manual_seed(5)

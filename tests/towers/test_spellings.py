@@ -215,6 +215,7 @@ def dinov3_training(folder):
     return tensors
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_dinov3s_training_state_after_dcp_to_torch(tmp_path):
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -298,6 +299,7 @@ def test_internvit_in_its_own_names(tmp_path, prefix, norm, normed):
     assert torch.equal(vitconvert.load_model(checkpoint)(IMAGES), tokens[:, 0])
 
 
+@pytest.mark.slow
 def test_norms_of_whole_queries_fit_their_own_class_alone(tmp_path):
     model = internvl(norm_type="rms_norm", use_qk_norm=True, num_hidden_layers=11)
     folder = save(randomise_calmly(model), tmp_path / "internvl")
