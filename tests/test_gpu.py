@@ -64,6 +64,7 @@ def test_logits_are_those_of_the_processor(
             assert relative(found.double().cpu(), wanted) < bound
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_a_compiled_model_answers_alike(mode: str | None) -> None:
     model, fast = models(CONFIGS["registers"])

@@ -300,7 +300,7 @@ def _start_batch(model: ViT, compute: Compute, batch: list[Output]) -> Callable[
 
     A GPU works on while this returns at once: images lie in page-locked memory, which it reads by
     itself, and it writes the rows to such memory. torch keeps that for the next batch, and gives
-    none of it away that is still being copied. Not tried on a GPU yet.
+    none of it away that is still being copied.
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html.
     """
     images = [image for _, image in batch if isinstance(image, Tensor)]
