@@ -1,15 +1,18 @@
 """What the site shows of the repository without a copy: documents, tables, errors, verbs.
 
-`on_files` adds documents that lie elsewhere. `on_page_markdown` makes their links lead to pages of
+`on_files` adds documents that lie elsewhere, the package as the page `inspect` runs it, and Pyodide
+where `npm ci --prefix docs` has installed it. `on_page_markdown` makes their links lead to pages of
 the site, puts what is known of an error's class on its page, and fills the marks that pages have:
 `<!-- every verb -->` and others.
 """
 
+import io
 import logging
 import posixpath
 import re
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -38,16 +41,43 @@ DOCUMENTS = {
     "docs/policy.md": "policy.md",
     "docs/changelog.md": "changelog.md",
 }
+PYODIDE = ROOT / "docs/node_modules/pyodide"
+_LOADED = (
+    *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
+    *("python_stdlib.zip", "pyodide-lock.json"),
+)
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _LOG = logging.getLogger("mkdocs.hooks")  # whose warnings end a strict build
 _LINK = re.compile(r"\[([^][]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _MARK = re.compile(r"^<!-- (every [a-z ]+) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the documents that lie outside of `docs/pages`."""
-    for path, page in DOCUMENTS.items():
-        files.append(File.generated(config, page, abs_src_path=str(ROOT / path)))
+    """Add what lies outside of `docs/pages`."""
+    found = {page: ROOT / path for path, page in DOCUMENTS.items()}
+    if PYODIDE.is_dir():
+        found |= {f"inspect/pyodide/{name}": PYODIDE / name for name in _LOADED}
+    else:
+        _LOG.info("npm ci --prefix docs brings Pyodide, which the page inspect.md needs")
+    for page, path in found.items():
+        files.append(File.generated(config, page, abs_src_path=str(path)))
+    files.append(File.generated(config, "inspect/vitconvert.zip", content=_package()))
     return files
+
+
+def _package() -> bytes:
+    """The package and what the page asks of it, as a zip archive that is always the same."""
+    packed = io.BytesIO()
+    sources = {path: path.relative_to(ROOT) for path in ROOT.glob("vitconvert/**/*.py")}
+    tables = {
+        path: "vitconvert" / path.relative_to(ROOT) for path in ROOT.glob("weights_map/**/*.toml")
+    }
+    page = {ROOT / "docs/browser.py": Path("browser.py")}
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, name in sorted({**sources, **tables, **page}.items()):
+            entry = zipfile.ZipInfo(name.as_posix(), _EPOCH)
+            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:

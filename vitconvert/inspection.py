@@ -17,10 +17,14 @@ from vitconvert.formats import Container, TensorInfo
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
 from vitconvert.tables.parts import Tower
+from vitconvert.tables.templates import skeleton_of
 
 # What the `format` of safetensors' metadata says of who wrote it: the frameworks of its own
 # `safetensors` package (https://github.com/huggingface/safetensors), and MLX.
 _FRAMEWORKS = {"pt": "PyTorch", "tf": "TensorFlow", "flax": "Flax", "np": "NumPy", "mlx": "MLX"}
+
+_LACKING = (False, 0, None, "none", ())  # values of parts that a ViT has not
+_COUNTS = ("num_classes",)  # of which none is worth telling
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -80,6 +84,28 @@ class Inspection:
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(info.nbytes for info in self.tensors.values())
+
+    @property
+    def told(self) -> Facts:
+        """The facts by name, without parts that other ViTs have, and this one has not."""
+        return {
+            name: fact
+            for name, fact in sorted(self.facts.items())
+            if fact.value not in _LACKING or name in _COUNTS
+        }
+
+    def tree(self) -> list[str]:
+        """One line for all tensors whose names differ only in numbers, and so for all blocks."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for name, info in self.tensors.items():
+            shape = f"{info.dtype} [{' '.join(map(str, info.shape))}]"
+            groups.setdefault((skeleton_of(name), shape), []).append(name)
+        return [
+            f"{names[0]}  {shape}"
+            if len(names) == 1
+            else f"{names[0]} ... {names[-1]}  {shape}  x {len(names)}"
+            for (_, shape), names in groups.items()
+        ]
 
     def to_dict(self) -> JsonDict:
         """For `--json`."""

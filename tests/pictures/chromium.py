@@ -31,7 +31,8 @@ class Browser:
         self._from, ours = os.pipe()
         # Chromium reads from descriptor 3 and writes to 4.
         pipes = f'exec "$@" 3<&{theirs} 4>&{ours} {theirs}<&- {ours}>&-'
-        alone = ("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={profile}")
+        rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        alone = (rules, f"--user-data-dir={profile}")
         window = (f"--window-size={width},{height}", "--hide-scrollbars")
         command = [CHROMIUM, *_SAFE, *alone, *window, "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
@@ -63,12 +64,26 @@ class Browser:
 
     def open(self, file: Path) -> None:
         """Show a page, and wait until its script has drawn everything."""
+        self.go(file.as_uri())
+        self.wait("document.body && document.body.dataset.ready === 'yes'")
+
+    def go(self, address: str) -> None:
+        """Show a page."""
         self.requests, self.complaints = [], []
-        self._call("Page.navigate", url=file.as_uri())
-        end = time.monotonic() + _SECONDS
-        while self.run("document.body && document.body.dataset.ready") != "yes":
+        self._call("Page.navigate", url=address)
+
+    def wait(self, expression: str, seconds: float = _SECONDS) -> None:
+        """Wait until an expression of JavaScript is true."""
+        end = time.monotonic() + seconds
+        while not self.run(expression):
             assert time.monotonic() < end, self.complaints
             time.sleep(0.02)
+
+    def choose(self, selector: str, *files: Path) -> None:
+        """Choose files in the field for them."""
+        found = self._call("Runtime.evaluate", expression=f"document.querySelector('{selector}')")
+        field = found["result"]["objectId"]
+        self._call("DOM.setFileInputFiles", files=[*map(os.fspath, files)], objectId=field)
 
     def run(self, expression: str) -> Any:
         """The value of an expression of JavaScript; promises are awaited."""

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitconvert.cli.options import Computed, argument
-from vitconvert.cli.report import ignored_lines, line, print_json, show, source_line, tell, times
+from vitconvert.cli.report import ignored_lines, line, print_json, show, source_line, tell
 from vitconvert.errors import VitConvertError
 
 if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
-
-_LACKING = (False, 0, None, "none", ())  # values of parts that a ViT has not
-_COUNTS = ("num_classes",)  # of which none is worth telling
 
 
 @dataclass(kw_only=True)
@@ -67,10 +64,9 @@ class Inspect(Computed):
 
 def inspection_report(inspection: "Inspection") -> Iterator[str]:
     """What a header says, and what is missing."""
-    facts = sorted(inspection.facts.items())
-    told = [(name, fact) for name, fact in facts if fact.value not in _LACKING or name in _COUNTS]
-    known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told]
-    if lacks := len(facts) - len(told):
+    told = inspection.told
+    known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told.items()]
+    if lacks := len(inspection.facts) - len(told):
         known.append(f"and {lacks} parts that other ViTs have, and this one has not (--json)")
     missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
     wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
@@ -99,22 +95,6 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
         yield line("ignored", text)
     for note in inspection.notes:
         yield line("note", note)
-    yield line("tree", *_tensor_tree(inspection))
+    yield line("tree", *inspection.tree())
     if inspection.problem:
         yield str(inspection.problem)
-
-
-def _tensor_tree(inspection: "Inspection") -> list[str]:
-    """One line for all tensors whose names differ only in numbers, and so for all blocks."""
-    from vitconvert.tables.templates import skeleton_of
-
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name, info in inspection.tensors.items():
-        shape = f"{info.dtype} [{' '.join(map(str, info.shape))}]"
-        groups.setdefault((skeleton_of(name), shape), []).append(name)
-    return [
-        times(
-            f"{names[0] if len(names) == 1 else f'{names[0]} ... {names[-1]}'}  {shape}", len(names)
-        )
-        for (_, shape), names in groups.items()
-    ]

@@ -90,8 +90,7 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str]) 
         if (found := next(filter(None, tried), None)) is None:
             error.steps, offer = _offer(to, model) or ((), None)
             error.hint = offer or _without_head(to, model) or error.hint
-            held = (builtin_tables()[name] for name, why in holders(model).items() if not why)
-            error.holders = tuple(sorted({one.ecosystem for one in held if not _adapted(one)}))
+            error.holders = ecosystems_that_hold(model)
             if model.dialect is not None and model.dialect in builtin_tables():
                 error.source = ecosystem_of(model.dialect)
             error.meaning = f"Targets that hold it as it is: {', '.join(error.holders)}."
@@ -145,6 +144,12 @@ def holders(model: DescribedModel) -> dict[str, str | None]:
         taken = left_out[0].taken if left_out else ""
         found[name] = f"leaves out {taken}, which is not known to be zero" if taken else None
     return found
+
+
+def ecosystems_that_hold(model: DescribedModel) -> tuple[str, ...]:
+    """Those of which a dialect holds the model as it is, without a changed class."""
+    held = (builtin_tables()[name] for name, why in holders(model).items() if not why)
+    return tuple(sorted({one.ecosystem for one in held if not _adapted(one)}))
 
 
 def _candidates(to: str | Table, model: DescribedModel, allow: Sequence[str]) -> list[list[Table]]:

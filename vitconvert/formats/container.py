@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -159,8 +160,10 @@ class MappedFile:
             if (found := os.fstat(file.fileno()).st_size) < size:
                 raise _cut(path, size, found)
             # Private and writable: torch warns about buffers that are read-only, and a user who
-            # writes to a tensor must not change the file.
-            self._bytes: mmap.mmap | None = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            # writes to a tensor must not change the file. A browser maps none, and reads headers.
+            self._bytes: mmap.mmap | None = None
+            if sys.platform != "emscripten":
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def __len__(self) -> int:
         return len(self._mapping())

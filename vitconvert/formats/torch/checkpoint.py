@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from vitconvert.errors import UnsafeFile, VitConvertError
-from vitconvert.formats.container import ITEM_SIZE, Container, MappedFile
+from vitconvert.formats.container import ITEM_SIZE, Container
 from vitconvert.formats.content import bytes_of
 from vitconvert.formats.format_modules import Array
 from vitconvert.formats.headers import AGAIN, corrupt, truncated
@@ -143,16 +143,18 @@ def _open_legacy(path: Path, prefer: tuple[str, ...], reader: CheckpointReader) 
             file.seek(begin)
             pickles = cast(IO[bytes], BoundedFile(file, _MOST_PICKLES))
             raise reader.refusal(path, pickles, error) from error
-        place = file.tell()
-    members = _members(path, reader.storages, keys, place)
+        members = _members(path, reader.storages, keys, file)
     container = container_of(path, value, members, prefer)
     return replace(container, notes=(*container.notes, *reader.notes))
 
 
 def _members(
-    path: Path, storages: Mapping[str, Storage], keys: object, place: int
+    path: Path, storages: Mapping[str, Storage], keys: object, file: BinaryIO
 ) -> dict[str, Member]:
-    """Where the storages lie, which must be those of the pickle, each once, after its length."""
+    """Where the storages lie, which must be those of the pickle, each once, after its length.
+
+    They follow where the file stands.
+    """
     if (
         not isinstance(keys, list)
         or not all(isinstance(key, str) for key in keys)
@@ -160,19 +162,19 @@ def _members(
     ):
         fact = "The storages that follow the pickle are not those that it describes."
         raise corrupt(path, fact, hint=AGAIN, described=len(storages))
-    members, mapped = {}, MappedFile(path)
+    members, end = {}, path.stat().st_size
     for key in keys:
         declared = storages[key].length
         size = declared * _SIZES.get(storages[key].dtype, 1)
-        found = int.from_bytes(mapped.bytes_at(place, 8), "little", signed=True)
-        begin = place + 8
-        if begin + size > len(mapped):
-            raise truncated(path, begin + size, len(mapped), least="at least ")
+        found = int.from_bytes(file.read(8), "little", signed=True)
+        begin = file.tell()
+        if begin + size > end:
+            raise truncated(path, begin + size, end, least="at least ")
         if found != declared:
             fact = f"Storage {key!r} does not have the size that the pickle declares."
             raise corrupt(path, fact, hint=AGAIN, declared=declared, found=found)
         members[key] = Member(name=key, size=size, crc=0, stored=True, offset=begin)
-        place = begin + size
+        file.seek(begin + size)
     return members
 
 
