@@ -98,7 +98,7 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_450,
+    "lines of code": 35_455,
     "files": 277,
     "core": 29_120,
     "demo": 355,
@@ -106,7 +106,7 @@ CEILINGS = {
     "embedding": 1_980,
     "inference": 590,
     "pictures": 1_115,
-    "runtimes": 1_020,
+    "runtimes": 1_030,
     "testing": 180,
     "modules with one importer": 53,
     "private functions, per mille": 348,

@@ -101,3 +101,11 @@ def test_error_features_and_other_runtimes(tmp_path):
         vitconvert.predict(exported(tmp_path, "pt2", kind="features"), SAMPLES)
     with pytest.raises(UsageError, match="dtype, fast: the file was exported for torch"):
         vitconvert.predict(tmp_path / "digits.pt2", SAMPLES, fast=False, dtype=torch.bfloat16)
+
+
+@pytest.mark.slow
+def test_error_preprocessing_beside_that_of_the_file(tmp_path):
+    file = exported(tmp_path, "pt2", with_preprocessing=True)
+    preprocessing = vitconvert.load_checkpoint(DIGITS).preprocessing
+    with pytest.raises(ConflictingFact, match="The file prepares its images itself"):
+        vitconvert.predict(file, SAMPLES, preprocessing)

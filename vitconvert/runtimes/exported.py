@@ -43,7 +43,7 @@ class ExportedFile:
         """The file, ready to compute logits.
 
         Raises:
-            ConflictingFact: It computes no classes.
+            ConflictingFact: It computes no classes, or prepares its images otherwise.
             MissingFact: Nothing says how its images are prepared.
             UsageError: It is asked for what another runtime does.
         """
@@ -58,6 +58,12 @@ class ExportedFile:
                 hint="export the checkpoint without --kind.",
             )
         stated = self.record["preprocessing"]
+        if preprocessing and self.record["input"]["dtype"] == "uint8":
+            raise ConflictingFact(
+                "The file prepares its images itself.",
+                evidence={"file": self.path, "within": Preprocessing.from_dict(stated).origin},
+                hint="leave out the preprocessing, or export without with_preprocessing.",
+            )
         if not preprocessing and not stated:
             raise MissingFact(
                 "Nothing says how this file's images are prepared.",
