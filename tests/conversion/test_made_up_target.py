@@ -196,6 +196,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_table_and_a_module_make_a_target(checkout, timm_directory, tmp_path):
     source = timm_directory(
         img_size=24, patch_size=8, embed_dim=30, depth=3, num_heads=3, mlp_ratio=1.5, num_classes=7

@@ -1,6 +1,6 @@
 """Every ViT of timm, two blocks deep and every parameter random, loaded by its directory alone.
 
-    pytest tests/coverage                                 the narrowest of each family
+    pytest tests/coverage -m slow                         the narrowest of each family
     pytest tests/coverage -m coverage                     all of them, in full width
     pytest tests/coverage -m coverage --shard 1/4         every fourth, from the first
 
@@ -29,6 +29,7 @@ def test_architecture(name, tmp_path):
     assert relative_difference(name, tmp_path) <= LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", smallest_of_each_family())
 def test_one_architecture_of_each_family(name, tmp_path):
     assert relative_difference(name, tmp_path, **small_arguments(name)) <= LIMIT
