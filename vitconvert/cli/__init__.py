@@ -152,6 +152,10 @@ def _prepare(arguments: Sequence[str]) -> None:
     # Importing torch makes hundreds of thousands of objects that stay. Searching them for garbage
     # takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
     gc.set_threshold(100_000, 50, 100)
+    if VERBS.get(next(iter(arguments), ""), [""])[0].startswith("convert:"):
+        from vitconvert.programs.lean import import_leanly
+
+        import_leanly()
     # Packages of other verbs, and of other runtimes, complain on stderr if garbage is left.
     others = any(argument.startswith("--runtime") for argument in arguments)
     if arguments[:1] in (["predict"], ["embed"], ["attention"]) and not others:

@@ -172,8 +172,11 @@ def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple
 
 
 def _open(consumer: str, opener: Callable[[Path], Result], directory: Path) -> Result:
+    from vitconvert.programs.undrawn import Undrawn
+
     try:
-        return opener(directory)
+        with Undrawn():
+            return opener(directory)
     except (MissingPackage, NotRepresentable):
         raise
     except _REFUSALS as error:

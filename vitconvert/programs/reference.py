@@ -124,11 +124,15 @@ def built_of_size(
     """
     import torch
 
-    with torch.device("meta"):
+    from vitconvert.programs.undrawn import Undrawn
+
+    with torch.device("meta"), Undrawn():
         model = build()
     check_size(model, tensors, name or type(model).__name__)
-    # Rotary tables, masks and the like are in no file, so the package must compute them.
-    return build() if any(buffer.is_meta for buffer in model.buffers()) else model
+    if not any(buffer.is_meta for buffer in model.buffers()):
+        return model
+    with Undrawn():  # Rotary tables, masks and the like are in no file: the package computes them.
+        return build()
 
 
 def check_size(model: "nn.Module", tensors: "Mapping[str, Tensor]", name: str) -> None:

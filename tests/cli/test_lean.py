@@ -1,0 +1,57 @@
+"""A process that converts imports what its proof runs, and can import the rest."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import vitconvert
+from vitconvert.programs.undrawn import Undrawn
+
+DIGITS = Path(vitconvert.__file__).parent / "demo" / "digits"
+CONVERTED = """
+import contextlib, json, sys
+from vitconvert.__main__ import main
+
+with contextlib.suppress(SystemExit):
+    main()
+left_out = ("torch._dynamo.eval_frame", "scipy", "accelerate", "torchao")
+found = [name for name in left_out if name in sys.modules]
+import scipy
+import torch
+
+double = torch.compile(lambda x: 2 * x, backend="eager")
+supported = torch._dynamo.utils.is_compile_supported("cpu")
+print(json.dumps([found, double(torch.ones(1)).item(), supported]))
+"""
+
+
+def test_what_no_proof_runs_is_left_out_and_there_when_it_is_asked_for(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    typed = [sys.executable, "-c", CONVERTED, "convert", str(DIGITS), "--to", "timm", "-o", output]
+    done = subprocess.run(typed, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [[], 2.0, True]
+    opened = json.loads((output / "vitconvert.json").read_text())["opened_by"]
+    assert [(one["consumer"], one["bit_equal"]) for one in opened] == [
+        ("timm", True),
+        ("transformers", True),
+    ]
+
+
+def test_no_weights_are_drawn_and_what_is_computed_stays() -> None:
+    before = torch.get_rng_state()
+    with Undrawn():
+        nn.Linear(3, 2)
+        nn.init.trunc_normal_(torch.empty(3))
+        table = torch.arange(3.0).mul_(2).clamp_(max=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert table.tolist() == [0, 2, 3]
+
+
+def test_shapes_on_the_meta_device_change_as_ever() -> None:
+    with torch.device("meta"), Undrawn():
+        filled = torch.empty(2, 3).normal_().mul_(2).t_()
+    assert filled.shape == (3, 2)
