@@ -7,7 +7,7 @@ hand from their sources.
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -358,7 +358,7 @@ SOURCES: Mapping[str, Source] = {
     "mobileclip": Source(
         title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED
     ),
-    "pe": of(rows.OTHERS["Perception Encoder"], "PE-Core"),
+    "pe": of(replace(rows.OTHERS["Perception Encoder"], file=rows.pe), "PE-Core"),
     "beit3": of(rows.OTHERS["BEiT-3"], "classifier"),
     "mae": of(rows.META["MAE, with decoder"], "pre-training"),
     "msn": of(rows.META["MSN"], "encoder"),
