@@ -46,6 +46,9 @@ def _told(asked: Callable[..., JsonDict]) -> Callable[..., str]:
             return json.dumps(_shown(asked(*arguments)), default=str)
         except VitConvertError as error:
             return json.dumps({"problem": _problem(error)})
+        except OSError as error:  # a server refuses in the midst of a file
+            text = f"error: error\n  The file cannot be read: {error.strerror}."
+            return json.dumps({"problem": {"code": "", "text": text, "note": ""}})
 
     return told
 

@@ -6,6 +6,7 @@ succeed, and of `console` the lines after `$` are run, under which stands what t
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -36,6 +37,7 @@ PAGES = Path(__file__).parents[1] / "docs" / "pages"
 ERRORS = sorted(page for page in PAGES.glob("errors/*.md") if page.stem != "index")
 TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem != "index")
 RUN = [*ERRORS, *TUTORIALS, PAGES / "proof.md"]
+NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -63,7 +65,23 @@ def filled(page: Path, folder: Path) -> str:
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patched:
         if page.stem == "missing-package":  # other modules that are imported within stay
             patched.setitem(sys.modules, "h5py", None)
-        return _BLOCK.sub(shown, page.read_text(encoding="utf-8"))
+        return _BLOCK.sub(shown, written(page))
+
+
+def written(page: Path) -> str:
+    """The text of a page; of a notebook, its cells of code, with weights that need no network."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".md":
+        return text
+    cells = (cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code")
+    blocks = "".join(_block("".join(cell["source"])) for cell in cells)
+    assert "PRETRAINED = True" in blocks
+    return blocks.replace("PRETRAINED = True", "PRETRAINED = False")
+
+
+def _block(cell: str) -> str:
+    language = {"!": "sh", "%": "pip"}.get(cell[0], "python")
+    return f"```{language}\n{cell.removeprefix('!')}\n```\n"
 
 
 def typed(line: str) -> tuple[int, str]:

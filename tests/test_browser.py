@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import vitconvert
 from tests.matrix_sources import SOURCES
@@ -79,6 +80,17 @@ def test_what_torch_wrote_before_1_6_is_read_too(tmp_path):
     header, targets = told(tmp_path, num_heads="3")
     assert "hf" in targets["targets"]
     assert targets["command"] == "vitconvert convert old.pth --to hf --set num_heads=3"
+
+
+def test_shards_are_one_checkpoint(tmp_path):
+    state = small_timm(img_size=32, embed_dim=48, mlp_ratio=4).state_dict()
+    names = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(state)}
+    for file in set(names.values()):
+        save_file({name: state[name] for name in state if names[name] == file}, tmp_path / file)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    header, targets = told(tmp_path, num_heads="3")
+    assert header["count"] == len(state)
+    assert targets["command"].startswith("vitconvert convert model.safetensors.index.json --to hf")
 
 
 def test_an_answer_that_is_none_is_refused_in_the_words_of_the_command_line(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.pages import ERRORS, PAGES, RUN, filled, write_files, write_models
+from tests.pages import ERRORS, NOTEBOOK, PAGES, RUN, filled, write_files, write_models, written
 from vitconvert import errors
 
 ROOT = PAGES.parents[1]
@@ -29,14 +29,14 @@ def _numberless(text: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the programs that pages call
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*RUN, NOTEBOOK], ids=lambda page: page.stem)
 def test_what_a_page_types_prints_what_it_says(page, files, tmp_path, monkeypatch):
-    if "g++" in page.read_text(encoding="utf-8") and not shutil.which("g++"):
+    if "g++" in written(page) and not shutil.which("g++"):
         pytest.skip("g++ is not installed")
     monkeypatch.setenv("NO_COLOR", "1")
     shutil.copytree(files, tmp_path, dirs_exist_ok=True)
-    written = page.read_text(encoding="utf-8")
-    assert _numberless(filled(page, tmp_path)) == _numberless(written), "python -m tests.pages"
+    said = _numberless(written(page))
+    assert _numberless(filled(page, tmp_path)) == said, "python -m tests.pages"
 
 
 def test_every_word_has_a_page_that_shows_it_and_ends_in_what_works():

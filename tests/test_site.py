@@ -165,6 +165,9 @@ def test_of_a_repository_the_header_alone_is_fetched(page, tmp_path):
         asked = [one for one in hub.requests if one.path.endswith("model.safetensors")]
         assert [one.headers["range"] for one in asked] == ["bytes=0-131071"]
         assert len(files["model.safetensors"]) > 2**19
+        hub.gated.add("org/vit")
+        page.run("document.querySelector('#inspect form button').click()")
+        page.wait("document.querySelector('#inspect .answer').innerText.includes('answers 403')")
         page.run("document.querySelector('#inspect form input').value = 'org/none'")
         page.run("document.querySelector('#inspect form button').click()")
         page.wait("document.querySelector('#inspect .answer').innerText.includes('401')")

@@ -4,8 +4,10 @@ import { loadPyodide } from "./pyodide/pyodide.mjs";
 
 const begun = begin();
 begun.then(() => postMessage({ ready: true })).catch(() => {}); // each question tells of it
+const EIO = 29; // Emscripten's number of an input/output error
 let mounted = 0;
 let last = Promise.resolve();
+let refusal = ""; // of the server, in this answer
 
 onmessage = ({ data }) => {
   last = last.then(() => answer(data)).catch((error) => {
@@ -24,19 +26,27 @@ async function begin() {
 
 async function answer({ id, files, hub, reference = "", answers }) {
   const { FS, browser } = await begun;
-  const found = files ? { opts: { files } } : await published(browser, hub, reference);
+  refusal = "";
+  const found = files ? await readable(files) : await published(FS, browser, hub, reference);
   if (found.problem) return postMessage({ id, header: found });
   const folder = `/files/${(mounted += 1)}`;
   FS.mkdirTree(folder);
   FS.mount(FS.filesystems.WORKERFS, found.opts, folder);
   const asked = [folder, reference, found.described ?? "", JSON.stringify(answers)];
   const header = JSON.parse(browser.header(...asked));
+  if (header.problem) header.problem.note ||= refusal;
   postMessage({ id, header });
   if (!header.problem) postMessage({ id, targets: JSON.parse(browser.targets(...asked)) });
 }
 
+// A folder is dropped as a file that cannot be read, and an error in the midst of reading ends Python.
+async function readable(files) {
+  await Promise.all(files.map((file) => file.slice(0, 1).arrayBuffer()));
+  return { opts: { files } };
+}
+
 // The files of a repository, of which nothing is fetched yet.
-async function published(browser, hub, reference) {
+async function published(FS, browser, hub, reference) {
   const asked = JSON.parse(browser.listing(reference));
   if (asked.problem) return asked;
   const response = await fetch(`${hub}/${asked.address}`);
@@ -46,7 +56,7 @@ async function published(browser, hub, reference) {
   if (problem) return { problem };
   const blobs = Object.entries(sizes).map(([name, size]) => {
     const path = name.split("/").map(encodeURIComponent).join("/");
-    return { name, data: new Remote(`${hub}/${address}${path}`, size) };
+    return { name, data: new Remote(FS, `${hub}/${address}${path}`, size) };
   });
   return { described, opts: { blobs } };
 }
@@ -55,8 +65,8 @@ async function published(browser, hub, reference) {
 class Remote {
   static least = 2 ** 17; // bytes that are asked for at once: most headers are shorter
 
-  constructor(url, size) {
-    Object.assign(this, { url, size, begin: 0, bytes: new Uint8Array() });
+  constructor(FS, url, size) {
+    Object.assign(this, { FS, url, size, begin: 0, bytes: new Uint8Array() });
   }
 
   slice(begin, end) {
@@ -77,6 +87,7 @@ class Remote {
     const bytes = new Uint8Array(request.response ?? 0);
     if (request.status === 206 && bytes.length === end - begin) return bytes;
     if (request.status === 200 && bytes.length === this.size) return bytes.subarray(begin, end);
-    throw new Error(`The Hub answers ${request.status} for ${this.url}.`);
+    refusal = `The Hub answers ${request.status} for ${this.url}.`;
+    throw new this.FS.ErrnoError(EIO);
   }
 }
