@@ -109,6 +109,17 @@ def test_a_file_is_inspected_in_the_browser(source, dialect, command, page, tmp_
 
 
 @pytest.mark.slow
+def test_a_folder_is_dropped(page, tmp_path):
+    SOURCES["hf"].write(tmp_path / "model")
+    page.run("document.querySelector('#inspect .drop').scrollIntoView({block: 'center'})")
+    box = "document.querySelector('#inspect .drop').getBoundingClientRect()"
+    x, y = page.run(f"(({{x, y}}) => [x + 9, y + 9])({box})")
+    page.run("document.getElementById('inspect').dataset.answered = ''")
+    page.drop(x, y, tmp_path / "model")
+    assert "hf_vit: " in _answer(page)
+
+
+@pytest.mark.slow
 def test_what_the_tensors_do_not_show_is_asked(page, tmp_path):
     torch.save(small_timm(img_size=32, embed_dim=48, mlp_ratio=4).state_dict(), tmp_path / "vit.pt")
     text = _dropped(page, tmp_path / "vit.pt")
@@ -158,12 +169,13 @@ def test_of_a_repository_the_header_alone_is_fetched(page, tmp_path):
     SOURCES["hf"].write(tmp_path)
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with HubServer({"org/vit": files}) as hub:
+        hub.faults.redirect = True  # as the Hub does, to another host
         page.run(f"document.getElementById('inspect').dataset.hub = '{hub.endpoint}'")
         page.run("document.querySelector('#inspect form input').value = 'org/vit'")
         page.run("document.querySelector('#inspect form button').click()")
         assert "vitconvert convert hf:org/vit --to timm --allow" in _answer(page)
         asked = [one for one in hub.requests if one.path.endswith("model.safetensors")]
-        assert [one.headers["range"] for one in asked] == ["bytes=0-131071"]
+        assert [one.headers["range"] for one in asked] == ["bytes=0-131071"] * 2
         assert len(files["model.safetensors"]) > 2**19
         hub.gated.add("org/vit")
         page.run("document.querySelector('#inspect form button').click()")

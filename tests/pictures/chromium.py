@@ -31,7 +31,7 @@ class Browser:
         self._from, ours = os.pipe()
         # Chromium reads from descriptor 3 and writes to 4.
         pipes = f'exec "$@" 3<&{theirs} 4>&{ours} {theirs}<&- {ours}>&-'
-        rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
         alone = (rules, f"--user-data-dir={profile}")
         window = (f"--window-size={width},{height}", "--hide-scrollbars")
         command = [CHROMIUM, *_SAFE, *alone, *window, "--remote-debugging-pipe", "about:blank"]
@@ -84,6 +84,12 @@ class Browser:
         found = self._call("Runtime.evaluate", expression=f"document.querySelector('{selector}')")
         field = found["result"]["objectId"]
         self._call("DOM.setFileInputFiles", files=[*map(os.fspath, files)], objectId=field)
+
+    def drop(self, x: float, y: float, *files: Path) -> None:
+        """Let files, or folders, fall there."""
+        data = {"items": [], "files": [*map(os.fspath, files)], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self._call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
 
     def run(self, expression: str) -> Any:
         """The value of an expression of JavaScript; promises are awaited."""

@@ -34,9 +34,19 @@ for (const kind of ["dragenter", "dragover", "dragleave", "drop"]) {
   root.addEventListener(kind, (event) => {
     event.preventDefault();
     drop.classList.toggle("over", kind === "dragenter" || kind === "dragover");
-    if (kind === "drop" && event.dataTransfer.files.length) ask({ files: [...event.dataTransfer.files] });
+    if (kind === "drop") filesOf(event.dataTransfer).then((files) => files.length && ask({ files }));
   });
 }
+
+// What is dropped, and the files of a folder that is.
+async function filesOf({ items }) {
+  const entries = [...items].map((item) => item.webkitGetAsEntry()).filter(Boolean);
+  const listed = (folder) => new Promise((found, failed) => folder.createReader().readEntries(found, failed));
+  const opened = (entry) => new Promise((found, failed) => entry.file(found, failed));
+  const inside = await Promise.all(entries.map((entry) => (entry.isDirectory ? listed(entry) : [entry])));
+  return Promise.all(inside.flat().filter((entry) => entry.isFile).map(opened));
+}
+
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   const reference = form.querySelector("input").value.trim();
