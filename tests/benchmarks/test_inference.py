@@ -155,6 +155,7 @@ def test_memory_of_a_gpu_and_its_precision_are_told(cases, make_setting, monkeyp
     assert [peer.title for peer in PEERS if peer.suits(make_setting("float16", "cuda"))] == [
         "vitconvert fast",
         "vitconvert",
+        "vitconvert compiled",
         "timm",
         "timm compiled",
         "transformers",
