@@ -60,6 +60,23 @@ def test_every_tensor(google, run, tmp_path):
     assert " x 11" not in out
 
 
+def test_what_many_tensors_are_ignored_for_is_said_once(google, run, tmp_path):
+    with np.load(google) as arrays:
+        np.savez(google, **arrays, **{f"aux/{i}": np.zeros(1, np.float32) for i in range(4)})
+    plan = ("jax", google, "--ignore", "aux/*", "--dry-run", "-o", tmp_path / "out")
+    assert "\n  ignored      4 tensors, aux/0 ... aux/3: you ignored it (aux/*)\n" in run(*plan)[1]
+    assert "\n  ignored      aux/2: you ignored it (aux/*)\n" in run(*plan, "-v")[1]
+
+
+def test_error_the_nearest_of_those_that_lack_the_same_is_the_ecosystems_own(google, run, tmp_path):
+    layer = {"pre_logits/kernel": np.ones((36, 36)), "pre_logits/bias": np.ones(36)}
+    with np.load(google) as arrays:
+        np.savez(google, **arrays, **{k: one.astype(np.float32) for k, one in layer.items()})
+    code, _, err = run("jax", google, "--to", "timm", "--dry-run", "-o", tmp_path / "out")
+    assert code == 5
+    assert "the nearest is timm: timm VisionTransformer" in err
+
+
 def test_json(google, run, tmp_path):
     code, out, _ = run("jax", google, "--dry-run", "--json", "--to", "hf", "-o", tmp_path / "out")
     answer = json.loads(out)

@@ -312,8 +312,8 @@ def plan_report(plan: "ConversionPlan", *, verbose: bool) -> Iterator[str]:
     ]
     yield line("plan", *one_line_for_all_blocks(texts, verbose=verbose))
     yield line("tensors", f"{ledger.counts}, {len(plan.tensors)} written")
-    for name, why in ledger.ignored.items():
-        yield line("  ignored", f"{name}: {why}")
+    for text in ignored_lines(ledger.ignored, verbose=verbose):
+        yield line("  ignored", text)
     for note in ledger.notes:
         yield line("note", note)
     for change in ledger.changed:

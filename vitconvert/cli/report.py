@@ -125,14 +125,14 @@ def _by_origin(config: "ViTConfig") -> list[tuple[str, str]]:
     return [(origin, f"{origin}: {', '.join(said)}") for origin, said in groups.items()]
 
 
-def ignored_lines(ignored: Mapping[str, str]) -> list[str]:
-    """Tensors that play no part, those of one reason together where they are many."""
+def ignored_lines(ignored: Mapping[str, str], *, verbose: bool = False) -> list[str]:
+    """Tensors that play no part; unless it is verbose, the many of one reason on one line."""
     reasons: dict[str, list[str]] = {}
     for name, why in ignored.items():
         reasons.setdefault(why, []).append(name)
     texts: list[str] = []
     for why, names in reasons.items():
-        if len(names) > _FEW:
+        if len(names) > _FEW and not verbose:
             names = [f"{len(names)} tensors, {names[0]} ... {names[-1]}"]
         texts += [f"{name}: {why}" for name in names]
     return texts

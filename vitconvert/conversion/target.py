@@ -191,14 +191,15 @@ def _leaves_out(table: Table, config: ViTConfig) -> bool:
 
 def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> NotRepresentable:
     """Led by the dialect that comes nearest; the others are in the details."""
-    # It has a place for all tensors (of several, it is the one that the ecosystem is called after),
-    # or its models are at least of this kind, or its reason is the shortest.
+    # It has a place for all tensors, or its models are at least of this kind, or it has a place for
+    # most. Of several, it is the one that the ecosystem is called after, or its reason is shorter.
     reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
 
-    def distance(name: str) -> tuple[int, int]:
-        if isinstance(errors[name], OtherFunction):
-            return (0 if name == to else 1), len(reasons[name])
-        return (3 if isinstance(errors[name], OtherKind) else 2), len(reasons[name])
+    def distance(name: str) -> tuple[int, int, bool, int]:
+        error = errors[name]
+        rank = 0 if isinstance(error, OtherFunction) else 2 if isinstance(error, OtherKind) else 1
+        lacking = len(error.evidence.get("tensors", reasons[name]))
+        return rank, lacking if rank else 0, name != to, len(reasons[name])
 
     nearest = min(reasons, key=distance, default=None)
     come_near = f"; the nearest is {reasons[nearest]}" if nearest else ""
