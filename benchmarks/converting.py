@@ -1,21 +1,26 @@
 """Converting file to file, against `cp` of the same bytes and against what people do today.
 
-    python -m benchmarks.converting [--rounds 5] [--architecture NAME] [--json]
+    python -m benchmarks.converting [--rounds 5] [--architecture NAME] [--json] [--proof]
 
 Random weights of one ViT are written as timm, transformers, torch.save and Google's npz have
 them. Each conversion then runs in a process of its own, all of them in turn, round after round,
 with the files in the page cache; a ratio compares with the `cp` of the same round. Every result
 is on the disk (fsync) when the clock stops. vitconvert's is also hashed, as is what it read.
+
+`--proof` measures conversions with their proof instead, from start to end of a process, against one
+that only imports the programs which the proof runs.
 """
 
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,16 +84,23 @@ JOBS = {
     ),
 }
 Runs = dict[str, list[Run]]
+# Target -> what its proof runs.
+IMPORTS = {"timm": "torch, timm", "hf": "torch, timm, transformers"}
+Proofs = dict[str, list[tuple[tuple[float, float], tuple[float, float]]]]
 
 
 def main() -> None:
     parser = parser_of("converting", __doc__, 5)
     parser.add_argument("--architecture", default=BASE, help=f"of timm (default: {BASE})")
+    parser.add_argument("--proof", action="store_true", help="with their proof, against imports")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     need_linux()
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if options.proof:
+        print(as_proof_table(options.architecture, measure_proofs(options)))
+        return
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         size = make_files(Path(folder), options.architecture)
         runs = measure(Path(folder), options.architecture, options.rounds)
@@ -133,6 +145,29 @@ def measure(folder: Path, architecture: str, rounds: int) -> Runs:
         for name in present:
             runs[name].append(time_job(JOBS[name], folder, architecture))
     return runs
+
+
+def measure_proofs(options: Namespace) -> Proofs:
+    """Imports and the conversion with its proof in turn: target -> seconds of each, for a round."""
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        folder = Path(name)
+        make_files(folder, options.architecture)
+        found: Proofs = {to: [] for to in IMPORTS}
+        for _ in range(options.rounds):
+            for to, imports in IMPORTS.items():
+                typed = ["convert", str(folder / "timm"), "--to", to, "-o", str(folder / "out")]
+                imported = time_whole(["-c", f"import {imports}"])
+                proved = time_whole(["-m", "vitconvert", *typed, "--force"])
+                found[to].append((imported, proved))
+    return found
+
+
+def time_whole(arguments: Sequence[str]) -> tuple[float, float]:
+    """Seconds of a process of Python, and of the processors for it."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds, _ = timed(arguments)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def time_job(job: Job, folder: Path, architecture: str) -> Run:
@@ -279,6 +314,28 @@ def as_markdown(architecture: str, size: float, runs: Runs) -> str:
     ]
     lines += [f"Left out: {peer} is not installed." for peer in absent]
     return "\n".join(lines)
+
+
+def as_proof_table(architecture: str, proofs: Proofs) -> str:
+    """A Markdown table: seconds, and ratios to the imports of the same round."""
+    header = ["", "s", "/ imports", "processors' s", "/ imports"]
+    made = []
+    for to, found in proofs.items():
+        row = [f"timm to {to}, against `import {IMPORTS[to]}`"]
+        for which in (0, 1):
+            imported, proved = ([run[side][which] for run in found] for side in (0, 1))
+            row += [spread(proved), spread(ratios(proved, imported))]
+        made.append(row)
+    return "\n".join(
+        [
+            f"Converting {architecture} with its proof, whole processes in turn. Median"
+            f" (smallest..largest) of {len(proofs['timm'])}; ratios are taken within each round.",
+            "",
+            table(header, made),
+            "",
+            *origin("converting", PACKAGES),
+        ]
+    )
 
 
 def rows(runs: Runs) -> Iterator[list[str]]:

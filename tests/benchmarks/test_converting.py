@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.converting import JOBS, Run, Runs, as_json, as_markdown
+from benchmarks.converting import JOBS, Proofs, Run, Runs, as_json, as_markdown, as_proof_table
 from tests.benchmarks.test_loading import cells, median_in
 from tests.packages import without_noise
 
@@ -52,3 +52,9 @@ def test_json_has_every_figure() -> None:
     figures = json.loads(as_json("vit_base_patch16_224", 330.2, RUNS))
     title = JOBS["split"].title
     assert figures["runs"][title][1] == {"work": 2.0, "process": 4.0, "resident": 50.0}
+
+
+def test_a_proof_is_measured_against_the_imports_of_its_round() -> None:
+    found: Proofs = {"timm": [((2.0, 1.0), (3.0, 4.0)), ((4.0, 1.0), (4.0, 4.0))]}
+    _, _, row = cells(as_proof_table("vit_tiny_patch16_224", found))
+    assert row[1:] == ["3.5 (3..4)", "1.25 (1..1.5)", "4 (4..4)", "4 (4..4)"]

@@ -123,14 +123,18 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
     if not openers:
         return _open_as_their_project(directory, table, model)
     verdicts, model = [], model.float()
-    images = random_images(model.config)
+    images, wanted = random_images(model.config), None
     for consumer, opener in openers.items():
         if importlib.util.find_spec(consumer) is None:
             verdicts.append(Opened(consumer=consumer, relative=None, why_not="not installed"))
             continue
         with isolated(), silent_transformers():
             opened = _open(consumer, opener, directory)
-            theirs, ours = side_by_side(partial(opened, images), partial(model, images))
+            if wanted is None:
+                theirs, wanted = side_by_side(partial(opened, images), partial(model, images))
+            else:
+                theirs = opened(images)
+            ours = wanted
             if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
                 ours = model.forward_features(images)
         verdicts.append(verdict(consumer, ours, theirs))
