@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 43_570,
+    "tests": 43_575,
     "storeys": 11,
 }
 

@@ -68,6 +68,12 @@ def test_back_again_every_tensor_has_its_bytes(name, tmp_path):
         assert torch.equal(after.read(key), before.read(key)), key
 
 
+def test_a_vit_of_torch_is_written_for_a_class_of_its_own_family(tmp_path):
+    vitconvert.convert(FILES / "vit", to="hf", output=tmp_path / "hf", verify=False)
+    plan = vitconvert.plan_conversion(tmp_path / "hf", to="hf_flax")
+    assert not [note for note in plan.ledger.notes if "another family" in note]
+
+
 def test_what_flax_has_no_class_for(tmp_path):
     with pytest.raises(NotRepresentable) as error:
         vitconvert.convert(FILES / "clip", to="hf_flax_clip", output=tmp_path / "out")

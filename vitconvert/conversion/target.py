@@ -355,7 +355,7 @@ def _mark(table: Table, config: ViTConfig) -> str:
     """What a dialect writes that would identify it; "" if nothing does."""
     mapping = table.config_file
     written = (w for w in mapping.writes if w.name in mapping.identify) if mapping else ()
-    return next((str(w.value) for w in written if w.holds_for(config)), "")
+    return next((str(w.value) for w in written if w.value and w.holds_for(config)), "")
 
 
 def _without_part(mark: str) -> str:
