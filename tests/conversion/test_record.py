@@ -193,6 +193,20 @@ def test_edited_numbers_of_transformers_win(hf_output, image):
     assert torch.allclose(ours(hf_output, image), wanted, atol=1e-4)
 
 
+def test_timms_edited_preprocessing_comes_before_the_processor_beside_it(
+    hf_output, image, tmp_path
+):
+    """What was transformers' has a processor too, in timm's layout, which is older then."""
+    both = tmp_path / "both"
+    vitconvert.convert(hf_output, to="timm", output=both, allow=["norm-eps"], verify=False)
+    assert (both / "preprocessor_config.json").is_file()
+    edit(both / "config.json", new_mean)
+    assert vitconvert.load_checkpoint(both).preprocessing.mean == (0.1, 0.2, 0.3)
+    assert torch.allclose(ours(both, image), timms_probabilities(both, image), atol=1e-5)
+    edit(both / "preprocessor_config.json", lambda said: said.update(image_mean=[0.3] * 3))
+    assert vitconvert.load_checkpoint(both).preprocessing.mean == (0.3, 0.3, 0.3)
+
+
 def test_another_layout_saved_over_it(output, hf_output, image):
     """The record says timm, and transformers has been there."""
     shutil.copytree(hf_output, output.parent / "mixed")

@@ -44,12 +44,14 @@ class Record:
             origin: it may still be believed of that when files beside them were edited.
         unspoken: "config" and "preprocessor", where that file is one of which it says nothing,
             because somebody added it, or an earlier version wrote the record.
+        edited: The same names, where that file was written again since.
         doubts: A sentence for what is not believed.
     """
 
     whole: JsonObject
     of_weights: JsonObject
     unspoken: frozenset[str] = frozenset()
+    edited: frozenset[str] = frozenset()
     doubts: tuple[str, ...] = ()
 
     @property
@@ -159,16 +161,18 @@ def read_record(located: Located, container: Container) -> Record:
     written = record.get("sha256", {})
     beside = {kind: path for kind in _REPEATED if (path := getattr(located, kind))}
     weights = _changed_weights(record, located, container)
-    edited = []
-    for path in (path for path in beside.values() if path.name in written):
+    edited = {}
+    for kind, path in beside.items():
+        if path.name not in written:
+            continue
         try:
             digest = hashlib.sha256(read_bytes(path)).hexdigest()
         except ValueError:
             digest = ""  # too large to be any that was written
         if digest != written[path.name]:
-            edited.append(path.name)
+            edited[kind] = path.name
     doubts = []
-    if others := [*weights, *edited]:
+    if others := [*weights, *edited.values()]:
         one = len(others) == 1
         since = f"{'was' if one else 'were'} written again since, and {'is' if one else 'are'} read"
         doubts = [f"{RECORD} is not believed: {', '.join(others)} {since} as any other project's"]
@@ -184,7 +188,8 @@ def read_record(located: Located, container: Container) -> Record:
     if added and located.fetched is None:
         doubts += [f"{' and '.join(added)}, there too, is not read: {min(read)} comes first"]
     if others:
-        return Record(whole={}, of_weights={} if weights else record, doubts=tuple(doubts))
+        believed = {} if weights else record
+        return Record(whole={}, of_weights=believed, edited=frozenset(edited), doubts=tuple(doubts))
     return Record(
         whole=record, of_weights=record, unspoken=frozenset(unspoken), doubts=tuple(doubts)
     )

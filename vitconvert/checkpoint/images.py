@@ -176,8 +176,13 @@ def stated_preprocessing(
 
 
 def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
-    """The preprocessing by the project's own files, where they state all of it."""
-    if files.preprocessor is not None:
+    """The preprocessing by the project's own files, where they state all of it.
+
+    The preprocessor's word comes first, but for a config.json that alone was written again since
+    vitconvert wrote both: timm knows no other file.
+    """
+    newer = files.record.edited == {"config"} and "pretrained_cfg" in files.config
+    if files.preprocessor is not None and not newer:
         with _naming(files.located.preprocessor):
             if is_image_converter(files.preprocessor):
                 return Preprocessing.from_keras_hub(
