@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_555,
+    "lines of code": 35_563,
     "files": 279,
-    "core": 29_220,
+    "core": 29_229,
     "demo": 355,
     "drafting": 1_095,
     "embedding": 1_980,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 43_580,
+    "tests": 43_710,
     "storeys": 11,
 }
 

@@ -67,6 +67,13 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     return folder
 
 
+def write_qwen_2(folder: Path) -> Path:
+    kind = transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel
+    sizes = {"embed_dim": 48, "depth": 11, "num_heads": 3, "mlp_ratio": 2, "hidden_size": 20}
+    randomised(kind(kind.config_class(**sizes, patch_size=8))).save_pretrained(folder)
+    return folder
+
+
 def write_keras_hub(folder: Path) -> Path:
     backbone = keras_hub.models.ViTBackbone(
         image_shape=(24, 24, 3),
@@ -283,6 +290,11 @@ SOURCES: Mapping[str, Source] = {
             position_embedding_size=7,
         ),
         stated={"image_size": (24, 24)},
+    ),
+    "hf Qwen2-VL": Source(
+        title="Qwen2-VL's tower",
+        write=write_qwen_2,
+        stated={"image_size": (32, 48)},
     ),
     "hf Qwen3-VL": Source(
         title="Qwen3VLVisionModel",

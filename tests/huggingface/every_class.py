@@ -53,6 +53,8 @@ _QWEN_3_5 = {
     "num_position_embeddings": 16,
 }
 _QWEN = _QWEN_3_5 | {"deepstack_visual_indexes": [1]}
+_QWEN_2 = {"embed_dim": 36, "hidden_size": 20, "mlp_ratio": 2}
+_QWEN_2 |= {"depth": 2, "num_heads": 3, "patch_size": 8}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
@@ -100,6 +102,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "audio_config": None,
         "text_config": _LANGUAGE | _GEMMA_TEXT,
     },
+    "Qwen2VLConfig": {"vision_config": _QWEN_2, "text_config": _LANGUAGE},
     "Qwen3VLVisionConfig": _QWEN,
     "Qwen3VLMoeVisionConfig": _QWEN,
     "Qwen3_5VisionConfig": _QWEN_3_5,
@@ -127,7 +130,8 @@ _OF_CLASS = {
     "ForMaskedImageModeling": {"use_mask_token": True},
     "ForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES["out_indices"]},
 }
-STATED = {"Gemma4": {"image_size": (24, 24)}}  # what nothing tells, by beginnings of names
+# What nothing tells, by beginnings of names
+STATED = {"Gemma4": {"image_size": (24, 24)}, "Qwen2V": {"image_size": (32, 48)}}
 
 
 def model_types() -> set[str]:

@@ -157,14 +157,15 @@ def test_a_pooling_head_that_is_lost(name, save):
     assert "missing    attn_pool.latent" in str(error.value)
 
 
-QWEN_2 = {"depth": 2, "embed_dim": 36, "hidden_size": 20, "num_heads": 3, "patch_size": 8}
+QWEN_2_5 = {"depth": 2, "hidden_size": 36, "num_heads": 3, "patch_size": 8}
+QWEN_2_5 |= {"intermediate_size": 50, "out_hidden_size": 20}
 
 
 @pytest.mark.parametrize("dialect", [None, "hf"])
 def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
-    kind = transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel
-    kind(kind.config_class(**QWEN_2)).save_pretrained(tmp_path)
-    with pytest.raises(NotRepresentable, match="This is Qwen2-VL: its only positions rotate"):
+    kind = transformers.Qwen2_5_VisionTransformerPretrainedModel
+    kind(kind.config_class(**QWEN_2_5)).save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable, match=r"This is Qwen2\.5-VL: its blocks attend within"):
         load_checkpoint(tmp_path, dialect=dialect)
     said = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(said | {"model_type": "glim_vision"}))

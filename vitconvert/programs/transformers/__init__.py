@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 
 # They read patches with their places, which the processor of the larger model makes.
-_OF_ANY_SHAPE = ("Gemma4VisionModel", "Qwen3VLVisionModel")
+_OF_ANY_SHAPE = (
+    "Gemma4VisionModel",
+    "Qwen2VisionTransformerPretrainedModel",
+    "Qwen3VLVisionModel",
+)
 
 
 class Transformers(Program):

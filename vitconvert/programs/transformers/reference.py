@@ -19,6 +19,7 @@ from vitconvert.programs.transformers.running import (
     TOWER,
     Modules,
     behind_normalisation,
+    class_named,
     gives_output,
     run,
     run_to_tokens,
@@ -129,8 +130,6 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
 def _built(
     kind: str, theirs: JsonObject, tensors: dict[str, Tensor], checkpoint: Checkpoint
 ) -> Foreign:
-    import transformers
-
     options = {}
     if kind in ("BeitModel", "Data2VecVisionModel"):
         options = {"add_pooling_layer": checkpoint.config.pooling != "none"}
@@ -142,7 +141,7 @@ def _built(
         # Some classes of towers have no sibling with the projection that stands beside the tower.
         projection = tensors.pop("visual_projection.weight", None)
     with silent_transformers():
-        of_kind: Foreign = getattr(transformers, kind)
+        of_kind = class_named(kind)
         config = _config_of(of_kind, theirs)
         with torch.device("meta"):
             check_size(of_kind(config, **options), tensors, kind)

@@ -106,6 +106,7 @@ MODULES = {
         norm="",
         kind="RadioModel",
     ),
+    "qwen2_vl_vision": replace(_VIT, kind="Qwen2VisionTransformerPretrainedModel", pooled=True),
     "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "qwen3_vl_moe_vision": replace(_VIT, kind="Qwen3VLMoeVisionModel", pooled=True),
     "qwen3_5_vision": replace(_VIT, kind="Qwen3_5VisionModel", pooled=True),
@@ -125,7 +126,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         tensor: Tensor | None = getattr(output, name, None)
         if tensor is not None:
-            if type(model).__name__.startswith(("Gemma4", "Qwen3")):
+            if type(model).__name__.startswith(("Gemma4", "Qwen")):
                 # The tokens of all images come one after another.
                 tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
             return as_tokens(tensor)
@@ -166,8 +167,8 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
         return _siglip2_inputs(model, images)
     if kind == "Gemma4VisionModel":
         return _gemma4_inputs(model, images)
-    if kind.startswith("Qwen3"):
-        return _qwen3_inputs(model, images)
+    if kind.startswith("Qwen"):
+        return _qwen_inputs(model, images)
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
         patches = model.embeddings.patch_embeddings.num_patches
@@ -208,8 +209,8 @@ def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _qwen3_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
-    """As the processor of Qwen3-VL prepares images: patches, (channel frame y x), in squares.
+def _qwen_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
+    """As the processor of Qwen-VL prepares images: patches, (channel frame y x), in squares.
 
     transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one
     another.
@@ -231,7 +232,16 @@ def load_named_class(directory: Path) -> Foreign:
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(directory)
-    return load_all(getattr(transformers, config.architectures[0]), directory)
+    return load_all(class_named(config.architectures[0]), directory)
+
+
+def class_named(name: str) -> Foreign:
+    """A class of transformers, which does not export the tower of Qwen2-VL."""
+    import transformers
+
+    of_qwen = name == MODULES["qwen2_vl_vision"].kind
+    module = transformers.models.qwen2_vl.modeling_qwen2_vl if of_qwen else transformers
+    return getattr(module, name)
 
 
 def load_all(kind: Foreign, directory: Path) -> Foreign:
