@@ -145,6 +145,17 @@ def test_images_that_failed_are_computed_again_if_asked(run, workplace):
     assert report.whole and (report.rows, report.failed) == (9, 1)
 
 
+def test_error_only_a_folder_with_folders_is_searched_deeper(run, workplace):
+    (workplace / "deep/er").mkdir(parents=True)
+    hint = "  hint: --recursive (in Python, recursive=True) looks into sub-folders too.\n"
+    for options, source, said in (((), "deep", hint), (("-r",), "deep", ""), ((), "photso", "")):
+        assert run("embed", DIGITS, source, *options, "-o", "features") == (
+            1,
+            "",
+            f"error: source-not-found\n  There are no images here.\n  source  {source}\n{said}",
+        )
+
+
 def test_error_an_option_of_directories_without_one(run, workplace):
     options = {
         "--shard-rows": 3,
@@ -173,6 +184,9 @@ def test_error_an_option_of_directories_without_one(run, workplace):
             )
         for flag in ("--plan", "--append"):
             assert f"{flag} is for a directory" in run(verb, DIGITS, "photos", *output, flag).err
+        archive = run(verb, DIGITS, "photos", "a/train.tar.gz", *output)
+        assert (archive.code, archive.out) == (2, "")
+        assert "\n  a/train.tar.gz is for a directory of Parquet files.\n" in archive.err
     assert sorted(path.name for path in workplace.iterdir()) == ["photos"]
 
 

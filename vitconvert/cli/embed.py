@@ -78,7 +78,7 @@ same command goes on after an interruption.
         computed = "tokens" if self.tokens else "projected" if self.projected else "features"
         if self.output and is_directory(self.output, SUFFIXES):
             return compute_shards(self, computed)
-        require_directory(self.output)
+        require_directory(self.images, self.output)
         place = Path(self.output or "")
         if self.output:
             check_output(place, overwrite=self.force)

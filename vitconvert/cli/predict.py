@@ -65,7 +65,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
             )
         if self.output:
             return compute_shards(self, "classes", topk=self.topk)
-        require_directory(None)
+        require_directory(self.images, None)
         model, labels = self._opened()
         predictions = predict(model, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):

@@ -98,15 +98,18 @@ def is_directory(output: str, suffixes: tuple[str, ...]) -> bool:
     return not output.endswith(suffixes) and not Path(output).suffix
 
 
-def require_directory(output: str | None) -> None:
-    """Options for a directory are not ignored where there is none.
+def require_directory(images: tuple[str, ...], output: str | None) -> None:
+    """Options and archives for a directory are not ignored where there is none.
 
     Raises:
         UsageError: One of them was typed.
     """
-    for option in given_options((*_OF_SHARDS, "engine", *_OF_RAY)):
+    from vitconvert.embedding.options import PARQUETS, TARS
+
+    archives = [image for image in images if image.lower().endswith((*TARS, *PARQUETS))]
+    for typed in (*given_options((*_OF_SHARDS, "engine", *_OF_RAY)), *archives):
         raise UsageError(
-            f"{option} is for a directory of Parquet files.",
+            f"{typed} is for a directory of Parquet files.",
             evidence={"output": output or "stdout"},
             hint="-o features/ names one.",
         )

@@ -7,6 +7,8 @@ from vitconvert.arguments import FLAG, TEXT, VALUES, option, options_of, read_fi
 from vitconvert.errors import UsageError, VitConvertError
 
 ENGINES = ("local", "ray")
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+PARQUETS = (".parquet",)
 STORES = {"float32": 4, "float16": 2}  # bytes of a number
 OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
 

@@ -26,12 +26,11 @@ from vitconvert.embedding.files import (
     text,
     too_large,
 )
+from vitconvert.embedding.options import PARQUETS, TARS
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
 from vitconvert.preprocessing.finding import SUFFIXES, find_images
 
 LISTED = "-"  # stands for names on stdin
-TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-PARQUETS = (".parquet",)
 _EVERY = (*SUFFIXES, *TARS, *PARQUETS)
 _TAKEN = ("key", "features", "indices", "scores", "labels")  # columns of our own
 _MOST_PLACES = 20  # that a record lists; of more, a hash
@@ -82,10 +81,13 @@ class Sources:
 
     def _at(self, source: str) -> Iterator[Found]:
         is_image = lowered(source).endswith(SUFFIXES)  # which fails when it is read
+        deeper = os.path.isdir(source) and not self.recursive  # noqa: PTH112
         nothing = SourceError(
             "There are no images here.",
             evidence={"source": source},
-            hint="--recursive (in Python, recursive=True) looks into sub-folders too.",
+            hint="--recursive (in Python, recursive=True) looks into sub-folders too."
+            if deeper
+            else None,
         )
         found = None
         for found in find(source, recursive=self.recursive):
