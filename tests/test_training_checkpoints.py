@@ -164,6 +164,22 @@ def test_lightnings_hyper_parameters_name_the_architecture(
 
 
 @pytest.mark.parametrize(
+    ("hyper", "where"),
+    [({"img_size": 32}, "img_size"), ({"net": {"image_size": [32, 32]}}, "net.image_size")],
+)
+def test_lightnings_hyper_parameters_say_the_size_of_images(
+    hyper: dict[str, Any], where: str, tmp_path: Path
+) -> None:
+    net = timm.create_model(_TINY, num_classes=5, img_size=32)
+    hyper = {"model_name": _TINY, **hyper}
+    torch.save({"state_dict": net.state_dict(), "hyper_parameters": hyper}, tmp_path / "last.ckpt")
+    checkpoint = load_checkpoint(tmp_path / "last.ckpt")
+    found = checkpoint.config.origins["image_size"]
+    assert found == f"assumed: hyper_parameters.{where} beside the weights"
+    assert not any("224x224" in note for note in checkpoint.ledger.notes)
+
+
+@pytest.mark.parametrize(
     ("said", "where"),
     [
         ({"model_kwargs": {"img_size": (32, 48)}, "img_size": 224}, "model_kwargs.img_size"),

@@ -151,7 +151,7 @@ class Statements:
         ):
             if guess := architecture_in(ecosystem, name):
                 row = state(_row(ecosystem, guess), f"assumed: {where} {guess}; {FILE}")
-                return row | _trained_size(self.arguments)
+                return row | _trained_size(self.trained)
         return {}
 
     def _stated_name(self, table: Table) -> str | None:
@@ -179,17 +179,12 @@ def _arguments(trained: Mapping[str, object]) -> Mapping[str, object]:
 
 def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The names that training programs of timm, torchvision and Lightning leave in a checkpoint."""
-    hyper = trained.get(_HYPER)
-    groups = [(_HYPER, hyper)]
-    if isinstance(hyper, Mapping):
-        groups += [(f"{_HYPER}.{word}", inner) for word, inner in hyper.items()]
     for where, name in (
         ("arch", trained.get("arch")),
         ("args.model", _arguments(trained).get("model")),
         *(
             (f"{place}.{word}", group.get(word))
-            for place, group in groups
-            if isinstance(group, Mapping)
+            for place, group in _hyper_parameters(trained)
             for word in _CALLED
         ),
     ):
@@ -198,17 +193,34 @@ def _trained_as(trained: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield f"{where} beside the weights is", bare
 
 
-def _trained_size(arguments: Mapping[str, object]) -> Facts:
-    """The size of the images, by the arguments of timm's training script; empty if unknown."""
+def _hyper_parameters(
+    trained: Mapping[str, object],
+) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Those of Lightning, and each group of them, with its place."""
+    hyper = trained.get(_HYPER)
+    if isinstance(hyper, Mapping):
+        yield _HYPER, hyper
+        groups = ((f"{_HYPER}.{word}", inner) for word, inner in hyper.items())
+        yield from ((place, group) for place, group in groups if isinstance(group, Mapping))
+
+
+def _trained_size(trained: Mapping[str, object]) -> Facts:
+    """The size of the images, by timm's training script or by Lightning; empty if unknown."""
+    arguments = _arguments(trained)
     more = arguments.get("model_kwargs")
     for where, said in (
-        ("model_kwargs.img_size", more.get("img_size") if isinstance(more, Mapping) else None),
-        ("input_size", arguments.get("input_size")),
-        ("img_size", arguments.get("img_size")),
+        ("args.model_kwargs.img_size", more.get("img_size") if isinstance(more, Mapping) else None),
+        ("args.input_size", arguments.get("input_size")),
+        ("args.img_size", arguments.get("img_size")),
+        *(
+            (f"{place}.{word}", group.get(word))
+            for place, group in _hyper_parameters(trained)
+            for word in ("img_size", "image_size")
+        ),
     ):
         sides = said[-2:] if isinstance(said, list) else [said, said]
         if len(sides) == 2 and all(type(side) is int and side > 0 for side in sides):
-            return {"image_size": Fact(tuple(sides), f"assumed: args.{where} beside the weights")}
+            return {"image_size": Fact(tuple(sides), f"assumed: {where} beside the weights")}
     return {}
 
 
