@@ -67,12 +67,18 @@ def activation(right, wrong="gelu"):
 ATTENTION = "blocks.0.attn"
 SCALED = "attention_scale is head_dim ** -0.5, not"
 AVERAGED = {"global_pool": "avg", "fc_norm": False, "overrides": (("pooling", "avg"),)}
+KERAS = {
+    "norm_layer": partial(torch.nn.LayerNorm, eps=1e-3),
+    "overrides": (("norm_eps", 1e-3),),
+}
 PREFIX = "pool_include_prefix"
 FIELDS = [
     *sampled(
         ({"norm_eps": 1e-5}, ATTENTION, "norm_eps is 1e-06, not 1e-05", {}),
         ({"norm_eps": 1e-12}, ATTENTION, "norm_eps is 1e-06, not 1e-12", {}),
     ),
+    # What a draft takes over from timm, where the code has Keras' default.
+    ({"norm_eps": 1e-6}, ATTENTION, "norm_eps is 0.001, not 1e-06", KERAS),
     *sampled(
         *map(activation, ("gelu_tanh", "quick_gelu", "relu", "silu")), activation("gelu", "silu")
     ),

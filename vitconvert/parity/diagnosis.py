@@ -21,7 +21,7 @@ from vitconvert.parity.implementations import Implementation, View, of_vit
 from vitconvert.parity.report import UNKNOWN
 from vitconvert.programs.taps import BRANCH, OUTPUT, block_of
 
-_EPSILONS = (1e-12, 1e-6, 1e-5)  # defaults of transformers, of timm and JAX, of torch
+_EPSILONS = (1e-12, 1e-6, 1e-5, 1e-3)  # defaults of transformers, of timm and JAX, torch, Keras
 
 Weights = Mapping[str, Tensor]
 Setting = tuple[str, Mapping[str, object]]  # a mistake in words, and the fields that undo it
