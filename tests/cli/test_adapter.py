@@ -26,7 +26,12 @@ def test_from_a_base_and_an_adapter_to_one_model(run, tmp_path):
 @pytest.mark.filterwarnings("ignore")
 def test_an_adapter_alone_is_told_its_command(run, tmp_path):
     _, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["q_proj"])
-    answer = run("hf", adapter, "-o", tmp_path / "x")
-    assert answer.code == 1
-    assert f"hint: `vitconvert hf BASE --adapter {adapter}` merges the two" in answer.err
-    assert not (tmp_path / "x").exists()
+    config = adapter / "adapter_config.json"
+    # No folder is called so where the command runs, and no repository anywhere.
+    elsewhere = json.loads(config.read_text()) | {"base_model_name_or_path": "base-of-flowers"}
+    for said in (config.read_text(), json.dumps(elsewhere)):
+        config.write_text(said)
+        answer = run("hf", adapter, "-o", tmp_path / "x")
+        assert answer.code == 1
+        assert f"hint: `vitconvert hf BASE --adapter {adapter}` merges the two" in answer.err
+        assert not (tmp_path / "x").exists()

@@ -179,6 +179,7 @@ def test_error_nothing_is_like_the_reference(change, tmp_path):
     with pytest.raises(UsageError, match="Nothing in this file is like the blocks") as error:
         vitconvert.draft_table(file, like=like, output=tmp_path / "team.toml")
     assert f"{other.depth} blocks of width {other.embed_dim}" in error.value.evidence["reference"]
+    assert "timm.create_model(NAME, embed_dim=..." in error.value.hint
     assert not (tmp_path / "team.toml").exists()
 
 

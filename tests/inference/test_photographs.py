@@ -281,7 +281,8 @@ def test_who_does_not_say_how_images_are_prepared_is_refused(ask: Callable[..., 
             f"  dialect  {checkpoint.dialect}\n"
             "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, "
             "or state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, "
-            "or load_checkpoint(..., preprocessor=FILE)).",
+            "or load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes its project's "
+            "own.",
         ),
     ):
         with pytest.raises(MissingFact) as caught:

@@ -80,7 +80,7 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
         evidence={"dialect": checkpoint.dialect},
         hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
         "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "
-        "load_checkpoint(..., preprocessor=FILE)).",
+        "load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes its project's own.",
     )
 
 

@@ -261,7 +261,9 @@ def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) ->
             "sizes": ", ".join(str(size) for size, _ in widths.most_common(4)) + " are frequent",
             "numbers": f"up to {max(map(int, counts), default=0)} in names",
         },
-        hint="--like names a ViT of the same depth and width; `vitconvert inspect` shows shapes.",
+        hint="--like names a ViT of the same depth and width; `vitconvert inspect` shows shapes. "
+        "torch.save of the state_dict() of timm.create_model(NAME, embed_dim=..., depth=..., "
+        "num_heads=...) makes a file of one.",
     )
 
 

@@ -201,7 +201,7 @@ def _nearest(
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
     fact = "No table of weights_map/ explains these tensors."
-    hint = "`vitconvert list` shows the dialects; --table FILE.toml adds one."
+    hint = "`vitconvert list` shows the dialects; --table FILE.toml adds one: `table` drafts it."
     if seems:
         what, hint = seems
         fact = f"This seems to be {what}, which is no Vision Transformer that vitconvert knows."

@@ -60,8 +60,8 @@ def separated(reading: Reading) -> Reading:
         base = _stated(located.adapter).base if located.adapter else None
         merging = "give the state dict of the model, and adapter= the directory of the adapter."
         if located.weights is not None:
-            # A base that is a path on another machine is BASE.
-            named = base if base and not looks_like_path(base) else "BASE"
+            # A base that is a path on another machine, or from another folder, is BASE.
+            named = base if base and "/" in base and not looks_like_path(base) else "BASE"
             command = shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
             merging = f"`{command}` merges the two (in Python, adapter=)."
         raise TensorMismatch(
