@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 58,
-    "tests": 43_750,
+    "tests": 43_755,
     "storeys": 11,
 }
 

@@ -97,7 +97,7 @@ def test_error_usage_looks_like_every_other_error(run):
     code, out, err = run("convert", "x.pth", "--bogus")
     assert (code, out) == (2, "")
     assert re.fullmatch(
-        r"error: usage\n  No such option '?--bogus'?\..*\n"
+        r"error: usage\n  No such option:? '?--bogus'?.*\n"
         r"  hint: `vitconvert convert --help` says what may be typed\.\n",
         err,
     )

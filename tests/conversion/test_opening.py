@@ -1,6 +1,7 @@
 """Outputs are opened by the projects that they are for, and those see what is wrong with one."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,8 @@ def test_a_timm_tower_for_images_of_any_size_is_compared_layer_by_layer(tmp_path
     vision = {"timm_model_name": "test_vit4", "image_size": 160}
     source = openclip_directory(tmp_path / "source", "CustomTextCLIP", vision)
     conversion = vitconvert.convert(source, to="openclip", output=tmp_path / "out")
-    assert conversion.parity.ok and conversion.parity.reference == "open_clip 3.3.0 TimmModel"
+    assert conversion.parity.ok
+    assert re.fullmatch(r"open_clip 3\.\d+\.\d+ TimmModel", conversion.parity.reference)
 
 
 def openclip_directory(folder: Path, kind="CLIP", base=VISION, **changes) -> Path:
