@@ -7,6 +7,7 @@ import re
 import select
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +47,12 @@ def test_a_success_is_three_lines(run, tmp_path):
     )
     assert place == f"output         {tmp_path / 'out'}"
     assert all(line.startswith(("assumed", "images", "note")) for line in rest)
+
+
+def test_reasons_in_a_proof_are_not_sentences(run, tmp_path):
+    source = Path(__file__).parents[1] / "flax/files/vit"
+    _, out, _ = run("convert", source, "--to", "hf", "-o", tmp_path / "out")
+    assert ": transformers 5 has no Flax classes; transformers: bit-equal\n" in out
 
 
 def test_a_name_is_enough(run, tmp_path):

@@ -245,7 +245,8 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     proof, place = conversion.proof, place_of(conversion.located)
     names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
     yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
-    proved = "; ".join([proof.parity_lines()[0], *proof.opened_lines()])
+    proofs = [proof.parity_lines()[0], *proof.opened_lines()]
+    proved = "; ".join(text.rstrip(".") for text in proofs)
     yield _verdict(conversion, line("proof", proved))
     yield line("output", conversion.output)
     yield line("assumed", *assumptions(conversion.config))
