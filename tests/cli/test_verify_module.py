@@ -1,6 +1,7 @@
 """`vitconvert verify --module`: a team's own code, run from its own directory."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -86,6 +87,20 @@ def test_the_row_that_corrects_a_table_can_be_typed(run):
     lines = [row if '"blocks.{i}.attn.qkv' in line else line for line in team.TABLE.splitlines()]
     table.write_text("\n".join(lines))
     assert verify(run, "builders:buggy").code == 0
+
+
+def test_norms_that_a_table_exchanges(run):
+    """A draft can only guess which is which: their shapes are the same."""
+    norms = {"ln_attention": "ln_feed", "ln_feed": "ln_attention"}
+    exchanged = re.sub("|".join(norms), lambda found: norms[found[0]], team.TABLE)
+    Path("team.toml").write_text(exchanged)
+    answer = verify(run, "builders:build")
+    assert answer.code == 3
+    assert "likely cause   blocks.0.norm1 and blocks.0.norm2 are exchanged" in answer.out
+    for norm, theirs in (("norm1", "ln_attention"), ("norm2", "ln_feed")):
+        assert f'its row is "blocks.{{i}}.{norm}.{{p}}" = "{{part}}.{theirs}.{{p}}"' in answer.out
+    Path("team.toml").write_text(team.TABLE)
+    assert verify(run, "builders:build").code == 0
 
 
 def test_modules_matched_by_name(run):
