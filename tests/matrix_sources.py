@@ -292,8 +292,20 @@ SOURCES: Mapping[str, Source] = {
         stated={"image_size": (24, 24)},
     ),
     "hf Qwen2-VL": Source(
-        title="Qwen2-VL's tower",
+        title="Qwen2VisionTransformerPretrainedModel",
         write=write_qwen_2,
+        stated={"image_size": (32, 48)},
+    ),
+    "hf Qwen2.5-VL": Source(
+        title="Qwen2_5_VisionTransformerPretrainedModel",
+        write=partial(
+            write_transformers,
+            family="Qwen2_5_Vision",
+            task="TransformerPretrainedModel",
+            out_hidden_size=20,
+            window_size=32,
+            fullatt_block_indexes=[3, 7],
+        ),
         stated={"image_size": (32, 48)},
     ),
     "hf Qwen3-VL": Source(

@@ -49,6 +49,12 @@ IMPOSSIBLE = {
     "windows and decomposed relative positions exclude a rotary embedding": [
         WINDOWED | {"rope": "axial", "head_dim": 12}
     ],
+    "windows and decomposed relative positions exclude mixed rotary embeddings": [
+        WINDOWED | {"rope": "mixed", "head_dim": 12, "window_padding": False}
+    ],
+    "decomposed relative positions need window_padding": [
+        WINDOWED | {"relative_positions": "decomposed", "window_padding": False}
+    ],
     "windows and decomposed relative positions exclude other relative positions": [
         WINDOWED | {"relative_positions": "block"}
     ],

@@ -45,6 +45,19 @@ def test_a_value_of_the_config_of_another_kind():
     )
 
 
+@pytest.mark.parametrize(("pixels", "patches"), [(112, 8), (100, 6)])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_side_in_pixels_is_of_whole_squares_of_patches(pixels, patches, whole):
+    table = builtin_tables()["hf_qwen2_5_vl"]
+    section = {"window_size": pixels, "patch_size": 14, "spatial_merge_size": 2}
+    found = facts_from_config(table, {"vision_config": section} if whole else section)
+    assert found["window_size"].value == patches and found["window_size"].origin == "config.json"
+    del section["patch_size"]
+    with pytest.raises(NotRepresentable) as error:
+        facts_from_config(table, section)
+    assert f"pixels of window_size = '{pixels} pixels', which vitconvert" in str(error.value)
+
+
 def test_arguments_that_the_table_does_not_know():
     table = builtin_tables()["timm"]
     theirs = {"model_args": {"img_size": 24, "rope": True, "drop_rate": 0.1, "abs": [1]}}

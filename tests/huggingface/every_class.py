@@ -55,6 +55,8 @@ _QWEN_3_5 = {
 _QWEN = _QWEN_3_5 | {"deepstack_visual_indexes": [1]}
 _QWEN_2 = {"embed_dim": 36, "hidden_size": 20, "mlp_ratio": 2}
 _QWEN_2 |= {"depth": 2, "num_heads": 3, "patch_size": 8}
+_QWEN_2_5 = {"hidden_size": 36, "intermediate_size": 50, "out_hidden_size": 20, "window_size": 40}
+_QWEN_2_5 |= {"depth": 2, "num_heads": 3, "patch_size": 8, "fullatt_block_indexes": [1]}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
@@ -103,6 +105,8 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "text_config": _LANGUAGE | _GEMMA_TEXT,
     },
     "Qwen2VLConfig": {"vision_config": _QWEN_2, "text_config": _LANGUAGE},
+    "Qwen2_5_VLVisionConfig": _QWEN_2_5,
+    "Qwen2_5_VLConfig": {"vision_config": _QWEN_2_5, "text_config": _LANGUAGE},
     "Qwen3VLVisionConfig": _QWEN,
     "Qwen3VLMoeVisionConfig": _QWEN,
     "Qwen3_5VisionConfig": _QWEN_3_5,
@@ -131,7 +135,8 @@ _OF_CLASS = {
     "ForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES["out_indices"]},
 }
 # What nothing tells, by beginnings of names
-STATED = {"Gemma4": {"image_size": (24, 24)}, "Qwen2V": {"image_size": (32, 48)}}
+STATED = {"Gemma4": {"image_size": (24, 24)}}
+STATED |= {name: {"image_size": (32, 48)} for name in ("Qwen2V", "Qwen2_")}
 
 
 def model_types() -> set[str]:

@@ -12,6 +12,8 @@ from vitconvert.model.pruning import prune_heads
 
 FIELDS = {"class_token": False, "pooling": "avg", "depth": 11, "relative_positions": "decomposed"}
 WINDOWED = FIELDS | {"window_size": 3, "global_blocks": (1, 10)}  # of 4 patches down, 3 across
+ROTATED = WINDOWED | {"relative_positions": "none", "window_padding": False, "head_dim": 12}
+ROTATED |= {"rope": "axial", "rope_half": True}
 SAM = WINDOWED | {"neck_dim": 8, "final_norm": False, "norm_eps": 1e-5, "num_classes": 0}
 
 
@@ -75,6 +77,20 @@ def test_maps_are_of_whole_images_and_give_what_attention_gives(order):
 
 
 @torch.no_grad()
+def test_what_fills_a_smaller_window_is_hidden():
+    model, x = made(ROTATED)
+    tokens, maps = model.hidden_states(x), attentions(model, x)
+    for layer, positions in enumerate(model.token_positions()):
+        block, windowed = model.blocks[layer], layer not in (1, 10)
+        assert (maps[layer][:, :, :9, 9:] == 0).all() == windowed
+        torch.testing.assert_close(maps[layer].sum(-1), torch.ones(2, 3, 12))
+        seen = block.norm1(tokens[layer])
+        _, _, v = block.attn.project(seen)
+        wanted = block.attn.proj((maps[layer] @ v).transpose(1, 2).flatten(2))
+        assert relative(block.attn(seen, None, positions), wanted) < 1e-5
+
+
+@torch.no_grad()
 def test_scores_are_those_of_the_formula():
     """softmax(q k / sqrt(K) + q r_h[y - y'] + q r_w[x - x']), patch by patch."""
     model, x = made(FIELDS)
@@ -100,9 +116,10 @@ def test_a_window_as_large_as_the_image_is_no_window():
     assert larger.function() != plain.config.function()
 
 
+@pytest.mark.parametrize("fields", [WINDOWED, ROTATED], ids=["padded", "smaller"])
 @torch.no_grad()
-def test_heads_are_pruned_as_they_are_masked():
-    model, x = made(WINDOWED)
+def test_heads_are_pruned_as_they_are_masked(fields):
+    model, x = made(fields)
     mask = torch.ones(11, 3)
     mask[0, 1] = mask[1, 2] = 0
     masked = model(x, head_mask=mask)

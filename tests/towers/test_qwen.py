@@ -1,4 +1,4 @@
-"""The image towers of Qwen2-VL, whose only positions rotate q and k."""
+"""The image towers of Qwen2-VL and Qwen2.5-VL, whose only positions rotate q and k."""
 
 import json
 from importlib import import_module
@@ -24,11 +24,22 @@ KINDS = {
         [(24, 24), (36, 60)],
         "hf_qwen2_vl",
     ),
+    # Windows of four patches a side, and parts of windows
+    "qwen2_5_vl": (
+        "Qwen2_5_VisionTransformerPretrainedModel",
+        {"hidden_size": 48, "out_hidden_size": 20, "intermediate_size": 50, "patch_size": 6}
+        | {"window_size": 30, "fullatt_block_indexes": [3, 7]},
+        [(24, 48), (24, 24), (60, 36)],
+        "hf_qwen2_5_vl",
+    ),
 }
 # As the files of the Hub have them, which name no type of the section.
 SECTIONS = {
     "qwen2_vl": {"depth": 11, "embed_dim": 48, "mlp_ratio": 2, "num_heads": 3, "patch_size": 6}
     | {"in_chans": 3, "hidden_size": 20, "spatial_merge_size": 2, "temporal_patch_size": 2},
+    "qwen2_5_vl": {"depth": 11, "hidden_size": 48, "num_heads": 3, "patch_size": 6, "in_chans": 3}
+    | {"out_hidden_size": 20, "intermediate_size": 50, "hidden_act": "silu", "window_size": 30}
+    | {"spatial_merge_size": 2, "temporal_patch_size": 2, "fullatt_block_indexes": [3, 7]},
 }
 
 

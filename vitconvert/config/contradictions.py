@@ -286,7 +286,8 @@ def _windows(config: Properties) -> list[str]:
         return []
     obstacles = {
         "prefix tokens": config.num_prefix_tokens,
-        "a rotary embedding": config.rope != "none",
+        "a rotary embedding": config.rope != "none" and config.window_padding,
+        "mixed rotary embeddings": config.rope == "mixed",
         "other relative positions": config.relative_positions not in ("none", "decomposed"),
         "differential attention": config.differential,
         "attention and MLP in parallel": not config.two_steps,
@@ -296,6 +297,8 @@ def _windows(config: Properties) -> list[str]:
         for obstacle, present in obstacles.items()
         if present
     ]
+    if config.decomposed_positions and not config.window_padding:
+        problems.append("decomposed relative positions need window_padding")
     if min(config.global_blocks, default=0) < 0 or sorted({*config.global_blocks}) != [
         *config.global_blocks
     ]:

@@ -109,6 +109,8 @@ class Fields:
     # Attention within windows of so many patches a side; 0: there are none (ViTDet, SAM)
     window_size: int = 0
     global_blocks: tuple[int, ...] = ()  # blocks that have no windows, from 0
+    # Windows at the edges are filled up with zeros; False: they are smaller (Qwen2.5-VL)
+    window_padding: bool = True
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
     qkv_bias: bool = True  # in parallel order, of the matrix that q, k, v and the MLP share
     # A head is the difference of two attentions, half as wide each: https://arxiv.org/abs/2410.05258

@@ -256,6 +256,16 @@ class Properties(Fields):
         blocks = range(self.depth) if self.windowed else ()
         return tuple(i for i in blocks if i not in self.global_blocks)
 
+    @property
+    def whole_windows(self) -> bool:
+        """Whether the grid is made of windows."""
+        return not self.windowed or not any(side % self.window_size for side in self.grid_size)
+
+    @property
+    def window_pixels(self) -> int:
+        """Side of a window in pixels, where patches are square."""
+        return self.window_size * self.patch_size[0]
+
     def attended_grid(self, block: int) -> tuple[int, int]:
         """Patches down and across that a block's attention sees at once."""
         side = self.window_size

@@ -128,6 +128,7 @@ def _of_blocks(config: Properties) -> dict[str, bool]:
     return {
         "window_size": windows,
         "global_blocks": windows,
+        "window_padding": windows and not config.whole_windows,
         "proj_bias": config.attention_proj,
         "mlp_layer_scale": config.layer_scale,
         "mlp_bias": not config.joined_proj,

@@ -12,7 +12,7 @@ from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.facts.fact import Fact, Facts, state
-from vitconvert.tables.config_file import ALL_BUT, ConfigFile, Ratio, Word, look_up
+from vitconvert.tables.config_file import ALL_BUT, PIXELS, ConfigFile, Ratio, Word, look_up
 from vitconvert.tables.table import Table
 
 
@@ -40,8 +40,8 @@ def facts_from_config(
     )
     within = next(there, mapping.within[-1])
     for field, paths in mapping.fields.items():
-        several = (within + path for path in paths)
-        stated = ((p, v) for p in several if (v := _said(mapping, their_config, p)) is not None)
+        read = ((path, _said(mapping, their_config, within, path)) for path in paths)
+        stated = ((within + path, value) for path, value in read if value is not None)
         path, found = next(stated, ("", None))
         if _in_our_words(mapping, field, found) == "":
             continue  # nothing stated
@@ -50,14 +50,26 @@ def facts_from_config(
     return facts
 
 
-def _said(mapping: ConfigFile, their_config: Mapping[str, object], path: str) -> object:
-    """The value at a path; of `all but PATH`, the blocks that are not listed there."""
-    listed = look_up(their_config, path.removeprefix(ALL_BUT))
-    depths = (look_up(their_config, depth) for depth in mapping.fields.get("depth", ()))
-    depth = next((number for number in depths if type(number) is int), None)
-    if not path.startswith(ALL_BUT) or depth is None or not isinstance(listed, list | tuple):
-        return listed
-    return [block for block in range(min(depth, MOST_BLOCKS)) if block not in listed]
+def _said(
+    mapping: ConfigFile, their_config: Mapping[str, object], within: str, path: str
+) -> object:
+    """The value at a path; of `all but PATH`, the blocks that are not listed there.
+
+    Of `pixels of PATH`, the patches of that side, in whole squares of those that are merged.
+    """
+
+    def number(field: str) -> int | None:
+        found = (look_up(their_config, within + p) for p in mapping.fields.get(field, ()))
+        return next((value for value in found if type(value) is int), None)
+
+    value = look_up(their_config, within + path.removeprefix(ALL_BUT).removeprefix(PIXELS))
+    if path.startswith(PIXELS) and type(value) is int:
+        patch, square = number("patch_size"), number("merge_size")
+        return value // square // patch * square if patch and square else f"{value} pixels"
+    depth = number("depth")
+    if not path.startswith(ALL_BUT) or depth is None or not isinstance(value, list | tuple):
+        return value
+    return [block for block in range(min(depth, MOST_BLOCKS)) if block not in value]
 
 
 def _translate(table: Table, mapping: ConfigFile, field: str, path: str, value: object) -> object:

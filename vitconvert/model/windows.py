@@ -23,7 +23,8 @@ from vitconvert.model.blocks import AnyBlock, Block, OneStepBlock, ParallelBlock
 class WindowedAttention(Attention):
     """Attention of the patches of a window to each other, or of all of them in a global block.
 
-    Windows that the grid does not fill are filled with zeros, which take part in the attention.
+    Windows that the grid does not fill are filled with zeros, which take part in the attention, or
+    are hidden from it (transformers 5.24, `get_vision_window_index`, has smaller windows there).
     """
 
     fused = False  # whether scores are not kept, which is faster and rounds otherwise than timm
@@ -32,6 +33,7 @@ class WindowedAttention(Attention):
         super().__init__(config, layer)
         self.image_grid, self.grid = config.grid_size, config.attended_grid(layer)
         self.side = config.window_size if layer in config.window_blocks else None
+        self.hides = not config.window_padding and not config.whole_windows
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
         if config.decomposed_positions:
@@ -43,6 +45,7 @@ class WindowedAttention(Attention):
         self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, N, D)."""
+        positions = self._of_windows(x, positions)
         return self._joined(super().forward(self._cut(x), head_mask, positions))
 
     def whole_probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
@@ -50,6 +53,7 @@ class WindowedAttention(Attention):
 
         What patches attend to the padding of their window is left out.
         """
+        positions = self._of_windows(x, positions)
         found = self.probabilities(self.project(self._cut(x)), positions)
         if self.side is None:
             return found
@@ -62,10 +66,24 @@ class WindowedAttention(Attention):
         whole[:, :, places[:, :, None], places[:, None, :]] = of_windows
         return whole[:, :, 1:, 1:]
 
-    def _bias(self, q: Tensor, _positions: TokenPositions) -> Tensor | None:
+    def _of_windows(self, x: Tensor, positions: TokenPositions) -> TokenPositions:
+        """Those of the patches of each window, whose bias hides what only fills it up."""
+        if self.side is None:
+            return positions
+        B, N, _ = x.shape
+        if positions.rope is not None:
+            rope = self._cut(positions.rope.expand(B, -1, -1))
+            positions = positions._replace(rope=rope[:, None])  # (B*W, 1, n, 2K)
+        if self.hides:
+            there = self._cut(x.new_ones(B, N, 1)).transpose(1, 2)
+            positions = positions._replace(bias=there.log()[:, None])  # (B*W, 1, 1, n)
+        return positions
+
+    def _bias(self, q: Tensor, positions: TokenPositions) -> Tensor | None:
         """(B, H, n, K) to (B, H, n, n): q, not scaled, times the vectors of all offsets."""
         if self.rel_pos_h is None or self.rel_pos_w is None:
-            return None
+            bias = positions.bias
+            return None if bias is None else bias.expand(-1, q.shape[1], -1, -1)
         B, H, n, K = q.shape
         grid = q.reshape(B * H, *self.grid, K)
         down = torch.einsum("bhwc,hkc->bhwk", grid, _by_offset(self.rel_pos_h))

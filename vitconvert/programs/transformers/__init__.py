@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _OF_ANY_SHAPE = (
     "Gemma4VisionModel",
     "Qwen2VisionTransformerPretrainedModel",
+    "Qwen2_5_VisionTransformerPretrainedModel",
     "Qwen3VLVisionModel",
 )
 

@@ -107,6 +107,9 @@ MODULES = {
         kind="RadioModel",
     ),
     "qwen2_vl_vision": replace(_VIT, kind="Qwen2VisionTransformerPretrainedModel", pooled=True),
+    "qwen2_5_vl_vision": replace(
+        _VIT, kind="Qwen2_5_VisionTransformerPretrainedModel", pooled=True
+    ),
     "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "qwen3_vl_moe_vision": replace(_VIT, kind="Qwen3VLMoeVisionModel", pooled=True),
     "qwen3_5_vision": replace(_VIT, kind="Qwen3_5VisionModel", pooled=True),
