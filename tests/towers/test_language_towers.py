@@ -113,9 +113,11 @@ def test_qwens_kernel_of_two_frames_is_summed(tmp_path):
     tensors = load_file(tmp_path / "hf" / "model.safetensors")
     tensors = {f"model.visual.{key}": tensor for key, tensor in tensors.items()}
     section = json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))
-    config = {"model_type": "qwen3_vl", "vision_config": section}
+    # Files of the Hub call the section's type as they call the whole.
+    config = {"model_type": "qwen3_vl", "vision_config": section | {"model_type": "qwen3_vl"}}
     whole = larger(tmp_path / "whole", tensors, config)
     assert_close(model, vitconvert.load_model(whole, **said))
+    assert vitconvert.verify(whole, **said).verdict == "equal"
 
 
 SMALLEST = {"float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}

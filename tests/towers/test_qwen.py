@@ -112,13 +112,16 @@ def test_it_is_written_again_and_opened(tower, tmp_path):
             )
 
 
-@pytest.mark.parametrize("start", ["visual.", "model.visual."])
-def test_it_is_found_in_the_larger_model(tower, start, tmp_path):
+@pytest.mark.parametrize(
+    ("start", "typed"), [("visual.", False), ("visual.", True), ("model.visual.", False)]
+)
+def test_it_is_found_in_the_larger_model(tower, start, typed, tmp_path):
     kind, model, folder, (*_, size) = tower
     tensors = {start + k: t for k, t in load_file(folder / "model.safetensors").items()}
     tensors["model.embed_tokens.weight"] = torch.zeros(5, 3)
     save_file(tensors, tmp_path / "model.safetensors")
-    config = {"model_type": kind, "hidden_size": 99, "vision_config": SECTIONS[kind]}
+    section = SECTIONS[kind] | ({"model_type": kind} if typed else {})
+    config = {"model_type": kind, "hidden_size": 99, "vision_config": section}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(MissingFact, match="nothing shows the grid"):
         vitconvert.load_checkpoint(tmp_path)
@@ -126,6 +129,7 @@ def test_it_is_found_in_the_larger_model(tower, start, tmp_path):
     with torch.inference_mode():
         ours = vitconvert.load_model(tmp_path, **stated(size))
         assert relative(ours(images), run(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path, **stated(size)).verdict == "equal"
 
 
 @pytest.mark.slow

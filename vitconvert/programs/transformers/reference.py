@@ -50,8 +50,9 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     """
     transformers = package("transformers", install="transformers")
     tensors, config = own_tensors(checkpoint), checkpoint.config
-    own = str(checkpoint.their_config.get("model_type")).removesuffix(TOWER) in MODULES
+    own = _own_type(checkpoint)
     theirs = without_code(checkpoint.their_config) if own else _config_from_ours(checkpoint)
+    theirs["model_type"] = own or theirs["model_type"]
     theirs["num_labels"] = config.num_classes  # a config.json does not write two classes
     theirs.pop("id2label", None)
     theirs.pop("label2id", None)
@@ -60,7 +61,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if theirs["model_type"] in ("beit", "data2vec-vision"):
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
         theirs["use_mean_pooling"] = not config.final_norm
-    model_type = theirs["model_type"].removesuffix(TOWER)
+    model_type = theirs["model_type"]
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
     places = MODULES[model_type]
@@ -89,6 +90,16 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         dtypes=("float32",) if rounded else ("float32", "float64"),
         notes=(note,) if rounded else (),
     )
+
+
+def _own_type(checkpoint: Checkpoint) -> str | None:
+    """The key in MODULES; a section may have no type, or the larger model's (Qwen's on the Hub)."""
+    if not checkpoint.their_config:
+        return None
+    files = (checkpoint.their_config, checkpoint.companions.whole_config)
+    stated = next((kind for file in files if (kind := file.get("model_type"))), None)
+    bare = str(stated).removesuffix(TOWER)
+    return next((kind for kind in (bare, f"{bare}_vision") if kind in MODULES), None)
 
 
 def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
