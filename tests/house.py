@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_634,
+    "lines of code": 35_668,
     "files": 279,
-    "core": 29_294,
+    "core": 29_328,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -115,8 +115,8 @@ CEILINGS = {
     "files over 400 lines": 5,
     "lines of ViT": 211,
     "words of tables": 50,
-    "rows that say false": 58,
-    "tests": 43_840,
+    "rows that say false": 59,
+    "tests": 43_873,
     "storeys": 11,
 }
 

@@ -291,6 +291,17 @@ SOURCES: Mapping[str, Source] = {
         ),
         stated={"image_size": (24, 24)},
     ),
+    "hf GLM-4V": Source(
+        title="Glm4vVisionModel",
+        write=partial(
+            write_transformers,
+            family="Glm4vVision",
+            task="Model",
+            image_size=40,
+            out_hidden_size=20,
+        ),
+        stated={"image_size": (32, 48)},
+    ),
     "hf Qwen2-VL": Source(
         title="Qwen2VisionTransformerPretrainedModel",
         write=write_qwen_2,

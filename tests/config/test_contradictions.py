@@ -77,6 +77,7 @@ IMPOSSIBLE = {
     ],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],
     "merge_size needs a model without class token and registers": [{"merge_size": 2}],
+    "merge_gated_dim needs merge_mlp_dim": [PATCHES | {"merge_size": 2, "merge_gated_dim": 7}],
     "merge_standard is of patches that are merged by their mean": [
         PATCHES | {"merge_size": 2, "merge_mlp_dim": 9, "merge_dim": 30, "merge_standard": True}
     ],

@@ -57,6 +57,8 @@ _QWEN_2 = {"embed_dim": 36, "hidden_size": 20, "mlp_ratio": 2}
 _QWEN_2 |= {"depth": 2, "num_heads": 3, "patch_size": 8}
 _QWEN_2_5 = {"hidden_size": 36, "intermediate_size": 50, "out_hidden_size": 20, "window_size": 40}
 _QWEN_2_5 |= {"depth": 2, "num_heads": 3, "patch_size": 8, "fullatt_block_indexes": [1]}
+_GLM = {"hidden_size": 36, "intermediate_size": 50, "out_hidden_size": 20, "depth": 2}
+_GLM |= {"num_heads": 3, "patch_size": 8, "image_size": 32}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
@@ -104,6 +106,10 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "audio_config": None,
         "text_config": _LANGUAGE | _GEMMA_TEXT,
     },
+    "Glm4vVisionConfig": _GLM,
+    "Glm4vMoeVisionConfig": _GLM,
+    "Glm4vConfig": {"vision_config": _GLM, "text_config": _LANGUAGE},
+    "Glm4vMoeConfig": {"vision_config": _GLM, "text_config": _LANGUAGE | _EXPERTS},
     "Qwen2VLConfig": {"vision_config": _QWEN_2, "text_config": _LANGUAGE},
     "Qwen2_5_VLVisionConfig": _QWEN_2_5,
     "Qwen2_5_VLConfig": {"vision_config": _QWEN_2_5, "text_config": _LANGUAGE},

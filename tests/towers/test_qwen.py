@@ -1,4 +1,4 @@
-"""The image towers of Qwen2-VL and Qwen2.5-VL, whose only positions rotate q and k."""
+"""The image towers of Qwen2-VL, Qwen2.5-VL and GLM-4V, which rotate q and k."""
 
 import json
 from importlib import import_module
@@ -32,6 +32,13 @@ KINDS = {
         [(24, 48), (24, 24), (60, 36)],
         "hf_qwen2_5_vl",
     ),
+    "glm4v": (
+        "Glm4vVisionModel",
+        {"hidden_size": 48, "out_hidden_size": 20, "intermediate_size": 50, "patch_size": 6}
+        | {"image_size": 30, "rms_norm_eps": 1e-4},
+        [(24, 24), (36, 60)],
+        "hf_glm4v",
+    ),
 }
 # As the files of the Hub have them, which name no type of the section.
 SECTIONS = {
@@ -40,6 +47,9 @@ SECTIONS = {
     "qwen2_5_vl": {"depth": 11, "hidden_size": 48, "num_heads": 3, "patch_size": 6, "in_chans": 3}
     | {"out_hidden_size": 20, "intermediate_size": 50, "hidden_act": "silu", "window_size": 30}
     | {"spatial_merge_size": 2, "temporal_patch_size": 2, "fullatt_block_indexes": [3, 7]},
+    "glm4v": {"depth": 11, "hidden_size": 48, "num_heads": 3, "patch_size": 6, "in_channels": 3}
+    | {"out_hidden_size": 20, "intermediate_size": 50, "hidden_act": "silu", "image_size": 30}
+    | {"spatial_merge_size": 2, "temporal_patch_size": 2, "rms_norm_eps": 1e-4},
 }
 
 
@@ -87,7 +97,11 @@ def test_the_merger_is_a_module_of_its_own(tower):
     images = torch.rand(1, 3, *size)
     tokens = ours.forward_features(images)
     assert torch.equal(ours.merge(tokens), ours(images))
-    theirs = model.merger.ln_q(model(**image_inputs(model, images)).last_hidden_state)
+    norm, seen = getattr(model, "post_layernorm", None) or model.merger.ln_q, []
+    handle = norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    model(**image_inputs(model, images))
+    handle.remove()
+    (theirs,) = seen
     assert tokens[0].shape == theirs.shape
     # They have an order of their own: each of ours is one of them, and the other way round.
     apart = torch.cdist(tokens[0].double(), theirs.double())
@@ -123,8 +137,9 @@ def test_it_is_found_in_the_larger_model(tower, start, typed, tmp_path):
     section = SECTIONS[kind] | ({"model_type": kind} if typed else {})
     config = {"model_type": kind, "hidden_size": 99, "vision_config": section}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(MissingFact, match="nothing shows the grid"):
-        vitconvert.load_checkpoint(tmp_path)
+    if kind != "glm4v":  # whose positions show a grid
+        with pytest.raises(MissingFact, match="nothing shows the grid"):
+            vitconvert.load_checkpoint(tmp_path)
     images = torch.rand(2, 3, *size)
     with torch.inference_mode():
         ours = vitconvert.load_model(tmp_path, **stated(size))
@@ -161,3 +176,13 @@ def test_what_is_refused(tower, tmp_path):
     made(kind, temporal_patch_size=4).save_pretrained(tmp_path)
     with pytest.raises(TensorMismatch, match=r"patch_embed\.proj\.weight"):
         vitconvert.load_checkpoint(tmp_path, **stated((4 * side, 4 * side)))
+
+
+@pytest.mark.slow
+def test_glms_projections_may_have_biases(tmp_path):
+    made("glm4v", attention_bias=True).save_pretrained(tmp_path / "own")
+    said = stated((24, 36))
+    done = vitconvert.convert(tmp_path / "own", output=tmp_path / "hf", to="hf", **said)
+    assert [opened.consumer for opened in done.opened] == ["transformers"]
+    before, after = (load_file(tmp_path / d / "model.safetensors") for d in ("own", "hf"))
+    assert after.keys() == before.keys() and "blocks.3.attn.qkv.bias" in after

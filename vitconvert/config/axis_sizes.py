@@ -95,7 +95,8 @@ def _after_the_blocks(config: Properties) -> dict[str, int]:
     return {
         **dict.fromkeys(("neck", "neck_in"), config.neck_dim),
         **dict.fromkeys(("merge_y", "merge_x"), config.merge_size),
-        "merge_hidden": config.merge_mlp_dim,
+        **dict.fromkeys(("merge_hidden", "merge_hidden_in"), config.merge_mlp_dim),
+        "merge_gated": config.merge_gated_dim,
         "merge_width": config.merge_dim,
         "pool_head": pool_heads,
         "pool_dim": config.embed_dim // pool_heads,

@@ -32,7 +32,7 @@ _LEAST = {
     **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
     **dict.fromkeys(("pool_heads", "pool_mlp_dim"), 0),
-    **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim"), 0),
+    **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim", "merge_gated_dim"), 0),
     **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
 }
 # Of blocks of one attention, one MLP.
@@ -261,6 +261,8 @@ def _merging(config: Properties) -> list[str]:
         problems.append("merge_size needs a model without class token and registers")
     if bool(config.merge_mlp_dim) != bool(config.merge_dim) or (config.merge_mlp_dim and not size):
         problems.append("merge_mlp_dim and merge_dim go together, and need merge_size")
+    if config.merge_gated_dim and not config.merge_mlp:
+        problems.append("merge_gated_dim needs merge_mlp_dim")
     if config.merge_standard and config.merge_mlp_dim:
         problems.append("merge_standard is of patches that are merged by their mean")
     if not config.whole_squares and not (config.merge_mlp and config.merge_padding):

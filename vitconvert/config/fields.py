@@ -137,6 +137,7 @@ class Fields:
     merge_padding: bool = False  # squares at the edges are filled up with zeros (DeepSeek)
     merge_mlp_dim: int = 0  # hidden width of the MLP that reads a square; 0: its mean is taken
     merge_dim: int = 0  # what this MLP gives
+    merge_gated_dim: int = 0  # hidden width of a gated MLP in place of its second layer (GLM-4V)
     merge_standard: bool = False  # a shift and a factor after the mean (Gemma 4); kept without one
 
     # Pooling

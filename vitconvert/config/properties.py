@@ -279,6 +279,11 @@ class Properties(Fields):
         return self.merge_size > 0 and self.merge_mlp_dim > 0
 
     @property
+    def plain_merge(self) -> bool:
+        """Whether a second layer ends the MLP that merges patches."""
+        return not self.merge_gated_dim
+
+    @property
     def whole_squares(self) -> bool:
         """Whether the grid is made of squares that are merged."""
         return not self.merge_size or not any(side % self.merge_size for side in self.grid_size)

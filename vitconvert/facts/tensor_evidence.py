@@ -27,6 +27,7 @@ _FIELD_OF_AXIS = {
     "neck": "neck_dim",
     "merge_hidden": "merge_mlp_dim",
     "merge_width": "merge_dim",
+    "merge_gated": "merge_gated_dim",
     "stem": "stem_width",
 }
 _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
@@ -77,6 +78,7 @@ _COUNTED = {
     "num_registers": {"reg_token"},
     "num_classes": {"head.weight"},
     "neck_dim": {"neck.0.weight"},
+    "merge_gated_dim": {"merge.gate.weight"},
     "relative_mlp_dim": {
         "rel_pos_bias.mlp.fc1.weight",
         "blocks.{i}.attn.rel_pos.mlp.fc1.weight",
@@ -195,7 +197,8 @@ def _read_merging(found: Findings) -> None:
         found.learn("merge_mlp_dim", 0)
         found.learn("merge_dim", 0)
         return
-    count = found.binding.sizes.products.get(frozenset({"merge_y", "merge_x"}), 0)
+    apart = found.sizes.get("merge_y", 0) * found.sizes.get("merge_x", 0)
+    count = found.binding.sizes.products.get(frozenset({"merge_y", "merge_x"}), apart)
     if _is_square(count):
         found.learn("merge_size", math.isqrt(count))
     else:

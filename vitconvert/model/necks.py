@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.layers import linear
+from vitconvert.model.layers import ACTIVATION, linear
 
 
 class Neck(nn.Sequential):
@@ -54,18 +54,49 @@ class MlpMerger(nn.Module):
         self.config = config
         inputs = config.merge_size**2 * config.embed_dim
         self.fc1 = linear(inputs, config.merge_mlp_dim)
+        self._add_end(config)
+
+    def _add_end(self, config: ViTConfig) -> None:
         self.fc2 = linear(config.merge_mlp_dim, config.merge_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, M, merge_dim)."""
+        return self.ended(self.fc1(self.squares(x)))
+
+    def ended(self, x: Tensor) -> Tensor:
+        """(B, M, merge_mlp_dim) to (B, M, merge_dim)."""
+        merged: Tensor = self.fc2(F.gelu(x))
+        return merged
+
+    def squares(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, M, R*R*D)."""
         side, D = self.config.merge_size, x.shape[-1]
         rows, columns = self.config.grid_size
         grid = x.reshape(-1, rows, columns, D)
         grid = F.pad(grid, (0, 0, 0, -columns % side, 0, -rows % side))
         down, across = -(-rows // side), -(-columns // side)
         squares = grid.reshape(-1, down, side, across, side, D).transpose(2, 3)
-        squares = squares.reshape(-1, down * across, side * side * D)
-        merged: Tensor = self.fc2(F.gelu(self.fc1(squares)))
+        return squares.reshape(-1, down * across, side * side * D)
+
+
+class GatedMerger(MlpMerger):
+    """The first layer is a convolution; a projection, a norm and a gated MLP follow (GLM-4V).
+
+    transformers 5.24, `Glm4vVisionPatchMerger`, whose norm has torch's own eps.
+    """
+
+    def _add_end(self, config: ViTConfig) -> None:
+        inner, gated = config.merge_mlp_dim, config.merge_gated_dim
+        self.act = ACTIVATION[config.activation]
+        self.proj = linear(inner, inner, bias=False)
+        self.norm = nn.LayerNorm(inner)
+        self.gate, self.up = (linear(inner, gated, bias=False) for _ in range(2))
+        self.down = linear(gated, config.merge_dim, bias=False)
+
+    def ended(self, x: Tensor) -> Tensor:
+        """(B, M, merge_mlp_dim) to (B, M, merge_dim)."""
+        x = F.gelu(self.norm(self.proj(x)))
+        merged: Tensor = self.down(self.act(self.gate(x)) * self.up(x))
         return merged
 
 
@@ -104,4 +135,6 @@ def merger_of(config: ViTConfig) -> nn.Module:
     """What merges patches; an identity for most ViTs."""
     if not config.merge_size and not config.merge_standard:
         return nn.Identity()
-    return MlpMerger(config) if config.merge_mlp else MeanMerger(config)
+    if not config.merge_mlp:
+        return MeanMerger(config)
+    return MlpMerger(config) if config.plain_merge else GatedMerger(config)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # They read patches with their places, which the processor of the larger model makes.
 _OF_ANY_SHAPE = (
     "Gemma4VisionModel",
+    "Glm4vVisionModel",
     "Qwen2VisionTransformerPretrainedModel",
     "Qwen2_5_VisionTransformerPretrainedModel",
     "Qwen3VLVisionModel",

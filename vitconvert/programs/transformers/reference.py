@@ -15,6 +15,7 @@ from vitconvert.programs.program import Foreign
 from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
 from vitconvert.programs.transformers.running import (
+    IN_SQUARES,
     MODULES,
     TOWER,
     Modules,
@@ -73,7 +74,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
     rounded = _IN_FLOAT32.get(kind)
-    if kind.startswith("Qwen"):
+    if kind.startswith(IN_SQUARES):
         rounded = "rotary angles"
     elif kind == "InternVLVisionModel" and config.norm == "rms":
         rounded = "norms"
@@ -82,8 +83,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        # Qwen has its tokens in another order, until they are merged.
-        taps={} if kind.startswith("Qwen") else _taps(model, places, config.depth),
+        # These have their tokens in another order, until they are merged.
+        taps={} if kind.startswith(IN_SQUARES) else _taps(model, places, config.depth),
         run=run if whole else run_to_tokens,
         reads="output" if whole else "tokens",
         told=() if own else _TOLD,

@@ -20,6 +20,7 @@ from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
+IN_SQUARES = ("Qwen", "Glm4v")  # classes that read the patches of a square one after another
 TOWER = "_vision_model"  # ends the model type of an image tower by itself
 # The class of a text tower by itself, with what leads to the space of images.
 _TEXTS = {
@@ -110,6 +111,8 @@ MODULES = {
     "qwen2_5_vl_vision": replace(
         _VIT, kind="Qwen2_5_VisionTransformerPretrainedModel", pooled=True
     ),
+    "glm4v_vision": replace(_VIT, kind="Glm4vVisionModel", pooled=True),
+    "glm4v_moe_vision": replace(_VIT, kind="Glm4vMoeVisionModel", pooled=True),
     "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
     "qwen3_vl_moe_vision": replace(_VIT, kind="Qwen3VLMoeVisionModel", pooled=True),
     "qwen3_5_vision": replace(_VIT, kind="Qwen3_5VisionModel", pooled=True),
@@ -129,7 +132,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         tensor: Tensor | None = getattr(output, name, None)
         if tensor is not None:
-            if type(model).__name__.startswith(("Gemma4", "Qwen")):
+            if type(model).__name__.startswith(("Gemma4", *IN_SQUARES)):
                 # The tokens of all images come one after another.
                 tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
             return as_tokens(tensor)
@@ -170,7 +173,7 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
         return _siglip2_inputs(model, images)
     if kind == "Gemma4VisionModel":
         return _gemma4_inputs(model, images)
-    if kind.startswith("Qwen"):
+    if kind.startswith(IN_SQUARES):
         return _qwen_inputs(model, images)
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
