@@ -14,8 +14,10 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -249,22 +251,14 @@ def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
         setting = _setting(folder, case, options.device)
         _round_products(dtype)
         checkpoint = vitconvert.load_checkpoint(setting.folder / "timm")
-
-        def run(
-            images: Sequence[Path],
-            checkpoint: vitconvert.Checkpoint = checkpoint,
-            setting: Setting = setting,
-        ) -> None:
-            how = {"device": setting.device, "dtype": setting.torch_dtype}
-            for _ in vitconvert.embed(checkpoint, images, batch_size=batch, **how):
-                pass
-
-        run(photographs[:batch])
+        how = {"device": setting.device, "dtype": setting.torch_dtype, "batch_size": batch}
+        run = partial(vitconvert.embed, checkpoint, **how)
+        deque(run(photographs[:batch]), maxlen=0)
         start = time.perf_counter()
-        run(photographs)
+        deque(run(photographs), maxlen=0)
         seconds = time.perf_counter() - start
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            run(photographs[: 8 * batch])
+            deque(run(photographs[: 8 * batch]), maxlen=0)
         copying, hidden = _copies(seen)
         yield Embedded(dtype=dtype, rate=len(photographs) / seconds, copying=copying, hidden=hidden)
 
@@ -295,7 +289,10 @@ def _print(
 ) -> None:
     device = torch.cuda.get_device_name() if options.device == "cuda" else "no GPU"
     if options.json:
-        cases = [{**asdict(case), "found": _asdicts(found)} for case, found in results]
+        cases = [
+            {**asdict(case), "found": {t: asdict(f) for t, f in found.items()}}
+            for case, found in results
+        ]
         features = [asdict(each) for each in embedded]
         figures = {"cases": cases, "peak_flops": peaks, "embed": features, "device": device}
         print(as_figures("gpu", PACKAGES, **figures))
@@ -312,10 +309,6 @@ def _print(
     left = [f"{c.title} in {c.arithmetic}" for c in CASES if c not in done and not options.quick]
     print(f"Not reached in {options.seconds:.0f} s: {', '.join(left) or 'none'}.")
     print("\n".join(origin("gpu", PACKAGES, f"; {device}")))
-
-
-def _asdicts(found: Found) -> dict[str, dict[str, object]]:
-    return {title: asdict(figures) for title, figures in found.items()}
 
 
 if __name__ == "__main__":
