@@ -270,7 +270,7 @@ def test_a_parquet_file_that_unpacks_to_far_more(tmp_path, kind):
 
     answer = call_limited(work, seconds=30, mebibytes=2000)
     assert answer.code == 0, answer.err
-    assert answer.peak_mib < 800
+    assert answer.peak_mib < 1000  # 750 here; an allocator keeps what it had before the fork
     failed = [failure["message"] for failure in read_failures(tmp_path / "output")]
     assert len(failed) + len(read_rows(tmp_path / "output")) == rows
     assert failed[-1].startswith("This part of the Parquet file unpacks to far more than it is")
