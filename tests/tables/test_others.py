@@ -13,6 +13,8 @@ from vitconvert.tables import others
 from vitconvert.tables.detection import recognise
 from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.tables.others import seems_to_be
+from vitconvert.tables.parts import Header
+from vitconvert.tables.towers import find_part
 from vitconvert.toml_files import read_tables
 
 
@@ -26,7 +28,8 @@ def _said(shapes):
     with pytest.raises(UnknownDialect) as error:
         recognise(shapes)
     assert "--table" not in error.value.hint
-    return error.value.fact.removeprefix("This seems to be ").partition(", which")[0]
+    said = error.value.fact.removesuffix(", which is no Vision Transformer that vitconvert knows.")
+    return said.removeprefix("This seems to be ").partition(", whose")[0]
 
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 50}
@@ -51,6 +54,9 @@ MODELS = {
         "cait_xxs24_224": "a CaiT",
         "convit_tiny": "a ConViT",
         "hiera_tiny_224": "a Hiera",
+        "hiera_small_abswin_256": "a Hiera with positions of its windows",
+        "sam2_hiera_tiny": "the Hiera of SAM 2",
+        "swinv2_cr_tiny_224": "a Swin Transformer V2 with MLPs for its positions",
         "vitamin_small_224": "a ViTamin",
         "xcit_nano_12_p16_224": "an XCiT",
         "crossvit_tiny_240": "a CrossViT",
@@ -85,10 +91,22 @@ MODELS = {
         "SwinModel": "a Swin Transformer of transformers 5",
         "ResNetModel": "a ResNet of transformers",
         "ConvNextModel": "a ConvNeXt of transformers",
+        "Swin2SRModel": "a Swin2SR, which makes images larger",
+        "HieraModel": "a Hiera of transformers",
+        "Sam2Model": "the Hiera of SAM 2",
+        "Sam2HieraDetModel": "the Hiera of SAM 2",
+        "VideoMAEModel": "VideoMAE of transformers",
+        "VideoMAEForPreTraining": "VideoMAE of transformers",
+        "VivitModel": "ViViT",
+        "VivitForVideoClassification": "ViViT",
+        "TimesformerForVideoClassification": "TimeSformer of transformers",
+        "XCLIPModel": "X-CLIP",
+        "VideoPrismVisionModel": "VideoPrism",
     },
 }
 PLAIN = ("DistilBertModel", "GPT2LMHeadModel", "T5ForConditionalGeneration")  # as they are
-PLAIN += ("SegformerModel", "SwinModel", "ResNetModel", "ConvNextModel")
+PLAIN += ("SegformerModel", "SwinModel", "ResNetModel", "ConvNextModel", "XCLIPModel")
+PLAIN += ("Swin2SRModel", "HieraModel", "Sam2Model", "Sam2HieraDetModel")
 
 
 def _make(package, name):
@@ -107,6 +125,75 @@ def _make(package, name):
 )
 def test_models_of_other_kinds(package, name):
     assert _said(_shapes(lambda: _make(package, name))) == MODELS[package][name]
+
+
+_TIMM = timm_header()
+_CLIP = {f"visual.trunk.{name}": shape for name, shape in _TIMM.items()}
+_PATCHES = ("patch_embed.proj.weight", "patch_embed.proj.bias")
+_BODY = {name: shape for name, shape in _TIMM.items() if name not in _PATCHES}
+_FRAMES = _TIMM | {"patch_embed.proj.weight": (30, 3, 2, 8, 8)}
+_TUBES = _TIMM | {"patch_embed.proj.weight": (30, 6, 1, 8, 8), "pos_embed": (1, 25, 30)}
+_WAVES = {"weight_generator.weight_tokens": (128, 30), "fclayer.w1.weight": (30, 30)}
+# Names that their authors' code gives, beside those of timm.
+ORIGINALS = {
+    "VideoMAE": {n: s for n, s in _FRAMES.items() if n not in ("cls_token", "pos_embed")}
+    | {"blocks.0.attn.q_bias": (30,), "blocks.0.attn.v_bias": (30,)},
+    "Prithvi, or a masked autoencoder of its kind": {
+        **{f"encoder.{name}": shape for name, shape in _TUBES.items()},
+        "decoder.mask_token": (1, 1, 20),
+    },
+    "TimeSformer": {f"model.{name}": shape for name, shape in _TIMM.items()}
+    | {"model.time_embed": (1, 8, 30), "model.blocks.0.temporal_attn.qkv.weight": (90, 30)},
+    "TimeSformer, which adds a position for each of several frames": _TIMM
+    | {"time_embed": (1, 8, 30)},
+    "ViViT in Scenic's names": {"embedding/kernel": (2, 8, 8, 3, 30), "cls": (1, 1, 30)},
+    "DOFA": _BODY | {f"patch_embed.{name}": shape for name, shape in _WAVES.items()},
+    "Copernicus-FM": _BODY
+    | {f"patch_embed_spectral.{name}": shape for name, shape in _WAVES.items()},
+    "Clay": {f"model.encoder.patch_embedding.{name}": shape for name, shape in _WAVES.items()}
+    | {
+        "model.encoder.cls_token": (1, 1, 30),
+        "model.encoder.transformer.layers.0.0.norm.weight": (30,),
+        "model.encoder.transformer.layers.0.0.to_qkv.weight": (90, 30),
+        "model.encoder.transformer.layers.0.1.net.0.weight": (30,),
+    },
+    "CONCH": _CLIP | {"visual.attn_pool_contrast.query": (1, 30), "text.ln_final.weight": (30,)},
+    "the Hiera of SAM 2": {
+        "image_encoder.trunk.pos_embed_window": (1, 30, 8, 8),
+        "image_encoder.trunk.blocks.0.attn.qkv.weight": (90, 30),
+        "memory_encoder.out_proj.weight": (8, 30, 1, 1),
+    },
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_models_in_their_authors_names(name):
+    assert _said(ORIGINALS[name]) == name
+    assert seems_to_be(ORIGINALS[name])[1] != others._NAME_VIT
+
+
+def test_the_whole_message_for_a_video_model():
+    shapes = ORIGINALS["VideoMAE"]
+    with pytest.raises(UnknownDialect) as error:
+        recognise(shapes)
+    assert str(error.value) == (
+        "error: unknown-dialect\n"
+        "  This seems to be VideoMAE, whose patches are of several frames, which is no Vision "
+        "Transformer that vitconvert knows.\n"
+        "  keys         32\n"
+        "  nearest      timm (timm VisionTransformer (plain, distilled, hybrid)), which explains "
+        "29\n"
+        "  unexplained  blocks.0.attn.q_bias, blocks.0.attn.v_bias, patch_embed.proj.weight\n"
+        "  hint: its own class computes it (transformers, or its authors' code); a checkpoint of "
+        "images is read."
+    )
+
+
+def test_the_vit_in_conch_is_read_where_it_is_named():
+    shapes = ORIGINALS["CONCH"]
+    found = find_part(Header(shapes=shapes), "visual.trunk.")
+    assert found.recognised.table.name == "timm"
+    assert found.tower.prefix == "visual.trunk."
 
 
 def test_a_diffusion_model():
@@ -197,6 +284,6 @@ def test_quantised_weights_are_called_by_their_name(more, program):
 
 
 def test_no_mark_is_longer_than_what_is_looked_at():
-    sections = (marks for section in read_tables("others").values() for marks in section.values())
-    words = [mark.count(".") + 1 for marks in sections for mark in marks]
+    marks = [said for section in read_tables("others").values() for said in section.values()]
+    words = [mark.count(".") + 1 for one in marks if isinstance(one, list) for mark in one]
     assert max(words) <= others._MOST_WORDS

@@ -190,7 +190,7 @@ def _nearest(
     if nearest.names is not names:
         nearest = bind(nearest.table, names)
     meant = bool(count) and nearest.explained >= _MEANT * count
-    left = sorted([*nearest.unexplained, *nearest.misfits])
+    left = sorted([*nearest.unexplained, *nearest.misfits, *nearest.misshapen])
     seems = seems_to_be(shapes, alike=meant) if left and nearest.table.builtin else None
     if meant and seems is None:
         return Recognised(nearest, prefix, own)

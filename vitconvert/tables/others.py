@@ -9,6 +9,7 @@ from vitconvert.toml_files import read_tables
 
 _COMPUTED = "computed"  # the section of quantised weights that `--dtype` computes
 _KERNEL_AXES = 4  # of a convolution's weights: out, in, height, width
+_VIDEO = " of five axes"  # after a name: out, in, time, height, width
 _MANY = 8  # kernels; the stem of a hybrid ViT has fewer than half of its matrices
 _NAME_VIT = "name a checkpoint of a ViT; `vitconvert list` shows what is known."
 _NAME_TOWER = "--tower PREFIX (in Python, tower=) says where its ViT is, if it is a known one."
@@ -20,6 +21,12 @@ def look_alike(model_type: object) -> str | None:
         return None
     known: Mapping[str, str] = read_tables("others")["look_alikes"]
     return known.get(model_type)
+
+
+def instead_of(model: str) -> str | None:
+    """What can be done instead of reading a model, which is named in words; None: nothing known."""
+    said: Mapping[str, str] = read_tables("others")["instead"]
+    return next((hint for word, hint in said.items() if word in model), None)
 
 
 def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
@@ -67,9 +74,10 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
         shapes: Of a checkpoint that no table explains.
         alike: Whether a table explains most of it: only models with a ViT's names and more count.
     """
-    ends = _ends_of(shapes)
+    videos = [f"{key}{_VIDEO}" for key, shape in shapes.items() if len(shape) == _KERNEL_AXES + 1]
+    ends = _ends_of([*shapes, *videos])
     if model := _first_fitting("alike", ends):
-        return model, _NAME_VIT
+        return model, instead_of(model) or _NAME_VIT
     if alike:
         return None
     images = any(len(shape) >= _KERNEL_AXES for shape in shapes.values())
@@ -83,7 +91,7 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
         batch_norms = any(key.endswith("running_mean") for key in shapes)
         if batch_norms and kernels > max(_MANY, matrices):
             model = "a convolutional network"
-    return (model, _NAME_VIT) if model else None
+    return (model, instead_of(model) or _NAME_VIT) if model else None
 
 
 def _ends_of(names: Collection[str]) -> Set[str]:

@@ -11,7 +11,7 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.config_file import look_up
 from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables
-from vitconvert.tables.others import look_alike, quantised_by
+from vitconvert.tables.others import instead_of, look_alike, quantised_by
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import read_tables
 
@@ -182,6 +182,7 @@ class Header:
                 f"This is {other}.",
                 evidence={"config.json": f"model_type = {kind!r}"},
                 meaning="Its tensors have the names of a plain ViT's, and mean another function.",
+                hint=instead_of(other),
             )
 
     def part(
