@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_674,
+    "lines of code": 35_675,
     "files": 279,
-    "core": 29_334,
+    "core": 29_335,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 59,
-    "tests": 43_952,
+    "tests": 43_976,
     "storeys": 11,
 }
 

@@ -66,6 +66,12 @@ def dinov2(**changes: Any) -> Any:
     return randomised(keras_hub.models.DINOV2Backbone(**sizes))
 
 
+def dinov3(**changes: Any) -> Any:
+    sizes = {**SIZES, "hidden_dim": 24, "patch_size": 8, "intermediate_dim": 30}
+    sizes |= {"use_key_bias": False, "image_shape": RECTANGLE, **changes}
+    return randomised(keras_hub.models.DINOV3Backbone(**sizes))
+
+
 def encoder(kind: str, **changes: Any) -> Any:
     sizes = {**SIZES, "patch_size": 8, "intermediate_dim": 20, "image_shape": SQUARE, **changes}
     return randomised(getattr(keras_hub.models, f"{kind}VisionEncoder")(**sizes))
@@ -110,6 +116,24 @@ CASES: dict[str, tuple[str, Callable[[], Any]]] = {
         "keras_dinov2_swiglu",
         functools.partial(dinov2, use_swiglu_ffn=True, num_layers=1),
     ),
+    "dinov3": ("keras_dinov3", functools.partial(dinov3, image_shape=(16, 32, 3))),
+    "dinov3 bare": (
+        "keras_dinov3",
+        functools.partial(
+            dinov3,
+            num_register_tokens=0,
+            num_layers=11,
+            rope_theta=50.0,
+            layer_norm_eps=1e-6,
+            **{f"use_{part}_bias": False for part in ("query", "value", "proj", "mlp")},
+        ),
+    ),
+    "dinov3 gated": (
+        "keras_dinov3",
+        functools.partial(
+            dinov3, num_register_tokens=2, use_gated_mlp=True, hidden_activation="silu"
+        ),
+    ),
     "clip": (
         "keras_clip",
         functools.partial(pair, "CLIP", num_layers=11, text=EXACT, intermediate_activation="gelu"),
@@ -142,7 +166,8 @@ def saved(tmp_path_factory):
         model.save_to_preset(str(folder))
         if name.startswith("dinov2"):  # it makes its positions when it is loaded
             model = keras_hub.models.Backbone.from_preset(str(folder))
-        shape = SQUARE if name.startswith(("dino", "clip", "sig")) else RECTANGLE
+        shape = SQUARE if name.startswith(("dinov2", "clip", "sig")) else RECTANGLE
+        shape = (16, 32, 3) if name == "dinov3" else shape
         images = np.random.default_rng(1).normal(size=(2, *shape)).astype("f4")
         return Saved(folder, model, dialect, *map(torch.tensor, (images, computed(model, images))))
 
@@ -160,6 +185,8 @@ def computed(model: Any, images: np.ndarray) -> np.ndarray:
             return np.array(model({"images": images}))[:, 0]
         case "DINOV2Backbone" | "SigLIPVisionEncoder":
             return np.array(model({"images": images}))
+        case "DINOV3Backbone":
+            return np.array(model({"pixel_values": images}))
     return np.array(model(images))
 
 
@@ -207,7 +234,7 @@ def test_a_preset_comes_back_byte_for_byte(name, saved, tmp_path):
     state = ("optimizer/", "seed_generator/", made)
     names = {n for n in before.manifest if not any(part in n for part in state)}
     assert set(after.manifest) == names
-    for name in names - {"layers/dinov2_embedding/vars/1"}:
+    for name in names - {f"layers/dinov{n}_embedding/vars/1" for n in (2, 3)}:
         assert before.manifest[name] == after.manifest[name]
         assert torch.equal(before.read(name), after.read(name))
     for file in ("config.json", "task.json"):

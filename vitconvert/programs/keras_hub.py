@@ -319,7 +319,8 @@ def _run(model: Foreign, images: "Tensor") -> "Tensor":
     inputs = images.permute(0, 2, 3, 1).numpy()
     if hasattr(model, "get_vision_embeddings"):
         return torch.from_numpy(np.array(model.get_vision_embeddings(inputs)))
-    output = np.array(model({"images": inputs} if isinstance(model.input, dict) else inputs))
+    named = dict.fromkeys(model.input, inputs) if isinstance(model.input, dict) else inputs
+    output = np.array(model(named))
     return torch.from_numpy(output[:, 0] if _kind(model) == "CLIPVisionEncoder" else output)
 
 
