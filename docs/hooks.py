@@ -29,6 +29,7 @@ PAGES = "docs/pages"
 DOCUMENTS = {
     "README.md": "index.md",
     "weights_map/CONVERSIONS.md": "conversions.md",
+    "weights_map/ANY_VIT.md": "any-vit.md",
     "weights_map/README.md": "language.md",
     "tests/coverage/README.md": "coverage.md",
     "vitconvert/embedding/README.md": "many-images.md",

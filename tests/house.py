@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 59,
-    "tests": 43_976,
+    "tests": 44_192,
     "storeys": 11,
 }
 
