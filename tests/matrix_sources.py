@@ -291,6 +291,17 @@ SOURCES: Mapping[str, Source] = {
         ),
         stated={"image_size": (24, 24)},
     ),
+    "hf AST": Source(
+        title="ASTForAudioClassification",
+        write=partial(
+            write_transformers,
+            family="AST",
+            task="ForAudioClassification",
+            num_mel_bins=24,
+            max_length=37,
+            num_labels=7,
+        ),
+    ),
     "hf GLM-4V": Source(
         title="Glm4vVisionModel",
         write=partial(

@@ -76,6 +76,15 @@ IMPOSSIBLE = {
         {"position_resampling": "first"}
     ],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],
+    "patch_stride must be pixels down and across, or nothing": [
+        {"patch_stride": (4,)},
+        {"patch_stride": (4, 0)},
+    ],
+    "patch_stride excludes a stem": [STEM | {"patch_stride": (4, 4)}],
+    "patch_stride excludes a norm of pixels": [{"patch_stride": (4, 4), "patch_pre_norm": True}],
+    "patch_stride excludes positions on a grid of their own": [GRID | {"patch_stride": (4, 4)}],
+    "patch_stride excludes windows": [WINDOWED | {"patch_stride": (4, 4)}],
+    "pooling = 'prefix_avg' needs a class and a distillation token": [{"pooling": "prefix_avg"}],
     "merge_size needs a model without class token and registers": [{"merge_size": 2}],
     "merge_gated_dim needs merge_mlp_dim": [PATCHES | {"merge_size": 2, "merge_gated_dim": 7}],
     "merge_standard is of patches that are merged by their mean": [

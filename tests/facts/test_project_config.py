@@ -91,7 +91,7 @@ def folder(tmp_path):
             NotRepresentable,
         ),
         (timm(), {"architecture": "vit_base_patch16_224"}, ConflictingFact),
-        (hf(), {"model_type": "audio-spectrogram-transformer"}, NotRepresentable),
+        (hf(), {"model_type": "audio-spectrogram-transformer"}, UnknownDialect),
         (hf(), {"model_type": "vit_of_others"}, UnknownDialect),
         (hf(), {"model_type": "vit", "num_attention_heads": 7}, ConflictingFact),
     ],

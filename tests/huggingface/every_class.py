@@ -80,6 +80,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Dinov2Config": _DINOV2,
     "Dinov2WithRegistersConfig": _DINOV2,
     "DINOv3ViTConfig": VISION | {"num_register_tokens": 4},
+    "ASTConfig": _CLASSIFIED | {"num_mel_bins": 24, "max_length": 37},
     "DPTConfig": VISION
     | NECK
     | {"num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3], "auxiliary_loss_weight": 0.4},

@@ -28,6 +28,8 @@ needs_onednn = pytest.mark.skipif(not fast._DTYPES, reason="this torch has no on
 CONFIGS = {
     "token": {"depth": 11},
     "distilled": {"dist_token": True, "dist_head": True},
+    "overlapping": {"patch_stride": (4, 5), "dist_token": True, "pooling": "prefix_avg"}
+    | {"fc_norm": True},
     "tokens": {"pooling": "none", "in_channels": 4},
     "average": {"pooling": "avg", "class_token": False, "in_channels": 1},
     "token and average": {"pooling": "token_avg", "num_registers": 2},

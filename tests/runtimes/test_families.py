@@ -32,6 +32,7 @@ PARTS = {
     "pixels normed": {"patch_pre_norm": True, "patch_norm": True},
     "tokens": {"pooling": "none"},
     "positions of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 5},
+    "overlapping": {"patch_stride": (5, 3), "dist_token": True, "pooling": "prefix_avg"},
     "token and mean": {"pooling": "token_avg", "activation": "quick_gelu"},
 }
 

@@ -118,7 +118,11 @@ MISTAKES = [
     ("image_size > 3", "'>' orders numbers, and this is several numbers", 0),
     ("depth == 'three'", "a number is never equal to a text", 9),
     ("fc_norm == 1", "a truth value is never equal to a number", 11),
-    ("pooling == 'mean'", "pooling is one of token, avg, avgmax, max, map, token_avg, none", 11),
+    (
+        "pooling == 'mean'",
+        "pooling is one of token, avg, avgmax, max, map, token_avg, prefix_avg, none",
+        11,
+    ),
     ("2 * depth", "expected a condition", 9),
     ("3", "expected a condition", 1),
     ("class_position_counts", "'class_position_counts' is not known before the whole", 0),

@@ -151,9 +151,6 @@ OTHERS = {
             pred_num_hidden_layers=1,
         )
     ),
-    "an audio spectrogram transformer": lambda: t.ASTModel(
-        t.ASTConfig(**VISION, max_length=32, num_mel_bins=16)
-    ),
     "ViTPose": lambda: t.VitPoseForPoseEstimation(
         t.VitPoseConfig(
             backbone_config=t.VitPoseBackboneConfig(**VISION | {"image_size": [24, 24]}),

@@ -47,6 +47,7 @@ def contradictions(config: Properties) -> list[str]:
         or [
             *_tokens_and_positions(config),
             *_stem(config),
+            *_stride(config),
             *_norm_and_attention(config),
             *_branches(config),
             *_parallel_order(config),
@@ -81,6 +82,8 @@ def _values(config: Properties) -> list[str]:
         for name, least in _LEAST.items()
         if getattr(config, name) < least
     ]
+    if len(config.patch_stride) not in (0, 2) or min(config.patch_stride, default=1) < 1:
+        problems.append("patch_stride must be pixels down and across, or nothing")
     for name in ("image_size", "patch_size"):
         if min(getattr(config, name)) < 1:
             problems.append(f"{name} {size_text(getattr(config, name))} must be at least 1x1")
@@ -91,7 +94,7 @@ def _too_large(config: Properties) -> Iterator[str]:
     for name in _LEAST:
         if getattr(config, name) > (most := _MOST.get(name, LARGEST)):
             yield f"{name} = {getattr(config, name)} must be at most {most}"
-    several = ("rope_reference", "kv_heads", "position_grid", "global_blocks")
+    several = ("rope_reference", "kv_heads", "position_grid", "global_blocks", "patch_stride")
     for name in ("image_size", "patch_size", *several):
         if max(getattr(config, name), default=0) > LARGEST:
             yield f"{name} must be at most {LARGEST}"
@@ -147,6 +150,18 @@ def _stem(config: Properties) -> list[str]:
             f"stem_style = {config.stem_style!r} has no stages: stem_depths must be empty"
         )
     return problems
+
+
+def _stride(config: Properties) -> list[str]:
+    if not config.patch_stride:
+        return []
+    obstacles = {
+        "a stem": config.stem,
+        "a norm of pixels": config.patch_pre_norm,
+        "positions on a grid of their own": config.own_grid,
+        "windows": config.windowed,
+    }
+    return [f"patch_stride excludes {obstacle}" for obstacle, there in obstacles.items() if there]
 
 
 def _norm_and_attention(config: Properties) -> list[str]:
@@ -221,6 +236,8 @@ def _pooling_and_head(config: Properties) -> list[str]:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
     if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
         problems.append("pooling = 'token_avg' excludes fc_norm and representation_size")
+    if config.pooling == "prefix_avg" and not (config.class_token and config.dist_token):
+        problems.append("pooling = 'prefix_avg' needs a class and a distillation token")
     if config.bare_fc_norm and config.fc_norm:
         problems.append("bare_fc_norm excludes fc_norm")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):

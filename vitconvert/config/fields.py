@@ -38,7 +38,9 @@ class Fields:
     # A plain ViT: what its tensors cannot show
     activation: str  # of the MLPs, one of ACTIVATIONS
     norm_eps: float
-    pooling: str  # one of POOLINGS; token_avg concatenates class token and mean of the patches
+    # One of POOLINGS: token_avg is the class token beside the mean of the patches, prefix_avg the
+    # mean of class and distillation tokens (AST)
+    pooling: str
 
     # A plain ViT: tokens and positions
     class_token: bool = True
@@ -59,6 +61,8 @@ class Fields:
     stem_style: str = "google"  # one of STEM_STYLES
 
     # Patches
+    # From one to the next, in pixels: AST's overlap; (): patch_size
+    patch_stride: tuple[int, ...] = ()
     centred_pixels: bool = False  # 2 * pixel - 1 is what the patches read (Gemma 4)
     patch_bias: bool = True
     patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)

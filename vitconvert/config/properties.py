@@ -5,6 +5,8 @@ import math
 from vitconvert.config.fields import Fields
 from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
+Size = tuple[int, int]  # down and across
+
 
 def stem_stride(style: str, depths: tuple[int, ...]) -> int:
     """Pixels per position of a stem's grid: root 2, pooling 2, each later stage 2."""
@@ -26,6 +28,20 @@ def stem_padding(style: str) -> int:
     return 1 if style == "mobileclip_padded" else 0
 
 
+def patches_of(pixels: Size, patch: Size, stride: tuple[int, ...]) -> Size:
+    """Patches down and across that so many pixels hold; without a stride, side by side."""
+    steps = zip(pixels, patch, stride or patch, strict=True)
+    rows, columns = ((whole - side) // step + 1 for whole, side, step in steps)
+    return rows, columns
+
+
+def pixels_of(grid: Size, patch: Size, stride: tuple[int, ...]) -> Size:
+    """Pixels that so many patches cover."""
+    steps = zip(grid, patch, stride or patch, strict=True)
+    height, width = ((count - 1) * step + side for count, side, step in steps)
+    return height, width
+
+
 class Properties(Fields):
     """The properties of a `ViTConfig`, in the order of its fields."""
 
@@ -38,7 +54,7 @@ class Properties(Fields):
         if self.stem:
             style, depths = self.stem_style, self.stem_depths
             height, width = (stem_positions(size, style, depths) for size in self.image_size)
-        return height // self.patch_size[0], width // self.patch_size[1]
+        return patches_of((height, width), self.patch_size, self.patch_stride)
 
     @property
     def num_patches(self) -> int:

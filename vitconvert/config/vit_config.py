@@ -75,11 +75,14 @@ def field_names(of: type[Any] = ViTConfig) -> tuple[str, ...]:
 
 # Which fields have an effect beside the others
 
+_WITHOUT_PATCHES = ("token", "prefix_avg", "none")  # poolings that read no mean of patches
+
 
 def _resolved(config: Properties) -> dict[str, Any]:
     """What stands for a value that depends on another field."""
     scaled_by_one = config.rope_reference == config.grid_size
     return {
+        "patch_stride": config.patch_stride or config.patch_size,
         "attention_scale": config.attention_scale or config.head_dim**-0.5,
         "final_norm_eps": config.final_norm_eps or config.norm_eps,
         "pool_heads": config.pool_heads or config.num_heads,
@@ -136,7 +139,7 @@ def _of_blocks(config: Properties) -> dict[str, bool]:
 
 
 def _of_pooling_and_head(config: Properties) -> dict[str, bool]:
-    prefix, of_many = config.num_prefix_tokens > 0, config.pooling not in ("token", "none")
+    prefix, of_many = config.num_prefix_tokens > 0, config.pooling not in _WITHOUT_PATCHES
     return {
         "final_norm_eps": config.final_norm,
         "merge_standard": config.merge_size > 0,

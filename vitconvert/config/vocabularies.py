@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", "tanh")
-POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "none")
+POOLINGS = ("token", "avg", "avgmax", "max", "map", "token_avg", "prefix_avg", "none")
 POSITIONS = (
     "learned",
     "grid",  # learned for a grid of their own, fitted to the image's (naflexvit, Qwen3-VL)

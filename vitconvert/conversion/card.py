@@ -124,6 +124,7 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
     learned = [info for name, info in tensors.items() if not name.endswith(_STATISTICS)]
     count = sum(prod(info.shape) for info in learned)
     kind = "classes" if config.head_bias else "features, projected"
+    apart = f", {size_text(config.patch_stride)} apart" if config.patch_stride else ""
     return [
         *([("architecture", f"`{_plain(str(called))}`")] if called else []),
         ("parameters", f"{count:,}, {', '.join(sorted({info.dtype for info in learned}))}"),
@@ -135,7 +136,7 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
         (
             "images",
             f"{size_text(config.image_size)} pixels, {config.in_channels} channels, patches of "
-            f"{size_text(config.patch_size)}{' of a stem' if config.stem else ''}",
+            f"{size_text(config.patch_size)}{' of a stem' if config.stem else apart}",
         ),
         ("arithmetic", f"{config.activation}, {config.norm} norms with eps {config.norm_eps:g}"),
         ("pooling", config.pooling),

@@ -267,7 +267,12 @@ STEPS: Mapping[str, Step] = {
             change="the distillation token, which nothing reads, became a register",
             alters=("reg_token",),
             # DeiTForImageClassification reads the class token alone: the other is a register.
-            applies=lambda c: c.dist_token and not c.dist_head and not c.num_registers,
+            applies=lambda c: (
+                c.dist_token
+                and not c.dist_head
+                and not c.num_registers
+                and c.pooling != "prefix_avg"
+            ),
             becomes=lambda c: c.replace(dist_token=False, num_registers=1, register_positions=True),
             tensors=partial(_rename, "dist_token", "reg_token"),
             free=True,

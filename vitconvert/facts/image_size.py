@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from vitconvert.config.properties import stem_positions, stem_stride
+from vitconvert.config.properties import patches_of, pixels_of, stem_positions, stem_stride
 from vitconvert.facts.fact import TENSORS, UNKNOWN, USER, Fact, show
 from vitconvert.facts.tensor_evidence import Findings
 
@@ -13,6 +13,8 @@ _Grid = tuple[int, int]
 
 def read_image_size(found: Findings) -> None:
     """Learn `image_size` and `no_embed_class`; everything else is known by then."""
+    if "patch_stride" in found.missing:  # without it, nothing shows a grid
+        return
     _read_windows(found)
     rows, offsets = found.sizes.get("position"), found.sizes.get("relative")
     patch = found.value("patch_size", (0, 0))
@@ -47,7 +49,7 @@ def _read_positions(found: Findings, rows: int) -> None:
         prefix += found.value("num_registers")
     counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches
     if image is not None:
-        patches = _patches_in(found, image)
+        patches = math.prod(_grid_of(found, image))
         if patches in counts.values():
             found.facts["image_size"] = Fact(image, origin)
             _place_positions(found, [how for how in counts if counts[how] == patches])
@@ -106,8 +108,8 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
     found.facts.pop("no_embed_class", None)
     of_class = 3 * int(found.value("class_token"))
     if image is not None:
-        down, across = found.value("patch_size")
-        needed = (2 * (image[0] // down) - 1) * (2 * (image[1] // across) - 1) + of_class
+        rows_of, columns_of = _grid_of(found, image)
+        needed = (2 * rows_of - 1) * (2 * columns_of - 1) + of_class
         if needed == rows:
             found.facts["image_size"] = Fact(image, origin)
             return
@@ -125,19 +127,26 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
     found.facts["image_size"] = Fact(_pixels(found, side), assumed)
 
 
-def _patches_in(found: Findings, image: _Image) -> int:
-    down, across = found.value("patch_size")
+def _grid_of(found: Findings, image: _Image) -> _Grid:
+    """Patches down and across."""
     height, width = image
     if found.value("stem"):
         height, width = (stem_positions(side, *_stem(found)) for side in image)
-    return int((height // down) * (width // across))
+    return patches_of((height, width), *_patches(found))
+
+
+def _patches(found: Findings) -> tuple[_Image, tuple[int, ...]]:
+    """Size of the patches, and the pixels from one to the next."""
+    stride = found.value("patch_stride", ())
+    sound = len(stride) == 2 and min(stride) > 0  # ViTConfig refuses another
+    return found.value("patch_size"), stride if sound else ()
 
 
 def _pixels(found: Findings, side: int) -> _Image:
     """The image that so many patches cover, down and across."""
-    down, across = found.value("patch_size")
+    height, width = pixels_of((side, side), *_patches(found))
     stride = stem_stride(*_stem(found)) if found.value("stem") else 1
-    return side * down * stride, side * across * stride
+    return height * stride, width * stride
 
 
 def _stem(found: Findings) -> tuple[str, tuple[int, ...]]:
@@ -199,16 +208,13 @@ def _find_windows(found: Findings, grids: dict[int, _Grid]) -> None:
 
 
 def _read_grid(found: Findings, grid: _Grid) -> None:
-    patch = found.value("patch_size")
     image, origin = found.facts.get("image_size") or UNKNOWN
     if image is not None:
-        sides = zip(image, patch, strict=True)
-        if tuple(pixels // side for pixels, side in sides) == grid:
+        if _grid_of(found, image) == grid:
             return
         found.overrule(
             f"image_size = {show(image)} ({origin}), but the relative positions are of "
             f"{show(grid)} patches",
             origin,
         )
-    pixels = (grid[0] * patch[0], grid[1] * patch[1])
-    found.facts["image_size"] = Fact(pixels, TENSORS)
+    found.facts["image_size"] = Fact(pixels_of(grid, *_patches(found)), TENSORS)

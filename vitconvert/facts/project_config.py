@@ -12,7 +12,7 @@ from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.facts.fact import Fact, Facts, state
-from vitconvert.tables.config_file import ALL_BUT, PIXELS, ConfigFile, Ratio, Word, look_up
+from vitconvert.tables.config_file import ALL_BUT, AND, PIXELS, ConfigFile, Ratio, Word, look_up
 from vitconvert.tables.table import Table
 
 
@@ -55,8 +55,12 @@ def _said(
 ) -> object:
     """The value at a path; of `all but PATH`, the blocks that are not listed there.
 
-    Of `pixels of PATH`, the patches of that side, in whole squares of those that are merged.
+    Of `pixels of PATH`, the patches of that side, in whole squares of those that are merged; of
+    `PATH and PATH`, both values.
     """
+    if AND in path:
+        pair = [look_up(their_config, within + one) for one in path.split(AND)]
+        return None if None in pair else pair
 
     def number(field: str) -> int | None:
         found = (look_up(their_config, within + p) for p in mapping.fields.get(field, ()))
@@ -160,7 +164,12 @@ def written_config(table: Table, config: Config) -> dict[str, Any]:
     written = written_besides(table, config)
     mapping = table.config_file
     for field, path in mapping.written_fields if mapping else ():
-        put(written, path, their_word(table, field, getattr(config, field)))
+        value = getattr(config, field)
+        if AND in path:
+            for one, number in zip(path.split(AND), value, strict=True):
+                put(written, one, number)
+        else:
+            put(written, path, their_word(table, field, value))
     return written
 
 

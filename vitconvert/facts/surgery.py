@@ -130,7 +130,10 @@ def resize(
     if config.decomposed_positions and config.grid_positions:  # SAM's classes fit none themselves
         wanted = wanted.replace(position_grid=wanted.grid_size)
     patch = [side * wanted.stem_stride for side in wanted.patch_size]
-    if any(side % pixels for side, pixels in zip(wanted.image_size, patch, strict=True)):
+    # Of patches with a stride, what is left over is left out, as AST's does of 1024 pixels.
+    if not config.patch_stride and any(
+        side % pixels for side, pixels in zip(wanted.image_size, patch, strict=True)
+    ):
         raise UsageError(
             f"An image of {size_text(wanted.image_size)} is no whole number of patches.",
             evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
@@ -166,6 +169,7 @@ def _resized_kernel(
     obstacles = {
         "they are cut from a stem's feature map": config.stem,
         "their pixels are normed one by one": config.patch_pre_norm,
+        "they have a stride of their own": config.patch_stride,
     }
     if found := [obstacle for obstacle, present in obstacles.items() if present]:
         raise UsageError(

@@ -39,6 +39,7 @@ _POOLED = {
     "avgmax": "mean and maximum of {}",
     "map": "attention pooling of {}",
     "token_avg": "class token and mean of the patches",
+    "prefix_avg": "mean of class and distillation token",
     "none": "all tokens",
 }
 

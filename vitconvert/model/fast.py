@@ -263,9 +263,9 @@ class FastViT(ViT):
     @property
     def _pooled_tokens(self) -> int | None:
         """How many of the first tokens the head reads; None: all."""
-        if self.config.pooling != "token":
-            return None
-        return 2 if self.config.dist_head else 1
+        if self.config.pooling == "token":
+            return 2 if self.config.dist_head else 1
+        return 2 if self.config.pooling == "prefix_avg" else None
 
 
 def _keep_freed_memory() -> None:

@@ -20,8 +20,9 @@ class PatchEmbed(nn.Module):
         channels = self.backbone.out_channels if self.backbone else config.in_channels
         pixels = channels * config.patch_size[0] * config.patch_size[1]
         self.pre_norm = norm_of(pixels, config) if config.patch_pre_norm else None
+        down, across = config.patch_stride or config.patch_size
         self.proj = nn.Conv2d(
-            channels, config.embed_dim, config.patch_size, config.patch_size, bias=config.patch_bias
+            channels, config.embed_dim, config.patch_size, (down, across), bias=config.patch_bias
         )
         self.norm = norm_if(config.patch_norm, config.embed_dim, config)
         self.centred_pixels = config.centred_pixels
@@ -37,7 +38,8 @@ class PatchEmbed(nn.Module):
         return patches
 
     def _project(self, x: Tensor) -> Tensor:
-        if self.pre_norm is None and not (self.product_on_gpu and x.is_cuda):
+        apart = self.proj.stride == self.proj.kernel_size
+        if self.pre_norm is None and not (self.product_on_gpu and x.is_cuda and apart):
             grid: Tensor = self.proj(x)
             return grid.flatten(2).transpose(1, 2)
         height, width = self.proj.kernel_size

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
+from vitconvert.config.properties import pixels_of
 from vitconvert.errors import IntegrityError, UsageError, VitConvertError, size_text
 from vitconvert.inference.batches import prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
@@ -178,8 +179,8 @@ def read_image(
             size = image_files.size_of(opened, upright=upright)
     grid, whole = config.grid_size, placement(preprocessing, size)
     # Patches leave out what is left over at the bottom and at the right.
-    stride = config.stem_stride
-    covered = tuple(n * side * stride for n, side in zip(grid, config.patch_size, strict=True))
+    pixels = pixels_of(grid, config.patch_size, config.patch_stride)
+    covered = [side * config.stem_stride for side in pixels]
     seen = SeenImage(
         source=source,
         preprocessing=preprocessing,

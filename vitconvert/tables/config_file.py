@@ -12,6 +12,7 @@ from vitconvert.tables.tensor_sections import SectionReader
 from vitconvert.toml_files import read_tables
 
 ALL_BUT = "all but "  # before a path: the blocks that are not listed there
+AND = " and "  # between two paths: a pair has one number of each
 PIXELS = "pixels of "  # before a path: as many patches, of whole squares that are merged
 _WORDS = (
     *("file", "identify", "fields", "values", "defaults", "within", "writes", "inert"),

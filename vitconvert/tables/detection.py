@@ -50,7 +50,8 @@ def recognise(
 
     Args:
         shapes: Names and shapes from the checkpoint's header.
-        tables: The candidates; by default all of `weights_map/` that are not `named_only`.
+        tables: The candidates; by default all of `weights_map/` that are not `named_only`, or
+            that the config names.
         their_config: The `config.json` beside the checkpoint. It decides between tables that
             explain the same keys.
 
@@ -110,7 +111,8 @@ def _fitting(
         if candidates is None:
             full = {name: shape for name, shape in names.shapes.items() if 0 not in shape}
             # Tensors without elements tell no dialect from another.
-            candidates = likely_tables(names if len(full) == len(names.shapes) else Names(full))
+            likely = likely_tables(names if len(full) == len(names.shapes) else Names(full))
+            candidates = [t for t in likely if not t.named_only or identifies(t, their_config)]
         bindings = (bind(table, names) for table in candidates)
         found += [Recognised(binding, prefix, own) for binding in bindings if binding.fits]
     if not found:

@@ -187,11 +187,11 @@ def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
 def likely_tables(names: Names) -> list[Table]:
     """The dialects that may explain these names and find what they require, in order of name.
 
-    The others do not, and were not parsed to know it. Those that are `named_only` are left out.
+    The others do not, and were not parsed to know it.
     """
     likely = (n for n in likely_dialects(names.alike.keys()) if may_find_required(n, names))
     tables = [_builtin_table(dialect) for dialect in likely]
-    return [table for table in tables if not table.named_only and _finds_required(table, names)]
+    return [table for table in tables if _finds_required(table, names)]
 
 
 def _finds_required(table: Table, names: Names) -> bool:

@@ -54,7 +54,7 @@ class Transformers(Program):
                 f"{table.title} has no class that computes this.", evidence={"table": table.file}
             )
         # CLIP's projection is a head without labels.
-        if "ForImageClassification" in written["architectures"][0]:
+        if "Classification" in written["architectures"][0]:
             count = model.config.num_classes
             names = model.labels or [f"LABEL_{index}" for index in range(count)]
             written["id2label"] = {str(index): name for index, name in enumerate(names)}

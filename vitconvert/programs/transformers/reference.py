@@ -126,6 +126,8 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
 
     bare = modeling_auto.MODEL_MAPPING_NAMES
     classifiers = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    if "classifier.layernorm.weight" in tensors:
+        return "ASTForAudioClassification"
     if "cls_classifier.weight" in tensors:
         return "DeiTForImageClassificationWithTeacher"
     if "visual_projection.weight" in tensors and model_type in _WITH_PROJECTION:
@@ -210,7 +212,7 @@ def _config_of(kind: Foreign, theirs: JsonObject) -> Foreign:
 def _taps(model: Foreign, places: Modules, depth: int) -> Taps:
     modules = dict(model.named_modules())
     # What a class with a head calls the bare model
-    headed = "ForImageClassification" in type(model).__name__
+    headed = "Classification" in type(model).__name__
     names = ("vision_model", *([str(model.base_model_prefix)] if headed else []))
     base = next((f"{name}." for name in names if name in modules), "")
     # Some releases have ViT's blocks a level deeper, under the names that they have on disk.
@@ -221,5 +223,6 @@ def _taps(model: Foreign, places: Modules, depth: int) -> Taps:
         del taps["norm"]
     taps["patch_embed"] = Tap(f"{base}{places.patches}")
     taps = channels_last(taps, ends=places.last)
-    head = next((name for name in ("classifier", "visual_projection") if name in modules), "")
+    heads = ("classifier.dense", "classifier", "visual_projection")
+    head = next((name for name in heads if name in modules), "")
     return {"features": Tap(head, input=True) if head else Tap("pooler"), **taps}

@@ -75,6 +75,7 @@ MODULES = {
     "instructblip": replace(_CLIP, kind="InstructBlipVisionModel", pooled=False),
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": Modules(block="encoder.layer.{i}"),
+    "audio-spectrogram-transformer": replace(_VIT, pooled=True),
     "dpt": Modules(block="encoder.layer.{i}"),
     "sam": Modules(
         patches="vision_encoder.patch_embed",
@@ -175,6 +176,8 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
         return _gemma4_inputs(model, images)
     if kind.startswith(IN_SQUARES):
         return _qwen_inputs(model, images)
+    if kind.startswith("AST"):
+        return {"input_values": images[:, 0].transpose(1, 2)}  # (B, time, frequencies)
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
         patches = model.embeddings.patch_embeddings.num_patches

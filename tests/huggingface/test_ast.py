@@ -1,0 +1,143 @@
+"""AST: a ViT of spectrograms whose patches overlap, read, computed and written."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+import vitconvert
+from tests.packages import transformers
+from tests.small_models import assert_same_tensors, randomise_calmly, relative
+from vitconvert.cli import main
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import MissingFact, NotRepresentable, UsageError
+from vitconvert.programs.transformers.running import run
+
+SIZES = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 50, "patch_size": 6, "num_labels": 7}
+# Frequencies and times of a spectrogram, strides of both, and what the patches leave over: nothing,
+# 3 frequencies and 2 times, and gaps between patches.
+SHAPES = {
+    (22, 31): {"frequency_stride": 4, "time_stride": 5},
+    (21, 40): {"frequency_stride": 3, "time_stride": 4},
+    (33, 24): {"frequency_stride": 8, "time_stride": 6},
+}
+GRIDS = {(22, 31): (5, 6), (21, 40): (6, 9), (33, 24): (4, 4)}
+
+
+def made(name="ASTForAudioClassification", size=(22, 31), **changes):
+    kind, (frequencies, times) = getattr(transformers, name), size
+    sizes = SIZES | SHAPES[size] | {"num_mel_bins": frequencies, "max_length": times}
+    torch.manual_seed(5)
+    return randomise_calmly(kind(kind.config_class(**sizes | changes)))
+
+
+@pytest.fixture(scope="module", params=["ASTForAudioClassification", "ASTModel"])
+def saved(request, tmp_path_factory):
+    model, folder = made(request.param), tmp_path_factory.mktemp("ast")
+    model.save_pretrained(folder)
+    return model, folder
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("size", list(SHAPES))
+@pytest.mark.parametrize("name", ["ASTForAudioClassification", "ASTModel"])
+def test_outputs_are_those_of_transformers(name, size, tmp_path):
+    model = made(name, size)
+    model.save_pretrained(tmp_path)
+    spectrograms = torch.randn(3, 1, *size)
+    for fast in (False, True):
+        ours = vitconvert.load_model(tmp_path, fast=fast)
+        assert ours.config.grid_size == GRIDS[size]
+        assert relative(ours(spectrograms), run(model, spectrograms)) < 1e-6
+
+
+def test_it_is_written_again_and_opened(saved, tmp_path):
+    model, folder = saved
+    for to in ("hf", "vit"):
+        done = vitconvert.convert(folder, output=tmp_path / to, to=to, verify=True)
+        assert [opened.why_not for opened in done.opened] == [None] * len(done.opened)
+    before, after = (load_file(d / "model.safetensors") for d in (folder, tmp_path / "hf"))
+    assert_same_tensors(after, before)
+    wanted, written = (
+        json.loads((d / "config.json").read_text()) for d in (folder, tmp_path / "hf")
+    )
+    names = ("architectures", "model_type", "num_mel_bins", "max_length", "layer_norm_eps")
+    for name in (*names, "frequency_stride", "time_stride", "patch_size", "qkv_bias"):
+        assert written[name] == wanted[name], name
+    spectrograms = torch.randn(2, 1, 22, 31)
+    with torch.inference_mode():
+        ours = vitconvert.load_model(tmp_path / "vit")
+        assert relative(ours(spectrograms), run(model, spectrograms)) < 1e-6
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: hf, vit"):
+        vitconvert.convert(folder, output=tmp_path / "timm", to="timm")
+
+
+def test_a_classifier_without_classes_has_its_norm(tmp_path):
+    model = made(num_labels=0)
+    model.save_pretrained(tmp_path / "own")
+    done = vitconvert.convert(tmp_path / "own", output=tmp_path / "hf", to="hf", verify=True)
+    assert [opened.why_not for opened in done.opened] == [None]
+    before, after = (load_file(tmp_path / d / "model.safetensors") for d in ("own", "hf"))
+    assert_same_tensors(after, before)
+
+
+def test_a_file_alone_is_asked_for_its_strides(saved, tmp_path):
+    model, folder = saved
+    save_file(load_file(folder / "model.safetensors"), tmp_path / "ast.safetensors")
+    stated = {"num_heads": 3, "norm_eps": 1e-12, "image_size": (22, 31)}
+    options = {"dialect": "hf_ast" if "Classification" in type(model).__name__ else "hf_ast_bare"}
+    with pytest.raises(MissingFact, match="patch_stride  published models have 10, 12, 14 or 16"):
+        vitconvert.load_checkpoint(tmp_path / "ast.safetensors", overrides=stated, **options)
+    stated |= {"patch_stride": (4, 5)}
+    ours = vitconvert.load_model(tmp_path / "ast.safetensors", overrides=stated, **options)
+    spectrograms = torch.randn(2, 1, 22, 31)
+    with torch.inference_mode():
+        assert relative(ours(spectrograms), run(model, spectrograms)) < 1e-6
+
+
+def test_a_deit_without_a_config_is_none(tmp_path):
+    deit = transformers.DeiTModel(transformers.DeiTConfig(image_size=24, **SIZES))
+    deit.save_pretrained(tmp_path / "deit")
+    (tmp_path / "deit" / "model.safetensors").rename(tmp_path / "deit.safetensors")
+    checkpoint = vitconvert.load_checkpoint(
+        tmp_path / "deit.safetensors", overrides={"num_heads": 3, "norm_eps": 1e-12}
+    )
+    assert checkpoint.dialect == "hf_vit_pooler"
+
+
+@torch.inference_mode()
+def test_positions_are_fitted_to_other_spectrograms(saved):
+    """As AST's authors do, `ast_models.py`: bilinear, along both axes."""
+    model, folder = saved
+    ours = vitconvert.load_model(folder, image_size=(22, 49))
+    assert ours.config.grid_size == (5, 9)
+    base = getattr(model, "audio_spectrogram_transformer", model)
+    first, grid = base.embeddings.position_embeddings.split((2, 30), dim=1)
+    grid = grid.reshape(1, 5, 6, 48).permute(0, 3, 1, 2)
+    grid = F.interpolate(grid, size=(5, 9), mode="bilinear").permute(0, 2, 3, 1).flatten(1, 2)
+    assert relative(ours.pos_embed, torch.cat((first, grid), 1)) < 1e-6
+    with pytest.raises(UsageError, match="cannot be resized: they have a stride of their own"):
+        vitconvert.load_model(folder, patch_size=8)
+
+
+@pytest.mark.slow
+def test_it_is_exported_and_embedded(saved, tmp_path):
+    rt = pytest.importorskip("onnxruntime")
+    model, folder = saved
+    vitconvert.export_model(folder, tmp_path / "ast.onnx", to="onnx")
+    session = rt.InferenceSession(tmp_path / "ast.onnx")
+    spectrograms = torch.randn(2, 1, 22, 31)
+    (found,) = session.run(None, {session.get_inputs()[0].name: spectrograms.numpy()})
+    with torch.inference_mode():
+        assert relative(torch.from_numpy(found), run(model, spectrograms)) < 1e-5
+    photo, output = sorted((DIGITS / "samples").glob("*.png"))[0], tmp_path / "x.npz"
+    with pytest.raises(SystemExit) as exit_:
+        options = ("--mean", "0.4", "--std", "0.3", "-q")
+        main(["embed", str(folder), str(photo), "-o", str(output), *options])
+    assert exit_.value.code in (0, None)
+    with np.load(output) as written:
+        assert written["features"].shape == (1, 48)
