@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_735,
-    "files": 279,
-    "core": 29_393,
+    "lines of code": 35_789,
+    "files": 280,
+    "core": 29_447,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 61,
-    "tests": 44_334,
+    "tests": 44_493,
     "storeys": 11,
 }
 

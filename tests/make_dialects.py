@@ -39,6 +39,7 @@ PROOF = {
     "sam": "segment-anything",
     "vitdet": "not verified; outputs of its own model and of transformers' port",
     "deepseek": "not verified; outputs of timm's model, which reads its files: its own was not run",
+    "mistral": "not verified; outputs of transformers' class that writes these names",
     "mmpretrain": "mmpretrain",
     "mobileclip": "not verified; outputs of its own model",
     "mmseg": "not verified; names of its own model",

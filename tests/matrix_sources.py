@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import vitconvert
 from tests.originals import rows
 from tests.originals import spelling_of_others as others
 from tests.originals.rows import Original
@@ -72,6 +73,12 @@ def write_qwen_2(folder: Path) -> Path:
     sizes = {"embed_dim": 48, "depth": 11, "num_heads": 3, "mlp_ratio": 2, "hidden_size": 20}
     randomised(kind(kind.config_class(**sizes, patch_size=8))).save_pretrained(folder)
     return folder
+
+
+def write_mistral(folder: Path) -> Path:
+    model = partial(write_transformers, family="PixtralVision", task="Model", hidden_act="silu")
+    vitconvert.convert(model(folder / "hf"), to="mistral", output=folder / "own", verify=False)
+    return folder / "own"
 
 
 def write_keras_hub(folder: Path) -> Path:
@@ -342,6 +349,10 @@ SOURCES: Mapping[str, Source] = {
         ),
         stated={"image_size": (32, 48)},
     ),
+    "hf Pixtral": Source(
+        title="PixtralVisionModel",
+        write=partial(write_transformers, family="PixtralVision", task="Model", hidden_act="silu"),
+    ),
     "hf BLIP": Source(
         title="BlipVisionModel",
         write=partial(write_transformers, family="BlipVision", task="Model"),
@@ -408,6 +419,7 @@ SOURCES: Mapping[str, Source] = {
     "beit3": of(rows.OTHERS["BEiT-3"], "classifier"),
     "mae": of(rows.META["MAE, with decoder"], "pre-training"),
     "msn": of(rows.META["MSN"], "encoder"),
+    "mistral": Source(title="VisionTransformer", write=write_mistral),
     "moco_v3": of(rows.META["MoCo v3"], "encoder"),
     "sam": Source(title="ImageEncoderViT", write=partial(write_torch, tensors=sam)),
     "vitdet": Source(

@@ -75,6 +75,9 @@ IMPOSSIBLE = {
     "position_resampling = 'first' needs positions on a grid of their own": [
         {"position_resampling": "first"}
     ],
+    "rope_interleaved needs rope = 'axial'": [
+        {"rope": "dinov3", "head_dim": 12, "rope_interleaved": True}
+    ],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],
     "patch_stride must be pixels down and across, or nothing": [
         {"patch_stride": (4,)},

@@ -232,6 +232,7 @@ BEFORE = {
     "register-as-token": {"dist_token": False, "num_registers": 1, "register_positions": True},
     "store-rope-periods": {"rope": "dinov3", "position_embedding": "none"},
     "compute-rope-periods": {"rope": "dinov3", "position_embedding": "none", "rope_periods": True},
+    "rotary-pairs": {"rope": "axial", "position_embedding": "none"},
     "zero-patch-bias": {"patch_bias": False, "pre_norm": False},
     "zero-head-bias": {"head_bias": False},
 }
@@ -297,6 +298,10 @@ NOT = {
     ],
     "compute-rope-periods": [{"rope": "dinov3"}],
     "store-rope-periods": [{"rope": "axial"}, {"rope": "dinov3", "rope_periods": True}],
+    "rotary-pairs": [
+        *({}, {"rope": "dinov3"}, {"rope": "axial", "qk_norm": True}),
+        {"rope": "axial", "rope_half": True, "rope_by_axis": True},
+    ],
     "token-as-register": [
         {},
         {"dist_token": True, "dist_head": True},

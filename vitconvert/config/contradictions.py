@@ -129,6 +129,8 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append("rope_periods need rope = 'dinov3'")
     if config.rope_by_axis and not config.rope_half:
         problems.append("rope_by_axis needs rope_half")
+    if config.rope_interleaved and config.rope != "axial":
+        problems.append("rope_interleaved needs rope = 'axial'")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):

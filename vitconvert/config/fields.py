@@ -91,6 +91,8 @@ class Fields:
     rope_offset: float = 0.0  # added to grid positions
     rope_half: bool = False  # pairs channels of a head's first and second half, not neighbours
     rope_by_axis: bool = False  # the halves are of the channels that one axis rotates (Gemma 4)
+    # Frequencies of the second axis lie halfway between those of the first (Pixtral)
+    rope_interleaved: bool = False
     rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
 
     # Relative positions, which are added to attention scores

@@ -262,6 +262,12 @@ class Properties(Fields):
         return self.two_steps and not self.shared_kv
 
     @property
+    def free_pairs(self) -> bool:
+        """Whether a rotary embedding of axes alone reads the order of q's and k's channels."""
+        normed = self.qk_norm or self.whole_qk_norm or self.rope_by_axis
+        return self.rope == "axial" and self.joined_qkv and not normed
+
+    @property
     def windowed(self) -> bool:
         """Whether attention is within windows in some block."""
         return self.window_size > 0

@@ -181,6 +181,13 @@ def _compute_periods(tensors: Tensors, config: ViTConfig) -> Tensors:
     return {name: tensor for name, tensor in tensors.items() if name != "rope.periods"}
 
 
+def _turn_pairs(tensors: Tensors, config: ViTConfig) -> Tensors:
+    from vitconvert.model.rope import with_other_pairs
+
+    of_heads = {n: with_other_pairs(t, config) for n, t in tensors.items() if ".attn.qkv." in n}
+    return {**tensors, **of_heads}
+
+
 def _with_zero_bias(layer: str, tensors: Tensors, _: ViTConfig) -> Tensors:
     weight = tensors[f"{layer}.weight"]
     return {**tensors, f"{layer}.bias": weight.new_zeros(len(weight))}
@@ -309,6 +316,15 @@ STEPS: Mapping[str, Step] = {
             tensors=_compute_periods,
             free=True,
             guard="rope.periods is what the target computes",
+        ),
+        Step(
+            name="rotary-pairs",
+            change="the channels of q and k were put in the order in which the target pairs them",
+            alters=("blocks.{i}.attn.qkv.weight", "blocks.{i}.attn.qkv.bias"),
+            applies=lambda c: c.free_pairs,
+            becomes=lambda c: c.replace(rope_half=not c.rope_half),
+            tensors=_turn_pairs,
+            free=True,
         ),
         Step(
             name="all-tokens",

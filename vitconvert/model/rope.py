@@ -62,10 +62,13 @@ class RotaryEmbedding(nn.Module):
 def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
     """(P, K/2) float32: rows and columns, scaled to a reference grid, times K/4 frequencies each.
 
-    timm's `RotaryEmbeddingCat`, as EVA-02, Perception Encoder and RoPE-ViT use it.
+    timm's `RotaryEmbeddingCat`, as EVA-02, Perception Encoder and RoPE-ViT use it. Pixtral's two
+    axes take turns in one series of frequencies (mistral_inference, `rope.py`).
     """
     bands = config.head_dim // 4
     exponents = torch.arange(bands, device=device).float() / bands
+    if config.rope_interleaved:
+        exponents = torch.stack((exponents, exponents + 0.5 / bands))
     frequencies = 1.0 / config.rope_temperature**exponents
     grid = _index_grid(config, device)
     return (grid[..., None] * frequencies).flatten(-2)
@@ -128,6 +131,14 @@ def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) 
     sin, cos = table.chunk(2, dim=-1)
     rotated = patches * cos + quarter_turn * sin
     return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
+
+
+def with_other_pairs(qkv: Tensor, config: ViTConfig) -> Tensor:
+    """(3HK, ...) to the same function where `rope_half` is the other: q and k in another order."""
+    half = config.head_dim // 2
+    pairs = (2, half) if config.rope_half else (half, 2)
+    heads = qkv.reshape(3, config.num_heads, *pairs, *qkv.shape[1:])
+    return torch.cat([part.flatten(0, 3) for part in (heads[:2].transpose(2, 3), heads[2:])])
 
 
 def _table(angles: Tensor, config: ViTConfig) -> Tensor:

@@ -13,6 +13,7 @@ from vitconvert.file_formats import JOINED
 from vitconvert.formats import has_weights, weights_in
 
 CONFIGS = ("config.json", "open_clip_config.json")
+PARAMS = "params.json"  # of Mistral
 CONVERTER = "image_converter.json"  # of KerasHub
 # The first two of transformers 4 and 5
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
@@ -31,7 +32,7 @@ KERAS_TOKENIZERS = {
     "spiece.model": "assets/tokenizer/vocabulary.spm",
 }
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
-COMPANIONS = (*CONFIGS, TASK, *PREPROCESSORS, RECORD, ADAPTER)
+COMPANIONS = (*CONFIGS, PARAMS, TASK, *PREPROCESSORS, RECORD, ADAPTER)
 _OF_TRAINER = re.compile(r"checkpoint-([0-9]{1,18})")  # and the step, of transformers' Trainer
 
 
@@ -182,11 +183,20 @@ def files_beside(directory: Path) -> FilesBeside:
     # task.json is KerasHub's where the tensors that it is about are there.
     has_task = any((directory / name).exists() for name in JOINED.values())
     return {
-        "config": first(*(TASK,) * has_task, *CONFIGS),
+        "config": first(
+            *(TASK,) * has_task, *CONFIGS, *(PARAMS,) * _is_mistrals(directory / PARAMS)
+        ),
         "preprocessor": first(*PREPROCESSORS),
         "own": first(RECORD),
         "adapter": first(ADAPTER),
     }
+
+
+def _is_mistrals(params: Path) -> bool:
+    """Whether a file, whose name scripts use too, is about one of Mistral's image towers."""
+    with suppress(VitConvertError):
+        return "vision_encoder" in read_object(params)
+    return False
 
 
 def locate_path(reference: str, path: Path) -> Located:

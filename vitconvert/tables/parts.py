@@ -217,6 +217,7 @@ def tower_words() -> Mapping[str, Any]:
 
 
 def config_section(config: Mapping[str, object], path: str | None) -> Mapping[str, object]:
-    """The object at a dotted path of a config.json; empty if there is none."""
-    section = None if path is None else look_up(config, path) if path else config
-    return section if isinstance(section, Mapping) else {}
+    """The object at a dotted path of a config.json, or at the first of several; else empty."""
+    paths = () if path is None else path.split(" | ")
+    sections = (look_up(config, one) if one else config for one in paths)
+    return next((found for found in sections if isinstance(found, Mapping)), {})

@@ -74,7 +74,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
     rounded = _IN_FLOAT32.get(kind)
-    if kind.startswith(IN_SQUARES):
+    apart = kind.startswith((*IN_SQUARES, "Pixtral"))
+    if apart:
         rounded = "rotary angles"
     elif kind == "InternVLVisionModel" and config.norm == "rms":
         rounded = "norms"
@@ -83,8 +84,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        # These have their tokens in another order, until they are merged.
-        taps={} if kind.startswith(IN_SQUARES) else _taps(model, places, config.depth),
+        # These have their tokens in another order, until they are merged, or those of all images.
+        taps={} if apart else _taps(model, places, config.depth),
         run=run if whole else run_to_tokens,
         reads="output" if whole else "tokens",
         told=() if own else _TOLD,

@@ -21,6 +21,7 @@ from vitconvert.programs.reference import as_tokens, check_size, package
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 IN_SQUARES = ("Qwen", "Glm4v")  # classes that read the patches of a square one after another
+IN_ONE_ROW = (*IN_SQUARES, "Gemma4", "Pixtral")  # that give the tokens of all images as one row
 TOWER = "_vision_model"  # ends the model type of an image tower by itself
 # The class of a text tower by itself, with what leads to the space of images.
 _TEXTS = {
@@ -101,6 +102,14 @@ MODULES = {
         kind="Gemma4VisionModel",
         pooled=True,
     ),
+    "pixtral": Modules(
+        patches="patch_conv",
+        block="transformer.layers.{i}",
+        norm2="ffn_norm",
+        norm="",
+        kind="PixtralVisionModel",
+        pooled=True,
+    ),
     "radio": Modules(
         patches="embeddings.patch_projection",
         block="encoder.layer.{i}",
@@ -133,8 +142,7 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         tensor: Tensor | None = getattr(output, name, None)
         if tensor is not None:
-            if type(model).__name__.startswith(("Gemma4", *IN_SQUARES)):
-                # The tokens of all images come one after another.
+            if type(model).__name__.startswith(IN_ONE_ROW):
                 tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
             return as_tokens(tensor)
     raise AssertionError(type(output))
