@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_789,
+    "lines of code": 35_846,
     "files": 280,
-    "core": 29_447,
+    "core": 29_504,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 61,
-    "tests": 44_493,
+    "tests": 44_676,
     "storeys": 11,
 }
 

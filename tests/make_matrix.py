@@ -168,12 +168,12 @@ def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
     """From there back to where it came from: names, dtypes, shapes and bytes.
 
     A dialect whose files hold more than a ViT is not written, or not without a text tower, so those
-    of the ViT return under vitconvert's own names; so do sums over frames, of which other parts
+    of the ViT return under vitconvert's own names; so do sums, of which other parts
     come back.
     """
     checkpoint = origin.checkpoint
     pieces = (piece for a in checkpoint.weights.plan.assemblies for piece in a.pieces)
-    summed = any(piece.axes.frames for piece in pieces)
+    summed = any(piece.axes.summed for piece in pieces)
     if (summed or not _holds_alone(checkpoint)) and not conversion.ledger.carried:
         before = checkpoint.tensors
         after = vitconvert.load_checkpoint(conversion.output).tensors

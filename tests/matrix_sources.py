@@ -353,6 +353,24 @@ SOURCES: Mapping[str, Source] = {
         title="PixtralVisionModel",
         write=partial(write_transformers, family="PixtralVision", task="Model", hidden_act="silu"),
     ),
+    "hf V-JEPA 2": Source(
+        title="VJEPA2Model",
+        write=partial(
+            write_transformers,
+            family="VJEPA2",
+            task="Model",
+            crop_size=24,
+            pred_hidden_size=24,
+            pred_num_hidden_layers=1,
+            pred_num_attention_heads=2,
+        ),
+    ),
+    "hf ViTPose": Source(
+        title="VitPoseBackbone",
+        write=partial(
+            write_transformers, family="VitPose", task="Backbone", image_size=[32, 24], mlp_ratio=2
+        ),
+    ),
     "hf BLIP": Source(
         title="BlipVisionModel",
         write=partial(write_transformers, family="BlipVision", task="Model"),

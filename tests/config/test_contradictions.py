@@ -78,6 +78,8 @@ IMPOSSIBLE = {
     "rope_interleaved needs rope = 'axial'": [
         {"rope": "dinov3", "head_dim": 12, "rope_interleaved": True}
     ],
+    "rope = 'vjepa2' excludes rope_half": [{"rope": "vjepa2", "head_dim": 12, "rope_half": True}],
+    "patch_padding = 3 makes room for more patches": [{"patch_padding": 3}],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],
     "patch_stride must be pixels down and across, or nothing": [
         {"patch_stride": (4,)},

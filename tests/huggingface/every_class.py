@@ -125,6 +125,11 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _QWEN_3_5,
         "text_config": _LANGUAGE | _EXPERTS | _LINEAR,
     },
+    "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},
+    "VitPoseConfig": {"backbone_config": VISION | {"model_type": "vitpose_backbone"}},
+    "VJEPA2Config": VISION
+    | {"crop_size": 24, "pred_hidden_size": 24, "pred_num_hidden_layers": 1, "num_labels": 7}
+    | {"pred_num_attention_heads": 2},
     "RadioConfig": VISION | {"mlp_ratio": 2.0, "num_registers": 5, "max_img_size": 40},
     "SamVisionConfig": _SAM,
     "SamConfig": {"vision_config": _SAM},

@@ -44,6 +44,15 @@ def test_groups_numbers_and_names():
     assert layout.shape({"qkv": 3, "head": 2, "dim": 5, "width": 7}) == (1, 30, 7)
 
 
+@pytest.mark.parametrize("front", ["2", "shared"])
+def test_rows_in_front_of_an_axis(front):
+    layout = parse_axes(f"1 {front}+position width")
+    assert str(layout) == f"1 {front}+position width" and layout.names == ("position", "width")
+    count = 2 if front == "2" else 1
+    assert layout.shape({"position": 5, "width": 7}) == (1, 5 + count, 7)
+    assert layout.origins == (("position", count),) and layout.summed == (front == "shared")
+
+
 def test_one_step_along_an_axis_leaves_the_rest():
     assert str(parse_axes("(qkv head dim) width").without("qkv")) == "(head dim) width"
     assert str(parse_axes("layer 1 width").without("layer")) == "1 width"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from numbers import Integral
 
-from vitconvert.config.properties import Properties
+from vitconvert.config.properties import Properties, patches_of
 from vitconvert.config.vocabularies import VOCABULARIES
 from vitconvert.errors import size_text
 
@@ -31,7 +31,7 @@ _LEAST = {
     **dict.fromkeys(("in_channels", "embed_dim", "depth", "branches", "stem_width"), 1),
     **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
-    **dict.fromkeys(("pool_heads", "pool_mlp_dim"), 0),
+    **dict.fromkeys(("pool_heads", "pool_mlp_dim", "patch_padding"), 0),
     **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim", "merge_gated_dim"), 0),
     **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
 }
@@ -123,10 +123,17 @@ def _tokens_and_positions(config: Properties) -> list[str]:
             f"image_size {size_text(config.image_size)} makes {config.num_patches} patches; "
             f"{_MOST_PATCHES} at most"
         )
+    if config.patch_padding:
+        height, width = (side + 2 * config.patch_padding for side in config.image_size)
+        padded = patches_of((height, width), config.patch_size, config.patch_stride)
+        if config.stem or padded != config.grid_size:
+            problems.append(f"patch_padding = {config.patch_padding} makes room for more patches")
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
     if config.rope_periods and config.rope != "dinov3":
         problems.append("rope_periods need rope = 'dinov3'")
+    if config.rope == "vjepa2" and config.rope_half:
+        problems.append("rope = 'vjepa2' excludes rope_half")
     if config.rope_by_axis and not config.rope_half:
         problems.append("rope_by_axis needs rope_half")
     if config.rope_interleaved and config.rope != "axial":

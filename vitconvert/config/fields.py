@@ -63,6 +63,7 @@ class Fields:
     # Patches
     # From one to the next, in pixels: AST's overlap; (): patch_size
     patch_stride: tuple[int, ...] = ()
+    patch_padding: int = 0  # zeros on each side of the image, which make no more patches (ViTPose)
     centred_pixels: bool = False  # 2 * pixel - 1 is what the patches read (Gemma 4)
     patch_bias: bool = True
     patch_pre_norm: bool = False  # LayerNorm on the flattened pixels of a patch (lucidrains)

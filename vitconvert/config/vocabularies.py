@@ -24,6 +24,7 @@ ROPES = (
     "none",
     "axial",  # timm RotaryEmbeddingCat: EVA-02, PE, rope-ViT; positions scaled to a reference grid
     "dinov3",  # timm RotaryEmbeddingDinoV3: patch centres in [-1, 1]
+    "vjepa2",  # V-JEPA 2: time, rows and columns turn a third of a head's channels each
     "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
 )
 ROPE_INDEXINGS = ("ij", "xy")

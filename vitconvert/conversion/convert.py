@@ -110,7 +110,7 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     model = describe(described)
     choice = choose_target(options.to, model, options.allow)
     placed = with_text(described, choice.target)
-    notes = (*_on_frames(choice.target), family_note(placed, choice.target, model))
+    notes = (*_on_sums(choice.target), family_note(placed, choice.target, model))
     noted = replace(placed, ledger=placed.ledger.with_notes(notes))
     return Prepared(
         before=before,
@@ -137,9 +137,14 @@ def _with_wanted_text(source: Checkpoint, options: WriteOptions) -> Checkpoint:
     return replace(source, text=None, text_problem="as you asked" if source.text else "")
 
 
-def _on_frames(target: Target) -> Iterator[str]:
-    """Notes on tensors that read several frames of a video."""
+def _on_sums(target: Target) -> Iterator[str]:
+    """Notes on tensors that read several frames of a video, or have a row for all others."""
     for assembly in target.plan.assemblies:
+        if assembly.axes.shared:
+            yield (
+                f"the first row of {assembly.target}, which is added to all others, is zero: what "
+                "it was before does not come back"
+            )
         for _, count in assembly.axes.frames:
             yield (
                 f"{assembly.target} reads {count} frames: each gets an equal part, and the sum has "

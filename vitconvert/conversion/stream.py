@@ -66,12 +66,12 @@ def moves(plan: Plan, source: Container, prefix: str) -> dict[str, Move] | None:
 
     Returns:
         None if moving bytes is not enough: tensors are compressed in the file, are joined but
-        differ in dtype, are summed over frames or made for several, or are ignored only if they
+        differ in dtype, are sums or made for several, or are ignored only if they
         hold certain numbers; or constants have an unusual dtype.
     """
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
     layouts = (*(a.axes for a in plan.assemblies), *(piece.axes for piece in pieces))
-    if plan.constants or any(axes.frames for axes in layouts):  # numbers are compared, or computed
+    if plan.constants or any(axes.summed for axes in layouts):  # numbers are compared, or computed
         return None
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)
     dtypes = {name: source.manifest[prefix + name].dtype for name in names}

@@ -178,6 +178,11 @@ def open_ledger(
         for key, axes in dict.fromkeys(laid_out)
         for _, count in axes.frames
     )
+    shared = (
+        f"the first row of {key} was added to all others, in float64"
+        for key, axes in dict.fromkeys(laid_out)
+        if axes.shared
+    )
     return Ledger(
         dialect=binding.table.name,
         read=len(binding.shapes) + len(own),
@@ -188,7 +193,7 @@ def open_ledger(
             for field, origin in config.origins.items()
             if is_assumed(origin) or origin.startswith(binding.table.origin)
         },
-        notes=(*notes, *frames),
+        notes=(*notes, *frames, *shared),
     )
 
 

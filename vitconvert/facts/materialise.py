@@ -89,12 +89,16 @@ def _taken(piece: Piece, plan: Plan, read: Read) -> tuple[Tensor, list[str]]:
 def _of_an_image(tensor: Tensor, axes: Axes) -> Tensor:
     """The sum over frames, which an image fills alike; rounded once, as timm does it.
 
-    timm 1.0.31, `qwen3_vit.checkpoint_filter_fn_encoder`.
+    timm 1.0.31, `qwen3_vit.checkpoint_filter_fn_encoder`. Likewise, a row in front is added to all
+    others.
     """
     for place, _ in axes.frames:
         # One after another, because torch's sum of negative zeros is a positive one.
         whole = reduce(torch.add, tensor.double().unbind(place))
         tensor = whole.to(tensor.dtype).unsqueeze(place)
+    for place in axes.shared:
+        front, others = tensor.tensor_split([1], dim=place)
+        tensor = torch.cat((front, (others.double() + front.double()).to(tensor.dtype)), dim=place)
     return tensor
 
 

@@ -26,6 +26,7 @@ class PatchEmbed(nn.Module):
         )
         self.norm = norm_if(config.patch_norm, config.embed_dim, config)
         self.centred_pixels = config.centred_pixels
+        self.padding = config.patch_padding
         # As cuDNN computes it, the convolution of a base takes a tenth of the time of the whole
         # model (bfloat16, 256 images, H200, torch 2.11). FastViT sets it.
         self.product_on_gpu = False
@@ -33,6 +34,7 @@ class PatchEmbed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, height, width) to (B, patches, D)."""
         images = 2 * (images - 0.5) if self.centred_pixels else images
+        images = F.pad(images, (self.padding,) * 4) if self.padding else images
         x = images if self.backbone is None else self.backbone(images)
         patches: Tensor = self.norm(self._project(x))
         return patches

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
@@ -54,6 +55,9 @@ class RotaryEmbedding(nn.Module):
         elif config.rope == "dinov3":
             angles = dinov3_angles(config, like, self.periods)
             yield from [_table(angles, config)] * config.depth
+        elif config.rope == "vjepa2":
+            angles = vjepa2_angles(config, like.device)
+            yield from [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
         else:
             angles = axial_angles(config, like.device)
             yield from [_table(angles, config).to(like.dtype)] * config.depth
@@ -96,6 +100,20 @@ def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None
     )
     centres = 2.0 * _grid(rows, columns, config.rope_indexing) - 1.0
     return (2 * math.pi * centres[..., None].to(dtype) / periods.to(dtype)).flatten(-2)
+
+
+def vjepa2_angles(config: ViTConfig, device: torch.device) -> Tensor:
+    """(P, K) float32: of channels, not of pairs, whose two channels turn by angles of their own.
+
+    transformers 5.24, `rotate_queries_or_keys` and `apply_rotary_embeddings`: frequencies repeat
+    after half of an axis' channels, while pairs are neighbours. An image's time is 0, and what
+    three equal even parts leave of a head is not turned.
+    """
+    bands = config.head_dim // 3 // 2
+    exponents = torch.arange(bands, device=device).float() / bands
+    frequencies = (1.0 / config.rope_temperature**exponents).repeat(2)
+    turned = (_index_grid(config, device)[..., None] * frequencies).flatten(-2)
+    return F.pad(turned, (2 * bands, config.head_dim - 6 * bands))
 
 
 class Rotation(TypedDict):

@@ -1,13 +1,13 @@
 """Named axes: `(qkv head dim) width` says what every dimension of a tensor is made of.
 
     axes = dim*                          separated by blanks
-    dim  = name | number | number "+" name | "(" name* ")"
+    dim  = name | number | (number | "shared") "+" name | "(" name* ")"
 
 A number is a dimension of exactly that size which carries nothing, mostly 1; a larger one counts
-frames of a video, of which an image fills each. `2+position` is two
-rows longer than the axis: they come first, and carry nothing. The order of names
-inside parentheses is from the slowest to the fastest, as in einops. Two layouts of one tensor
-name the same axes, and the permutation between them follows.
+frames of a video, of which an image fills each. `2+position` is two rows longer than the axis: they
+come first, and carry nothing. `shared+position` is one row longer: it comes first, and is added to
+all others. The order of names inside parentheses is from the slowest to the fastest, as in einops.
+Two layouts of one tensor name the same axes, and the permutation between them follows.
 """
 
 import functools
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 # Braces hold an index in the name of an axis: `mid{s}`.
-_TOKEN = re.compile(r"\s*([()]|(?:[0-9]+\+)?[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
+_TOKEN = re.compile(r"\s*([()]|(?:(?:[0-9]+|shared)\+)?[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Dim:
     axes: tuple[str, ...] = ()
     number: int = 1
     before: int = 0  # rows in front of its one axis
+    shared: bool = False  # whether the row in front is added to the others
 
     def size(self, sizes: Mapping[str, int]) -> int:
         """Number of entries, given the size of each axis."""
@@ -39,7 +40,7 @@ class Dim:
             return str(self.number)
         text = " ".join(self.axes)
         if self.before:
-            return f"{self.before}+{text}"
+            return f"{'shared' if self.shared else self.before}+{text}"
         return f"({text})" if len(self.axes) > 1 else text
 
 
@@ -63,6 +64,16 @@ class Axes:
     def frames(self) -> tuple[tuple[int, int], ...]:
         """Dimensions that count frames: the place of each, and how many."""
         return tuple((place, number) for place, number in self.fixed if number > 1)
+
+    @functools.cached_property
+    def shared(self) -> tuple[int, ...]:
+        """The places of dimensions whose first row is added to the others."""
+        return tuple(place for place, dim in enumerate(self.dims) if dim.shared)
+
+    @property
+    def summed(self) -> bool:
+        """Whether an image's numbers are sums of these."""
+        return bool(self.frames or self.shared)
 
     @functools.cached_property
     def one_frame(self) -> "Axes":
@@ -133,7 +144,8 @@ def parse_axes(text: str) -> Axes:
             dims.append(Dim(number=int(token)))
         else:
             before, _, name = token.rpartition("+")
-            dims.append(Dim((name,), before=int(before or 0)))
+            shared = before == "shared"
+            dims.append(Dim((name,), before=1 if shared else int(before or 0), shared=shared))
     if group is not None:
         raise ValueError("a '(' without its ')'")
     axes = Axes(tuple(dims))

@@ -39,6 +39,8 @@ _IN_FLOAT32 = {
     "Gemma4VisionModel": "norms",
     "RadioModel": "fitted positions",
 }
+# What vitconvert does of a class
+_SUMMED = {"VJEPA2Model": "sum over frames", "VitPoseBackbone": "sums of positions"}
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -59,6 +61,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     theirs.pop("label2id", None)
     if theirs["model_type"] == "vit_mae":
         theirs["mask_ratio"] = 0.0
+    if theirs["model_type"] == "vitpose_backbone":  # by default it gives the last stage
+        theirs = {k: v for k, v in theirs.items() if k not in ("out_features", "out_indices")}
     if theirs["model_type"] in ("beit", "data2vec-vision"):
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
         theirs["use_mean_pooling"] = not config.final_norm
@@ -73,13 +77,14 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
-    rounded = _IN_FLOAT32.get(kind)
+    rounded = _IN_FLOAT32.get(kind) or _SUMMED.get(kind)
     apart = kind.startswith((*IN_SQUARES, "Pixtral"))
     if apart:
         rounded = "rotary angles"
     elif kind == "InternVLVisionModel" and config.norm == "rms":
         rounded = "norms"
-    note = f"transformers computes the {rounded} in float32, so float64 was not compared"
+    who = "vitconvert" if kind in _SUMMED else "transformers"
+    note = f"{who} computes the {rounded} in float32, so float64 was not compared"
     whole = gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",

@@ -117,6 +117,13 @@ MODULES = {
         norm="",
         kind="RadioModel",
     ),
+    "vitpose_backbone": replace(_VIT, kind="VitPoseBackbone", block="encoder.layer.{i}"),
+    "vjepa2": Modules(
+        patches="encoder.embeddings.patch_embeddings",
+        block="encoder.layer.{i}",
+        norm2="norm2",
+        norm="encoder.layernorm",
+    ),
     "qwen2_vl_vision": replace(_VIT, kind="Qwen2VisionTransformerPretrainedModel", pooled=True),
     "qwen2_5_vl_vision": replace(
         _VIT, kind="Qwen2_5_VisionTransformerPretrainedModel", pooled=True
@@ -160,7 +167,9 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 
 def run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    return as_tokens(model(**image_inputs(model, images)).last_hidden_state)
+    output = model(**image_inputs(model, images))
+    maps = getattr(output, "feature_maps", None)  # of a backbone
+    return as_tokens(output.last_hidden_state if maps is None else maps[-1])
 
 
 def gives_output(model: nn.Module, places: Modules) -> bool:
@@ -175,7 +184,7 @@ def behind_normalisation(model: Foreign) -> None:
         model.make_preprocessor_external()
 
 
-def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
+def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor | bool]:
     """The arguments with which a class is called for images."""
     kind = type(model).__name__
     if kind.startswith("Siglip2"):
@@ -186,6 +195,8 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
         return _qwen_inputs(model, images)
     if kind.startswith("AST"):
         return {"input_values": images[:, 0].transpose(1, 2)}  # (B, time, frequencies)
+    if kind.startswith("VJEPA2"):
+        return {"pixel_values_videos": images[:, None], "skip_predictor": True}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
         patches = model.embeddings.patch_embeddings.num_patches
@@ -194,7 +205,7 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     return {"pixel_values": images}
 
 
-def _siglip2_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
+def _siglip2_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor | bool]:
     """As the processor of SigLIP 2 prepares images: flattened patches, (y x channel)."""
     config = model.config
     side = getattr(config, "vision_config", config).patch_size
@@ -209,7 +220,7 @@ def _siglip2_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
+def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor | bool]:
     """As the processor of Gemma 4 prepares images: flattened patches, (channel y x), and (x, y).
 
     transformers 5.23, `image_processing_gemma4.py`.
@@ -226,7 +237,7 @@ def _gemma4_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _qwen_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor]:
+def _qwen_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor | bool]:
     """As the processor of Qwen-VL prepares images: patches, (channel frame y x), in squares.
 
     transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one

@@ -1,0 +1,186 @@
+"""Encoders of transformers that are ViTs and little known as such, each by its own class."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import vitconvert
+from tests.packages import transformers
+from tests.small_models import assert_same_tensors, relative
+from vitconvert.cli import main
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
+from vitconvert.programs.transformers.running import run_opened
+
+SIZES = {"hidden_size": 60, "num_hidden_layers": 11, "num_attention_heads": 3, "patch_size": 8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoder:
+    """A class, and what it is made with and held by."""
+
+    kind: str
+    dialect: str
+    sizes: tuple[tuple[int, int], ...]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    size: str = "image_size"  # its word for it
+    targets: tuple[str, ...] = ("vit",)
+    changed: str = "(?!)"  # names of tensors that are not written as they were
+    within: str = ""  # a larger class that has it
+
+    def made(self, size, kind=None, **changes):
+        """A model with every parameter random, and calm: float32 of deep models differs."""
+        of_kind = getattr(transformers, kind or self.kind)
+        height, width = size
+        said = {self.size: height if height == width else [height, width]}
+        model = of_kind(of_kind.config_class(**SIZES | self.arguments | said | changes))
+        torch.manual_seed(4)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(std=0.1).add_(0.1 if parameter.ndim == 1 else 0.0)
+        return model.eval()
+
+
+ENCODERS = {
+    "V-JEPA 2": Encoder(
+        kind="VJEPA2Model",
+        dialect="hf_vjepa2",
+        sizes=((24, 24), (40, 40)),
+        arguments={"mlp_ratio": 2, "pred_hidden_size": 24}
+        | {"pred_num_hidden_layers": 1, "pred_num_attention_heads": 2},
+        size="crop_size",
+        changed=r"predictor|patch_embeddings\.proj\.weight",
+        within="VJEPA2ForVideoClassification",
+    ),
+    "ViTPose": Encoder(
+        kind="VitPoseBackbone",
+        dialect="hf_vitpose",
+        sizes=((32, 24), (24, 48)),
+        arguments={"mlp_ratio": 2},
+        changed="position_embeddings",
+        within="VitPoseForPoseEstimation",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=ENCODERS)
+def encoder(request, tmp_path_factory):
+    """What it is, transformers' model of the larger size, and its directory."""
+    its = ENCODERS[request.param]
+    model = its.made(its.sizes[-1])
+    folder = tmp_path_factory.mktemp("encoder")
+    model.save_pretrained(folder)
+    return its, model, folder
+
+
+@pytest.fixture(params=ENCODERS)
+def its(request):
+    return ENCODERS[request.param]
+
+
+def images_for(size):
+    return torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(7))
+
+
+@torch.inference_mode()
+def test_outputs_are_those_of_its_class_at_every_size(its, tmp_path):
+    for size in its.sizes:
+        model = its.made(size)
+        model.save_pretrained(tmp_path)
+        found = vitconvert.load_checkpoint(tmp_path)
+        assert (found.table.name, found.config.image_size) == (its.dialect, size)
+        images = images_for(size)
+        for fast in (False, True):
+            ours = vitconvert.load_model(tmp_path, fast=fast)
+            assert relative(ours(images), run_opened(model, images)) < 1e-6
+
+
+@pytest.mark.slow
+def test_it_is_written_again_and_for_all_that_hold_it(encoder, tmp_path):
+    its, model, folder = encoder
+    images = images_for(its.sizes[-1])
+    for to in ("hf", *its.targets):
+        done = vitconvert.convert(folder, output=tmp_path / to, to=to, verify=True)
+        assert done.opened and not [opened.why_not for opened in done.opened if opened.why_not]
+        with torch.inference_mode():
+            ours = vitconvert.load_model(tmp_path / to)
+            assert relative(ours(images), run_opened(model, images)) < 1e-6
+    before, after = (load_file(d / "model.safetensors") for d in (folder, tmp_path / "hf"))
+    kept = ({k: t for k, t in d.items() if not re.search(its.changed, k)} for d in (after, before))
+    assert_same_tensors(*kept)
+
+
+def larger(its):
+    """A larger model, and the encoder in it."""
+    if its.kind != "VitPoseBackbone":
+        model = its.made(its.sizes[0], its.within)
+        return model, getattr(model, model.base_model_prefix)
+    inner = its.made(its.sizes[0])
+    kind = getattr(transformers, its.within)
+    model = kind(kind.config_class(backbone_config=inner.config, num_labels=3)).eval()
+    model.backbone.load_state_dict(inner.state_dict())
+    return model, inner
+
+
+@pytest.mark.slow
+@torch.inference_mode()
+def test_it_is_found_in_the_larger_model(its, tmp_path):
+    model, inner = larger(its)
+    model.save_pretrained(tmp_path)
+    images = images_for(its.sizes[0])
+    ours = vitconvert.load_model(tmp_path)
+    assert relative(ours(images), run_opened(inner, images)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+
+
+@pytest.mark.slow
+def test_it_is_exported_and_embedded(encoder, tmp_path):
+    rt = pytest.importorskip("onnxruntime")
+    its, model, folder = encoder
+    images = images_for(its.sizes[-1])
+    vitconvert.export_model(folder, tmp_path / "encoder.onnx", to="onnx")
+    session = rt.InferenceSession(tmp_path / "encoder.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    with torch.inference_mode():
+        assert relative(torch.from_numpy(found), run_opened(model, images)) < 1e-5
+    photo, output = sorted((DIGITS / "samples").glob("*.png"))[0], tmp_path / "x.npz"
+    with pytest.raises(SystemExit) as exit_:
+        pixels = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
+        main(["embed", str(folder), str(photo), "-o", str(output), *pixels])
+    assert exit_.value.code in (0, None)
+    with np.load(output) as written:
+        assert written["features"].shape == (1, *found.shape[1:])
+
+
+def test_the_frames_of_v_jepa_2(tmp_path):
+    its = ENCODERS["V-JEPA 2"]
+    its.made((24, 24)).save_pretrained(tmp_path)
+    notes = vitconvert.load_checkpoint(tmp_path).ledger.notes
+    assert [note for note in notes if "reads 2 frames, and an image is the same frame" in note]
+    with pytest.raises(NotRepresentable, match="not square: VJEPA2RopeAttention numbers"):
+        vitconvert.load_checkpoint(tmp_path, overrides={"image_size": (24, 40)})
+    its.made((24, 24), tubelet_size=1).save_pretrained(tmp_path)
+    with pytest.raises(TensorMismatch, match=r"patch_embeddings\.proj\.weight"):
+        vitconvert.load_checkpoint(tmp_path)
+
+
+def test_the_positions_and_experts_of_vitpose(tmp_path):
+    its = ENCODERS["ViTPose"]
+    its.made((32, 24)).save_pretrained(tmp_path)
+    found = vitconvert.load_checkpoint(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")["embeddings.position_embeddings"]
+    assert torch.equal(found.tensors["pos_embed"], (stored[:, 1:].double() + stored[:, :1]).float())
+    said = "the first row of embeddings.position_embeddings was added to all others, in float64"
+    assert said in found.ledger.notes
+    plan = vitconvert.plan_conversion(tmp_path, to="hf")
+    assert "which is added to all others, is zero: what it was before" in str(plan.to_dict())
+    its.made((32, 24), num_experts=2, part_features=8).save_pretrained(tmp_path)
+    with pytest.raises(
+        UnknownDialect, match=r"ViTPose\+, which has experts, one for each data set"
+    ):
+        vitconvert.load_checkpoint(tmp_path)
