@@ -98,13 +98,13 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_846,
+    "lines of code": 35_888,
     "files": 280,
-    "core": 29_504,
+    "core": 29_541,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
-    "inference": 591,
+    "inference": 596,
     "pictures": 1_115,
     "runtimes": 1_030,
     "testing": 180,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 61,
-    "tests": 44_676,
+    "tests": 44_852,
     "storeys": 11,
 }
 

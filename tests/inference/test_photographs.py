@@ -115,7 +115,10 @@ def test_layers_and_pools_are_those_of_timm(
         "mean": tokens[:, start:].mean(dim=1),
         "patches": tokens[:, start:],
         "tokens": tokens,
-    } | ({"cls": tokens[:, 0]} if theirs.has_class_token else {})
+    }
+    if theirs.has_class_token:
+        wanted["cls"] = tokens[:, 0]
+        wanted["cls_mean"] = torch.cat([wanted["cls"], wanted["mean"]], dim=-1)
     for pool, rows in wanted.items():
         found = vitconvert.embed(
             checkpoint, photographs, PREPROCESSING, layer=layer, pool=pool, fast=fast

@@ -24,6 +24,7 @@ from timm.layers import (
     RotaryEmbeddingCat,
     RotaryEmbeddingDinoV3,
     RotaryEmbeddingMixed,
+    SwiGLUPacked,
 )
 from timm.layers.activations import GELUTanh, QuickGELU
 from timm.layers.diff_attention import DiffAttention
@@ -72,7 +73,8 @@ ACTIVATIONS = {torch.nn.GELU: "gelu", GELUTanh: "gelu_tanh", QuickGELU: "quick_g
 HEADER = """\
 # Architectures that have a name, and what their tensors cannot tell. Sizes are listed too: a
 # checkpoint under a name it does not fit is an error. Written by tests/tables/make_architectures.py
-# from timm {timm} and torchvision; jeonsworld's from models/configs.py of its repository.
+# from timm {timm} and torchvision; those of model_cards from the code of cards; jeonsworld's from
+# models/configs.py of its repository.
 """
 
 # https://github.com/jeonsworld/ViT-pytorch/blob/460a162/models/configs.py
@@ -83,6 +85,49 @@ JEONSWORLD = {
     "ViT-L_32": {"embed_dim": 1024, "depth": 24, "num_heads": 16, "mlp_dim": 4096},
     "ViT-H_14": {"embed_dim": 1280, "depth": 32, "num_heads": 16, "mlp_dim": 5120},
     "R50-ViT-B_16": {"embed_dim": 768, "depth": 12, "num_heads": 12, "mlp_dim": 3072},
+}
+
+_GATED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "init_values": 1e-5}
+_VIRCHOW = {"mlp_ratio": 5.3375, "global_pool": "", **_GATED}
+# Models by their repositories: what config.json (an architecture and `model_args`) and the code of
+# the card, https://huggingface.co/NAME, give timm.create_model. Cards and preparation as read in
+# public copies of that code in November 2026; the repositories ask for a name before they show it.
+CARDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "MahmoodLab/UNI": ("vit_large_patch16_224", {"init_values": 1e-5}),
+    "MahmoodLab/UNI2-h": (
+        "vit_giant_patch14_224",
+        {
+            "img_size": 224,
+            "patch_size": 14,
+            "depth": 24,
+            "num_heads": 24,
+            "embed_dim": 1536,
+            "mlp_ratio": 2.66667 * 2,
+            "no_embed_class": True,
+            "reg_tokens": 8,
+            **_GATED,
+        },
+    ),
+    "paige-ai/Virchow": ("vit_huge_patch14_224", _VIRCHOW),
+    "paige-ai/Virchow2": ("vit_huge_patch14_224", {"reg_tokens": 4, **_VIRCHOW}),
+    "prov-gigapath/prov-gigapath": (
+        "vit_giant_patch14_dinov2",
+        {
+            "img_size": 224,
+            "patch_size": 16,
+            "embed_dim": 1536,
+            "depth": 40,
+            "num_heads": 24,
+            "mlp_ratio": 5.33334,
+            "init_values": 1e-5,
+        },
+    ),
+    "bioptimus/H-optimus-0": ("vit_giant_patch14_reg4_dinov2", {"img_size": 224}),
+    "bioptimus/H-optimus-1": ("vit_giant_patch14_reg4_dinov2", {"img_size": 224}),
+    "bioptimus/H0-mini": (
+        "vit_base_patch14_reg4_dinov2",
+        {"img_size": 224, "mlp_ratio": 5.33334, "global_pool": "", **_GATED},
+    ),
 }
 
 
@@ -269,6 +314,19 @@ def header(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
     return {key: tuple(tensor.shape) for key, tensor in state if not later.match(key)}
 
 
+def of_card(name: str, **changes: Any) -> torch.nn.Module:
+    """The model that the code of a card builds."""
+    architecture, arguments = CARDS[name]
+    return timm.create_model(architecture, num_classes=0, **arguments | changes)
+
+
+def card_rows() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in CARDS:
+        with torch.device("meta"):
+            model = of_card(name)
+        yield name, facts(model) | {"mlp_dim": model.blocks[0].mlp.fc2.in_features}
+
+
 def torchvision_rows() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14"):
         source = inspect.getsource(getattr(tv, name))
@@ -291,6 +349,7 @@ def document() -> str:
     lines = [HEADER.format(timm=timm.__version__)]
     sections = {
         **timm_rows(),
+        "model_cards": card_rows(),
         "torchvision": torchvision_rows(),
         "jeonsworld": sorted(JEONSWORLD.items()),
     }

@@ -23,6 +23,7 @@ from vitconvert.formats import Container, hash_file
 from vitconvert.labels import Labels, indexed_labels, stated_labels
 from vitconvert.sources import Located
 from vitconvert.sources.located import RECORD
+from vitconvert.tables.architectures import cards
 from vitconvert.tables.parts import Tower, config_section, tower_words
 
 # What vitconvert reads back, and of which kind it is.
@@ -254,7 +255,7 @@ def statements_on(companions: Companions, options: ReadOptions) -> Statements:
         config=companions.config,
         config_file=str(located.config),
         architecture=options.architecture,
-        name=located.name,
+        name=located.name or (located.repo if located.repo in cards() else None),
         trained=companions.container.extras,
         file_name=located.weights.name if located.weights else "",
         doubts=companions.record.doubts,

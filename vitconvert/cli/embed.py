@@ -48,9 +48,10 @@ same command goes on after an interruption.
         metavar="N",
     )
     pool: str | None = flag(
-        "Of the tokens, take the class token, the mean of the patches, the patches, or all; "
+        "Of the tokens, take the class token, the mean of the patches, both in a row, the patches, "
+        "or all; "
         "default: as the model pools, and of --layer all.",
-        type=click.Choice(["cls", "mean", "patches", "tokens"]),
+        type=click.Choice(["cls", "mean", "cls_mean", "patches", "tokens"]),
     )
     force: bool = flag("Replace an earlier file of features.", default=False)
     store: str = flag(

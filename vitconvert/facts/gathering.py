@@ -11,10 +11,18 @@ from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
-from vitconvert.facts.fact import TENSORS, UNKNOWN, USER, Facts, state
+from vitconvert.facts.fact import (
+    TENSORS,
+    UNKNOWN,
+    USER,
+    Fact,
+    Facts,
+    named_architecture,
+    state,
+)
 from vitconvert.facts.image_size import read_image_size
 from vitconvert.facts.tensor_evidence import Findings, read_tensors
-from vitconvert.tables.architectures import architectures, named
+from vitconvert.tables.architectures import architectures, cards, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.table import SCALED_BY_WIDTH, Table
 
@@ -98,6 +106,7 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     found = Findings(binding, stated)
     read_tensors(found)
     _doubt_pooling(found)
+    _doubt_activation(found)
     _take_stated(found)
     read_image_size(found)
     _miss_last_norm(found)
@@ -132,6 +141,22 @@ def _doubt_pooling(found: Findings) -> None:
     if [norm.value for norm in norms] != shown:
         found.stated = {k: fact for k, fact in found.stated.items() if k != "pooling"}
         found.notes.append(f"pooling = {said} ({origin}), but the tensors have other last norms")
+
+
+def _doubt_activation(found: Findings) -> None:
+    """An architecture without gates was built by code that gave it some, and maybe an activation.
+
+    timm's config.json has no word for a class of MLPs; cards of models say it as code.
+    """
+    name = named_architecture((found.stated.get("activation") or UNKNOWN).origin)
+    said = found.stated.get("gated_mlp", Fact(value=False, origin=""))
+    if not name or said.value or found.facts.get("gated_mlp") != (True, TENSORS):
+        return
+    found.stated = {k: fact for k, fact in found.stated.items() if k != "activation"}
+    why = f"{name} has no gated MLPs, so code gave this model its own"
+    if alike := [card for card, row in cards().items() if _looks_like(found, row)]:
+        why += f"; the tensors are those of {' and '.join(alike)}: --architecture NAME says so"
+    found.missing["activation"] = why
 
 
 def _take_stated(found: Findings) -> None:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, cat
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
@@ -83,7 +83,7 @@ class Features:
                     evidence={"layer": layer, "layers": f"1 to {depth}, or -{depth} to -1"},
                 )
             layer = layer if layer > 0 else depth + 1 + layer
-        if options.pool == "cls" and not config.class_token:
+        if options.pool in ("cls", "cls_mean") and not config.class_token:
             raise ConflictingFact(
                 "The model has no class token.",
                 evidence={"it pools by": config.pooling},
@@ -100,7 +100,8 @@ class Features:
         tokens = prefix + config.num_patches
         if self.pool is not None or self.computed == "tokens":
             width = config.embed_dim if self.layer else config.neck_dim or config.embed_dim
-            counts = {"cls": (), "mean": (), "patches": (config.num_patches,)}
+            width *= 2 if self.pool == "cls_mean" else 1
+            counts = {"cls": (), "mean": (), "cls_mean": (), "patches": (config.num_patches,)}
             return (*counts.get(self.pool or "tokens", (tokens,)), width)
         width = config.num_classes if self.computed == "projected" else config.feature_dim
         if config.pooling != "none":
@@ -157,6 +158,8 @@ class Features:
                 return tokens[:, 0]
             case "mean":
                 return patches.mean(dim=1)
+            case "cls_mean":
+                return cat([tokens[:, 0], patches.mean(dim=1)], dim=1)
         return patches if self.pool == "patches" else tokens
 
 

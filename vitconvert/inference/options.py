@@ -60,6 +60,7 @@ class ComputeOptions:
 POOLS = {
     "cls": "class token",
     "mean": "mean of the patches",
+    "cls_mean": "class token and mean of the patches",
     "patches": "patches",
     "tokens": "all tokens",
 }
@@ -82,8 +83,9 @@ class FeatureOptions:
     )
     pool: str | None = option(
         one_of(*POOLS),
-        "What to take of the tokens: cls (the class token), mean (of the patches), patches or "
-        "tokens (all); by default as the model pools, and of --layer all tokens.",
+        "What to take of the tokens: cls (the class token), mean (of the patches), cls_mean (both, "
+        "one after the other), patches or tokens (all); by default as the model pools, and of "
+        "--layer all tokens.",
         choices=tuple(POOLS),
     )
 

@@ -35,7 +35,7 @@ from vitconvert.programs.reference import (
 )
 from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.target import Target, fit_target
-from vitconvert.programs.timm.fitting import BY_ARGUMENTS, fitting_architecture
+from vitconvert.programs.timm.fitting import PLAIN, fitting_architecture
 from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.config_file import look_up
@@ -64,7 +64,7 @@ class OpenClip(Program):
         try:
             written = openclip_config(table, model.config)
         except NotRepresentable:
-            plain = _timm_dialect(table) in BY_ARGUMENTS
+            plain = _timm_dialect(table) in PLAIN
             if not path or not (plain or table.name == model.dialect):
                 raise
             return fit_target(table, model.config)

@@ -9,6 +9,7 @@ from vitconvert.errors import NotRepresentable, nearest
 from vitconvert.toml_files import parse_inline_table, read_tables, tables_dir
 
 FILE = "weights_map/architectures.toml"
+_CARDS = "model_cards"  # the section of models that code of their cards builds
 
 Fields = Mapping[str, Any]  # of ViTConfig
 
@@ -55,8 +56,13 @@ def named(ecosystem: str) -> Architectures:
     return Architectures({name: text for rows in own for name, text in rows.texts.items()})
 
 
+def cards() -> Architectures:
+    """Models of timm by their repositories, whose cards say as code what config.json does not."""
+    return architectures()[_CARDS]
+
+
 def find_architecture(ecosystem: str, name: str) -> Fields:
-    """The fields of a named architecture; a tag after a dot does not count.
+    """The fields of a named architecture, or of a card; a tag after a dot does not count.
 
     Raises:
         NotRepresentable: The name is none of those that vitconvert's ViT computes.
@@ -65,7 +71,9 @@ def find_architecture(ecosystem: str, name: str) -> Fields:
     bare = name.split(".")[0]
     if bare in rows:
         return rows[bare]
-    near = nearest(bare, rows, 2)
+    if bare in cards():
+        return cards()[bare]
+    near = [n for n in cards() if n.endswith(f"/{bare}")] or nearest(bare, rows, 2)
     raise NotRepresentable(
         f"{bare!r} is no architecture that vitconvert knows.",
         evidence={"ecosystem": ecosystem, "listed in": FILE},

@@ -30,7 +30,12 @@ from vitconvert.programs.reference import (
     package,
 )
 from vitconvert.programs.target import Target, check_place, fit_target
-from vitconvert.programs.timm.fitting import BY_ARGUMENTS, config_by_arguments, config_by_name
+from vitconvert.programs.timm.fitting import (
+    BY_ARGUMENTS,
+    PLAIN,
+    config_by_arguments,
+    config_by_name,
+)
 from vitconvert.programs.timm.reference import (
     ROUNDS,
     TOLD_NAMED,
@@ -63,20 +68,24 @@ class Timm(Program):
             named = state(find_architecture("timm", written["architecture"]), "architecture")
             return fit_target(table, model.config, written, named, only=False)
 
-        if table.name not in BY_ARGUMENTS:
-            return by_name()
-        try:
+        def by_arguments() -> Target:
             check_place(table, model.config)
             written = config_by_arguments(table, model)
             # All else that the architecture's name says is overruled by the arguments.
             eps = find_architecture("timm", written["architecture"])["norm_eps"]
             named = state({"norm_eps": eps}, "architecture")
             return fit_target(table, model.config, written, named)
-        except NotRepresentable as by_arguments:
+
+        ways = (by_arguments, by_name) if table.name in PLAIN else (by_name, by_arguments)
+        try:
+            return ways[0]()
+        except NotRepresentable as first:
+            if table.name not in BY_ARGUMENTS:
+                raise
             try:
-                return by_name()
+                return ways[1]()
             except NotRepresentable:
-                raise by_arguments from None
+                raise first from None
 
     def with_preprocessing(
         self, name: str, config: JsonDict, preprocessing: Preprocessing

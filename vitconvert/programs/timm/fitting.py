@@ -30,8 +30,9 @@ from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 # Dialects whose models the arguments of timm's VisionTransformer describe: plain ViTs, as `[only]`
-# of the tables says.
-BY_ARGUMENTS = ("timm", "timm_root_stem")
+# of the tables says, and those that are built on an architecture with gated MLPs.
+PLAIN = ("timm", "timm_root_stem")
+BY_ARGUMENTS = (*PLAIN, "timm_swiglu_packed")
 
 # Fields that all of timm's ViT, Eva and Beit classes take as arguments, in this order. An
 # architecture of the right size is preferred to one that needs them.
@@ -65,7 +66,9 @@ def config_by_arguments(table: Table, model: DescribedModel) -> JsonDict:
         NotRepresentable: timm has no architecture with this LayerNorm eps, stem or tokens.
     """
     config = model.config
-    texts = [architectures()[dialect].texts for dialect in BY_ARGUMENTS]
+    texts = [
+        architectures()[name].texts for name in (PLAIN if table.name in PLAIN else [table.name])
+    ]
     rows = Architectures(dict(itertools.chain(*(several.items() for several in texts))))
     name = (_stated_name(model) or "").split(".")[0]
     if name not in rows or not _has_fixed_parts(rows[name], config):
@@ -96,7 +99,7 @@ def _stated_name(model: DescribedModel) -> str | None:
 
 def _has_fixed_parts(row: Fields, config: ViTConfig) -> bool:
     """Whether an architecture is the model in whatever no argument changes."""
-    only = builtin_tables()[BY_ARGUMENTS[0]].only
+    only = builtin_tables()[PLAIN[0]].only
     fixed = {a.predicate.text: a.value for a in only if a.predicate.text in field_names()}
     plain = all(row.get(field, value) == value for field, value in fixed.items())
     same = (
