@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_888,
+    "lines of code": 35_907,
     "files": 280,
-    "core": 29_541,
+    "core": 29_560,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,

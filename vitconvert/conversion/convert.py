@@ -42,6 +42,7 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
+from vitconvert.programs.lean import imported_beside
 from vitconvert.programs.program import CompanionFiles, DescribedModel, program_of
 from vitconvert.programs.target import Target
 from vitconvert.sources import Located
@@ -279,15 +280,17 @@ def convert_checkpoint(
     ):
         infos = {name: content.info for name, content in contents.items()}
         companions = prepared.companions(infos)
-        sha256_out = write_weights(
-            directory,
-            target.table,
-            contents,
-            options.max_bytes,
-            metadata=weights_metadata(source, target),
-            config=companions.within,
-            read_soon=verify,
-        )
+        openers = program_of(target.table).openers(source.config) if verify else ()
+        with imported_beside(openers):
+            sha256_out = write_weights(
+                directory,
+                target.table,
+                contents,
+                options.max_bytes,
+                metadata=weights_metadata(source, target),
+                config=companions.within,
+                read_soon=verify,
+            )
         write_small_files(directory, small_files(source, target, companions))
         read = "as it was read" if checkpoint.ledger.changed else ""
         proof = Proof(

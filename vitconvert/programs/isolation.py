@@ -39,8 +39,8 @@ def isolated() -> Iterator[None]:
         yield
 
 
-def side_by_side(theirs: Callable[[], Result], ours: Callable[[], Result]) -> tuple[Result, Result]:
-    """Two computations at once, each in a thread of its own.
+def side_by_side(*computations: Callable[[], Result]) -> list[Result]:
+    """Computations two at a time, each in a thread of its own.
 
     Autocast, default devices and gradients are settings of a thread. A new thread has no autocast
     and no default device; gradients are switched off in it.
@@ -53,8 +53,7 @@ def side_by_side(theirs: Callable[[], Result], ours: Callable[[], Result]) -> tu
         return compute()
 
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(computed, (theirs, ours))
-    return first, second
+        return list(pool.map(computed, computations))
 
 
 @contextmanager

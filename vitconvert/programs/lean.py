@@ -1,4 +1,4 @@
-"""What a process that only converts leaves out of the imports of outside programs.
+"""Imports of outside programs: what one process leaves out, and what goes on beside other work.
 
 timm's and transformers' models are there in half the time without torch's compiler, which they only
 mark functions for, and without what transformers imports wherever it is installed.
@@ -6,15 +6,20 @@ mark functions for, and without what transformers imports wherever it is install
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
+from vitconvert.programs.isolation import silent
+
 # Installed or not, it computes the same: with them it trains, quantises or spreads a model.
 _LOOKED_FOR = ("accelerate", "peft", "scipy", "sklearn", "torchao")
+# Modules that take long, of packages that import little of themselves.
+_SLOW = {"transformers": "transformers.modeling_utils"}
 _COMPILER = ("torch._dynamo", "torch._dynamo.utils")
 
 
@@ -90,3 +95,22 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+@contextmanager
+def imported_beside(packages: Iterable[str]) -> Iterator[None]:
+    """Within the block, a thread imports packages.
+
+    What is wrong with one of them shows where it is used.
+    """
+    modules = [_SLOW.get(package, package) for package in packages]
+
+    def import_all() -> None:
+        with silent("transformers"), silent("torch.utils._pytree"), suppress(Exception):
+            for module in modules:
+                import_module(module)
+
+    with ThreadPoolExecutor(1) as pool:
+        if any(module not in sys.modules for module in modules):
+            pool.submit(import_all)
+        yield

@@ -14,7 +14,11 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import MissingPackage, NotRepresentable, ParityFailed, VitConvertError
 from vitconvert.file_formats import written_formats
 from vitconvert.formats import Container, bytes_of, written_module
-from vitconvert.programs.isolation import isolated, side_by_side, silent_transformers
+from vitconvert.programs.isolation import (
+    isolated,
+    side_by_side,
+    silent_transformers,
+)
 from vitconvert.programs.program import build_reference, explained_refusal, program_of
 from vitconvert.programs.reference import ConfigNotTaken, TensorsNotTaken
 from vitconvert.sources import locate
@@ -122,23 +126,23 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
     openers = program_of(table).openers(model.config)
     if not openers:
         return _open_as_their_project(directory, table, model)
-    verdicts, model = [], model.float()
-    images, wanted = random_images(model.config), None
-    for consumer, opener in openers.items():
-        if importlib.util.find_spec(consumer) is None:
-            verdicts.append(Opened(consumer=consumer, relative=None, why_not="not installed"))
-            continue
-        with isolated(), silent_transformers():
-            opened = _open(consumer, opener, directory)
-            if wanted is None:
-                theirs, wanted = side_by_side(partial(opened, images), partial(model, images))
-            else:
-                theirs = opened(images)
-            ours = wanted
-            if ours.shape != theirs.shape:  # a bare transformers model gives the tokens
-                ours = model.forward_features(images)
-        verdicts.append(verdict(consumer, ours, theirs))
-    return tuple(verdicts)
+    model, images = model.float(), random_images(model.config)
+    with isolated(), silent_transformers():
+        opened = {
+            consumer: _open(consumer, opener, directory)
+            for consumer, opener in openers.items()
+            if importlib.util.find_spec(consumer)
+        }
+        theirs = (partial(run, images) for run in opened.values())
+        wanted, *found = side_by_side(partial(model, images), *theirs)
+        verdicts = {}
+        for consumer, output in zip(opened, found, strict=True):
+            # A bare transformers model gives the tokens.
+            as_tokens = output.shape != wanted.shape
+            ours = model.forward_features(images) if as_tokens else wanted
+            verdicts[consumer] = verdict(consumer, ours, output)
+    missing = partial(Opened, relative=None, why_not="not installed")
+    return tuple(verdicts.get(name) or missing(consumer=name) for name in openers)
 
 
 def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, Opened]:
