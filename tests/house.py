@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_907,
+    "lines of code": 35_910,
     "files": 280,
-    "core": 29_560,
+    "core": 29_563,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,

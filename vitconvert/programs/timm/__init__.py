@@ -141,6 +141,10 @@ class Timm(Program):
             if "global_pool" in theirs:
                 arguments["global_pool"] = theirs["global_pool"]
             arguments |= theirs.get("model_args", {})
+            if config.gated_mlp and not find_architecture("timm", stated).get("gated_mlp"):
+                # What the code of cards adds, for which config.json has no word.
+                arguments["mlp_layer"] = timm.layers.SwiGLUPacked
+                arguments["act_layer"] = config.activation
             model = built_of_size(partial(timm.create_model, stated, **arguments), tensors)
         else:
             model = built_of_size(partial(vision_transformer, config), tensors)
