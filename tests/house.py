@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 35_910,
+    "lines of code": 36_008,
     "files": 280,
-    "core": 29_563,
+    "core": 29_659,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 61,
-    "tests": 44_852,
+    "tests": 44_945,
     "storeys": 11,
 }
 

@@ -1,6 +1,7 @@
 """AST: a ViT of spectrograms whose patches overlap, read, computed and written."""
 
 import json
+import wave
 
 import numpy as np
 import pytest
@@ -13,7 +14,16 @@ from tests.packages import transformers
 from tests.small_models import assert_same_tensors, randomise_calmly, relative
 from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import MissingFact, NotRepresentable, UsageError
+from vitconvert.errors import (
+    ConflictingFact,
+    CorruptFile,
+    InputMismatch,
+    MissingFact,
+    NotRepresentable,
+    SourceError,
+    UsageError,
+)
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.transformers.running import run
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3}
@@ -141,3 +151,98 @@ def test_it_is_exported_and_embedded(saved, tmp_path):
     assert exit_.value.code in (0, None)
     with np.load(output) as written:
         assert written["features"].shape == (1, 48)
+
+
+EXTRACTOR = {"num_mel_bins": 22, "max_length": 31, "mean": -3.25, "std": 2.5}
+
+
+def recorded(path, samples=16_000, rate=16_000, channels=1, width=2):
+    """A rising tone in noise that has an offset; returns its samples, from -1 to 1."""
+    rng, seconds = np.random.default_rng(3), np.arange(samples) / rate
+    tone = 0.4 * np.sin(2 * np.pi * (200 + 900 * seconds) * seconds)
+    levels = (2**15 * (tone + 0.02 * rng.normal(size=samples) + 0.1)).astype("<i2")
+    with wave.open(str(path), "wb") as file:
+        file.setparams((channels, width, rate, 0, "NONE", "NONE"))
+        file.writeframes(levels.tobytes())
+    return levels.astype(np.float32) / 2**15
+
+
+@pytest.fixture(scope="module")
+def heard(saved):
+    """The same folder with its feature extractor."""
+    model, folder = saved
+    extractor = transformers.ASTFeatureExtractor(**EXTRACTOR)
+    extractor.save_pretrained(folder)
+    yield model, folder, extractor
+    (folder / "preprocessor_config.json").unlink()
+
+
+@pytest.mark.filterwarnings("ignore:At least one mel filter")
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (16_000, EXTRACTOR),
+        (3_000, EXTRACTOR),  # filled up
+        (401, EXTRACTOR | {"do_normalize": False}),
+        (20_000, {"num_mel_bins": 128, "max_length": 64}),
+    ],
+)
+def test_spectrograms_are_those_of_transformers(samples, said, tmp_path):
+    sound = recorded(tmp_path / "s.wav", samples)
+    extractor = transformers.ASTFeatureExtractor(**said)
+    theirs = extractor(sound, sampling_rate=16_000, return_tensors="pt")["input_values"]
+    ours = Preprocessing.from_huggingface(extractor.to_dict())
+    assert torch.equal(ours(tmp_path / "s.wav"), theirs.transpose(1, 2))
+    assert torch.equal(ours((tmp_path / "s.wav").read_bytes()), theirs.transpose(1, 2))
+    again = transformers.ASTFeatureExtractor(**ours.to_huggingface())
+    assert torch.equal(again(sound, 16_000, return_tensors="pt")["input_values"], theirs)
+
+
+@torch.inference_mode()
+def test_recordings_are_classified_and_embedded(heard, tmp_path, capsys):
+    model, folder, extractor = heard
+    sound = recorded(tmp_path / "s.wav")
+    done = vitconvert.convert(folder, output=tmp_path / "hf", to="hf")
+    assert not done.departures
+    given = extractor(sound, sampling_rate=16_000, return_tensors="pt")
+    theirs = model(**given)
+    for source in (folder, tmp_path / "hf"):
+        with pytest.raises(SystemExit) as exit_:
+            output = tmp_path / f"{source.name}.npz"
+            main(["embed", str(source), str(tmp_path / "s.wav"), "-o", str(output), "-q"])
+        assert exit_.value.code in (0, None)
+        wanted = theirs.get("pooler_output")
+        if wanted is None:
+            base = model.audio_spectrogram_transformer(**given).pooler_output
+            wanted = model.classifier.layernorm(base)
+        with np.load(output) as written:
+            assert relative(torch.from_numpy(written["features"]), wanted) < 2e-6
+    if "logits" in theirs:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main(["predict", str(folder), str(tmp_path / "s.wav"), "--json", "-q"])
+        assert exit_.value.code in (0, None)
+        found = json.loads(capsys.readouterr().out)
+        assert found["top"][0]["index"] == theirs.logits.argmax()
+
+
+def test_what_is_no_such_recording(heard, tmp_path):
+    _, folder, _ = heard
+    reads = vitconvert.load_checkpoint(folder).preprocessing
+    recorded(tmp_path / "fast.wav", rate=44_100)
+    with pytest.raises(InputMismatch, match="44100 samples a second, 1 channels of 16 bit"):
+        reads(tmp_path / "fast.wav")
+    recorded(tmp_path / "short.wav", samples=399)
+    with pytest.raises(InputMismatch, match="too short for a spectrogram"):
+        reads(tmp_path / "short.wav")
+    photo = sorted((DIGITS / "samples").glob("*.png"))[0]
+    with pytest.raises(CorruptFile, match="This is no WAV file of plain samples"):
+        reads(photo)
+    with pytest.raises(SourceError, match="There is no such file"):
+        reads(tmp_path / "none.wav")
+    with pytest.raises(NotRepresentable, match="Recordings of 8000 samples a second"):
+        Preprocessing.from_huggingface(
+            {"feature_extractor_type": "ASTFeatureExtractor", "sampling_rate": 8000}
+        )
+    with pytest.raises(ConflictingFact, match="reads spectrograms, and no pixels"):
+        vitconvert.export_model(folder, tmp_path / "a.onnx", to="onnx", with_preprocessing=True)

@@ -14,6 +14,8 @@ from vitconvert.pictures.seen import read_image
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import Placement
 
+OF_IMAGES = [name for name in BACKENDS if name != "kaldi"]
+
 PLACES = {
     "squashed": {},
     "cropped": {"resize": "shortest", "resize_size": (47, 47), "crop": True},
@@ -68,7 +70,7 @@ def test_colours_are_even_for_the_eye():
 
 @pytest.mark.parametrize(
     ("size", "backend", "place"),
-    sampled(itertools.product([(111, 80), (64, 190), (31, 40)], BACKENDS, PLACES), 4),
+    sampled(itertools.product([(111, 80), (64, 190), (31, 40)], OF_IMAGES, PLACES), 4),
     ids=str,
 )
 def test_the_patch_under_a_bright_square_lies_over_it(small, backend, place, size):

@@ -12,6 +12,8 @@ from vitconvert.preprocessing import Preprocessing, image_files, pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import placement
 
+OF_IMAGES = [name for name in BACKENDS if name != "kaldi"]
+
 PLAIN = Preprocessing(
     image_size=(48, 60),
     mean=(0.0,) * 3,
@@ -69,7 +71,7 @@ def bright_square(size, top, left, side):
 
 
 @pytest.mark.parametrize(
-    ("backend", "name", "size"), sample(itertools.product(BACKENDS, STEPS, SIZES), 3)
+    ("backend", "name", "size"), sample(itertools.product(OF_IMAGES, STEPS, SIZES), 3)
 )
 def test_a_bright_square_is_found_where_it_is(backend, name, size):
     steps = stated(name, backend, size)
@@ -82,7 +84,7 @@ def test_a_bright_square_is_found_where_it_is(backend, name, size):
         assert (distance <= near + 1e-9).all(), (distance, near)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", OF_IMAGES)
 def test_offsets_are_those_of_the_pixels(backend):
     """Cut and added rows by odd and even numbers, where projects round differently."""
     for size in [(h, w) for h in (45, 46, 47, 49, 50, 51) for w in (57, 58, 59, 61, 62, 63)]:

@@ -18,6 +18,8 @@ TRANSPARENCIES = (
     "white",  # composed over white
 )
 
+SAMPLE_RATE = 16_000  # of recordings, a second
+
 # Mean and standard deviation of each channel, which several projects share
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -92,4 +94,6 @@ BACKENDS = {
     # KerasHub 0.32, image_converter.py, of images that were read as whole numbers.
     "keras": Backend(resize="weights", antialias=False, upright=False, numbers="affine"),
     "keras_antialias": Backend(resize="weights", upright=False, numbers="affine"),
+    # A recording and no image: `transform.spectrogram`
+    "kaldi": Backend(resize="float", upright=False, numbers="affine"),
 }

@@ -69,6 +69,11 @@ class Steps:
         return len(self.mean)
 
     @property
+    def of_sounds(self) -> bool:
+        """Whether a recording becomes a spectrogram, instead of an image."""
+        return self.backend == "kaldi"
+
+    @property
     def cuts(self) -> bool:
         """Whether cropping has an effect: it has none on images squashed to their final size."""
         return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
@@ -154,6 +159,8 @@ def _contradictions(p: Steps) -> Iterator[str]:
     dividing = [name for name, backend in BACKENDS.items() if backend.numbers == "divide"]
     if p.rescale_factor != 1 / 255 and p.backend in dividing:
         yield f"backend = {p.backend!r} always rescales by 1/255, not by {p.rescale_factor}"
+    if p.of_sounds and (len(p.mean) != 1 or p.resize != "none" or p.crop):
+        yield "a spectrogram has one channel, and is neither resized nor cropped"
     # Sizes
     if (p.resize == "patches") != bool(p.patch_size and p.max_patches):
         patches = f"patch_size = {p.patch_size}, max_patches = {p.max_patches}"

@@ -1,5 +1,7 @@
-"""An image through all steps: convert, resize, crop, rescale, normalise."""
+"""An image through all steps: convert, resize, crop, rescale, normalise; or a recording."""
 
+import io
+import wave
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitconvert.errors import InputMismatch, size_text
+from vitconvert.errors import CorruptFile, InputMismatch, SourceError, size_text
 from vitconvert.preprocessing import image_files, pixels
-from vitconvert.preprocessing.backends import BACKENDS
+from vitconvert.preprocessing.backends import BACKENDS, SAMPLE_RATE
 from vitconvert.preprocessing.steps import Size, Steps
 
 _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels
+# Of a spectrogram: samples of a window, from one to the next, and of its Fourier transform
+_FRAME, _HOP, _POINTS = 400, 160, 512
+_PREEMPHASIS, _FLOOR = 0.97, 1.192092955078125e-07
+_HINT = f"ffmpeg -i SOUND -ar {SAMPLE_RATE} -ac 1 -c:a pcm_s16le OUT.wav makes one."
 
 
 def transformed(
@@ -26,6 +32,10 @@ def transformed(
         InputMismatch: The image is too narrow, or of another size when nothing resizes it.
         UnsafeFile: It is so large, or so narrow, that it would exhaust memory.
     """
+    if steps.of_sounds:
+        if isinstance(image, Image.Image):
+            raise InputMismatch("The model reads recordings, and this is an image.")
+        return spectrogram(image, steps)
     backend = BACKENDS[steps.backend]
     # Without antialias, or with the nearest pixel, the result would be entirely different; and what
     # is cut out is not the middle of what was resized.
@@ -212,3 +222,62 @@ def placement(steps: Steps, original: Size) -> Placement:
         )
         offset = top, left
     return Placement(original=original, resized=resized, offset=offset, image_size=steps.image_size)
+
+
+def spectrogram(file: Path | bytes, steps: Steps) -> NDArray[np.float32]:
+    """A recording, or its content, as (1, mel filters, times): cut off, or filled with zeros.
+
+    transformers 5.24, `ASTFeatureExtractor` without torchaudio, and `audio_utils.spectrogram`:
+    Kaldi's logarithms of mel filters.
+
+    Raises:
+        SourceError: There is no such file.
+        CorruptFile: It is no WAV file.
+        InputMismatch: It is of another rate, of several channels, not of 16 bit, or too short.
+    """
+    filters, times = steps.image_size
+    samples = _samples(file, (times - 1) * _HOP + _FRAME) / np.float32(2**15)
+    frames = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), _FRAME)[::_HOP]
+    frames = frames - frames.mean(axis=1, keepdims=True)
+    before = np.concatenate((frames[:, :1], frames[:, :-1]), axis=1)
+    windowed = (frames - _PREEMPHASIS * before) * np.hanning(_FRAME)
+    power = np.abs(np.fft.rfft(windowed, _POINTS).astype(np.complex64), dtype=np.float64) ** 2
+    mel = np.log(np.maximum(_FLOOR, mel_filters(filters) @ power.T)).astype(np.float32)
+    whole = np.pad(mel, ((0, 0), (0, times - mel.shape[1])))
+    if steps.normalize:
+        whole = (whole - np.float32(steps.mean[0])) / np.float32(steps.std[0])
+    return np.ascontiguousarray(whole[None])
+
+
+def _samples(file: Path | bytes, most: int) -> NDArray[np.int16]:
+    if isinstance(file, Path) and not file.is_file():
+        raise SourceError("There is no such file.", evidence={"sound": file})
+    named = {"sound": file} if isinstance(file, Path) else {}
+    try:
+        with wave.open(str(file) if isinstance(file, Path) else io.BytesIO(file)) as opened:
+            said = (opened.getframerate(), opened.getnchannels(), 8 * opened.getsampwidth())
+            content = opened.readframes(most) if said == (SAMPLE_RATE, 1, 16) else b""
+    except (wave.Error, EOFError) as error:
+        raise CorruptFile(
+            f"This is no WAV file of plain samples: {error}.", evidence=named, hint=_HINT
+        ) from None
+    if said != (SAMPLE_RATE, 1, 16):
+        found = "{} samples a second, {} channels of {} bit".format(*said)
+        wanted = f"{SAMPLE_RATE} samples a second, 1 channel of 16 bit"
+        evidence = {**named, "found": found, "wanted": wanted}
+        raise InputMismatch("The model reads other recordings.", evidence=evidence, hint=_HINT)
+    samples = np.frombuffer(content[: len(content) // 2 * 2], "<i2")
+    if len(samples) < _FRAME:
+        evidence = {**named, "samples": len(samples), "at least": _FRAME}
+        raise InputMismatch("This recording is too short for a spectrogram.", evidence=evidence)
+    return samples
+
+
+def mel_filters(count: int) -> NDArray[np.float64]:
+    """(filters, frequencies): triangles on the mel scale, from 20 Hertz to the highest."""
+    frequencies = np.arange(_POINTS // 2 + 1) * (SAMPLE_RATE / _POINTS)
+    mel = 1127.0 * np.log(1.0 + np.append(frequencies, (20.0, SAMPLE_RATE / 2)) / 700.0)
+    ends = np.linspace(float(mel[-2]), float(mel[-1]), count + 2)[:, None]
+    rising = (mel[:-2] - ends[:-2]) / (ends[1:-1] - ends[:-2])
+    falling = (ends[2:] - mel[:-2]) / (ends[2:] - ends[1:-1])
+    return np.maximum(0.0, np.minimum(rising, falling))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
-from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET
+from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET, SAMPLE_RATE
 from vitconvert.preprocessing.steps import (
     Size,
     Steps,
@@ -16,6 +16,7 @@ from vitconvert.preprocessing.steps import (
     whole_numbers,
 )
 
+_AST = "ASTFeatureExtractor"
 # Pillow's numbers for its filters
 _RESAMPLE = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 
@@ -103,6 +104,8 @@ def from_preprocessor_config(
     """
     if backend not in ("torchvision", "pil"):
         raise ConflictingFact(f"backend = {backend!r} is none of torchvision, pil.")
+    if config.get("feature_extractor_type") == _AST:
+        return _of_sounds(config)
     name = _processor_name(config, model_type)
     processor = _PROCESSORS[name]
     for key in ("do_pad", "use_square_size"):
@@ -138,6 +141,27 @@ def from_preprocessor_config(
         "interpolation": interpolation,
         "backend": arithmetic,
         "transparency": "white" if config.get("do_convert_rgb", processor.convert_rgb) else "drop",
+    }
+
+
+def _of_sounds(config: JsonObject) -> JsonDict:
+    if (rate := config.get("sampling_rate", SAMPLE_RATE)) != SAMPLE_RATE:
+        raise NotRepresentable(f"Recordings of {rate} samples a second are not supported.")
+    (filters,) = whole_numbers(config.get("num_mel_bins", 128), "num_mel_bins", 1)
+    (times,) = whole_numbers(config.get("max_length", 1024), "max_length", 1)
+    normalize = bool(config.get("do_normalize", True))
+    mean = numbers(config.get("mean", -4.2677393), "mean", 1)
+    deviation = positive(config.get("std", 4.5689974), "std")
+    return {
+        "image_size": (filters, times),
+        "mean": mean if normalize else (0.0,),
+        "std": (2 * deviation if normalize else 1.0,),  # it divides by twice the deviation
+        "normalize": normalize,
+        "interpolation": "bilinear",
+        "resize": "none",
+        "resize_size": None,
+        "crop": False,
+        "backend": "kaldi",
     }
 
 
@@ -222,6 +246,18 @@ def to_preprocessor_config(steps: Steps) -> JsonDict:
     Raises:
         NotRepresentable: transformers has no such resizing.
     """
+    if steps.of_sounds:
+        filters, times = steps.image_size
+        return {
+            "feature_extractor_type": _AST,
+            "feature_size": 1,
+            "sampling_rate": SAMPLE_RATE,
+            "num_mel_bins": filters,
+            "max_length": times,
+            "do_normalize": steps.normalize,
+            "mean": steps.mean[0],
+            "std": steps.std[0] / 2,
+        }
     if steps.resize == "cut":  # nearly the same, where it is square
         square = len(set(steps.image_size)) == 1
         steps = dataclasses.replace(steps, resize="shortest" if square else "cover")

@@ -52,6 +52,8 @@ class Graph(nn.Module):
                     evidence={"makes": f"{pixels.channels} channels", "from": pixels.origin},
                     meaning=f"The model reads {model.config.in_channels} channels.",
                 )
+            if pixels.of_sounds:
+                raise ConflictingFact("The model reads spectrograms, and no pixels of images.")
             scale = 1 / (pixels.rescale_factor or 1)  # to levels from 0 to 255
             for name, values in (("mean", pixels.mean), ("std", pixels.std)):
                 levels = torch.tensor([value * scale for value in values]).view(-1, 1, 1)

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# They read patches with their places, which the processor of the larger model makes.
+# They read patches with their places, which the processor of the larger model makes, or sounds.
 _OF_ANY_SHAPE = (
+    "ASTForAudioClassification",
+    "ASTModel",
     "Gemma4VisionModel",
     "Glm4vVisionModel",
     "Qwen2VisionTransformerPretrainedModel",
@@ -89,6 +91,8 @@ class Transformers(Program):
                 raise NotRepresentable(
                     f"{keeps} keeps the aspect ratio of images, and {other} does not"
                 )
+            if preprocessing.of_sounds != ("num_mel_bins" in config):
+                raise NotRepresentable("images and recordings are prepared otherwise")
             processor = preprocessing.to_huggingface()
         except NotRepresentable as error:
             left_out = f"preprocessor_config.json is left out: {error.fact}"

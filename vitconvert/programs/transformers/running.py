@@ -327,7 +327,7 @@ def transformers_preparation(
     """transformers 5.23, AutoImageProcessor of a copy of the file without what chooses code.
 
     Images come from its own `load_image`, which makes them RGB, unless the processor does that
-    itself. None for SigLIP 2's, which makes patches and no images.
+    itself. None for SigLIP 2's, which makes patches and no images, and AST's, which reads sounds.
 
     Raises:
         MissingPackage: transformers is not installed.
@@ -336,7 +336,7 @@ def transformers_preparation(
     steps = Preprocessing.from_huggingface(
         preprocessor_config, model_type=model_type, image_size=image_size
     )
-    if steps.resize == "patches":
+    if steps.resize == "patches" or steps.of_sounds:
         return None
     with TemporaryDirectory() as folder, silent_transformers():
         for name, content in (
