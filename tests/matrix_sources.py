@@ -371,6 +371,14 @@ SOURCES: Mapping[str, Source] = {
             write_transformers, family="VitPose", task="Backbone", image_size=[32, 24], mlp_ratio=2
         ),
     ),
+    "hf Pixio": Source(
+        title="PixioModel",
+        write=partial(write_transformers, family="Pixio", task="Model", mlp_ratio=2),
+    ),
+    "hf TIPSv2": Source(
+        title="Tipsv2VisionModel",
+        write=partial(write_transformers, family="Tipsv2Vision", task="Model", mlp_ratio=2),
+    ),
     "hf BLIP": Source(
         title="BlipVisionModel",
         write=partial(write_transformers, family="BlipVision", task="Model"),

@@ -89,7 +89,9 @@ IMPOSSIBLE = {
     "patch_stride excludes a norm of pixels": [{"patch_stride": (4, 4), "patch_pre_norm": True}],
     "patch_stride excludes positions on a grid of their own": [GRID | {"patch_stride": (4, 4)}],
     "patch_stride excludes windows": [WINDOWED | {"patch_stride": (4, 4)}],
-    "pooling = 'prefix_avg' needs a class and a distillation token": [{"pooling": "prefix_avg"}],
+    "pooling = 'prefix_avg' needs tokens in front of the patches": [
+        {"pooling": "prefix_avg", "class_token": False}
+    ],
     "merge_size needs a model without class token and registers": [{"merge_size": 2}],
     "merge_gated_dim needs merge_mlp_dim": [PATCHES | {"merge_size": 2, "merge_gated_dim": 7}],
     "merge_standard is of patches that are merged by their mean": [

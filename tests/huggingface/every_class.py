@@ -26,6 +26,7 @@ WITHOUT_VIT = {
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
+    "PixioBackbone": "a PixioModel under another name, for which config.json has no section",
 }
 _CLASSIFIED = VISION | {"num_labels": 7}
 _WIDE = TEXT | {"hidden_size": 36, "num_attention_heads": 3}
@@ -127,6 +128,8 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},
     "VitPoseConfig": {"backbone_config": VISION | {"model_type": "vitpose_backbone"}},
+    "PixioConfig": VISION,
+    "Tipsv2Config": {"vision_config": VISION, "text_config": _WIDE},
     "VJEPA2Config": VISION
     | {"crop_size": 24, "pred_hidden_size": 24, "pred_num_hidden_layers": 1, "num_labels": 7}
     | {"pred_num_attention_heads": 2},

@@ -245,8 +245,8 @@ def _pooling_and_head(config: Properties) -> list[str]:
         problems.append(f"pooling = {config.pooling!r} needs a class token")
     if config.pooling == "token_avg" and (config.fc_norm or config.representation_size):
         problems.append("pooling = 'token_avg' excludes fc_norm and representation_size")
-    if config.pooling == "prefix_avg" and not (config.class_token and config.dist_token):
-        problems.append("pooling = 'prefix_avg' needs a class and a distillation token")
+    if config.pooling == "prefix_avg" and not config.num_prefix_tokens:
+        problems.append("pooling = 'prefix_avg' needs tokens in front of the patches")
     if config.bare_fc_norm and config.fc_norm:
         problems.append("bare_fc_norm excludes fc_norm")
     if config.dist_head and not (config.dist_token and config.pooling == "token"):

@@ -39,7 +39,7 @@ class Fields:
     activation: str  # of the MLPs, one of ACTIVATIONS
     norm_eps: float
     # One of POOLINGS: token_avg is the class token beside the mean of the patches, prefix_avg the
-    # mean of class and distillation tokens (AST)
+    # mean of all tokens in front of them (AST, Pixio)
     pooling: str
 
     # A plain ViT: tokens and positions

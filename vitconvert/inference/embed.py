@@ -39,7 +39,7 @@ _POOLED = {
     "avgmax": "mean and maximum of {}",
     "map": "attention pooling of {}",
     "token_avg": "class token and mean of the patches",
-    "prefix_avg": "mean of class and distillation token",
+    "prefix_avg": "mean of the tokens in front of the patches",
     "none": "all tokens",
 }
 

@@ -265,7 +265,7 @@ class FastViT(ViT):
         """How many of the first tokens the head reads; None: all."""
         if self.config.pooling == "token":
             return 2 if self.config.dist_head else 1
-        return 2 if self.config.pooling == "prefix_avg" else None
+        return self.config.num_prefix_tokens if self.config.pooling == "prefix_avg" else None
 
 
 def _keep_freed_memory() -> None:

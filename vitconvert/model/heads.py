@@ -77,7 +77,7 @@ def pool(x: Tensor, config: ViTConfig, attn_pool: AttentionPool | None) -> Tenso
             # Hugging Face `Dinov2ForImageClassification`: registers are in neither part.
             return torch.cat((x[:, 0], x[:, prefix:].mean(dim=1)), dim=1)
         case "prefix_avg":
-            return x[:, :2].mean(dim=1)
+            return x[:, :prefix].mean(dim=1)
         case reduction:
             read = x if config.pool_include_prefix else x[:, prefix:]
             pooled: Tensor = (attn_pool or REDUCTION[reduction])(read)

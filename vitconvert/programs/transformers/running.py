@@ -117,6 +117,8 @@ MODULES = {
         norm="",
         kind="RadioModel",
     ),
+    "tipsv2": _DINOV2,
+    "pixio": replace(_VIT, pooled=True),
     "vitpose_backbone": replace(_VIT, kind="VitPoseBackbone", block="encoder.layer.{i}"),
     "vjepa2": Modules(
         patches="encoder.embeddings.patch_embeddings",
