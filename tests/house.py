@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 63,
-    "tests": 44_998,
+    "tests": 45_046,
     "storeys": 11,
 }
 
