@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 36_012,
+    "lines of code": 36_043,
     "files": 280,
-    "core": 29_663,
+    "core": 29_694,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -115,8 +115,8 @@ CEILINGS = {
     "files over 400 lines": 5,
     "lines of ViT": 211,
     "words of tables": 50,
-    "rows that say false": 63,
-    "tests": 45_046,
+    "rows that say false": 66,
+    "tests": 45_236,
     "storeys": 11,
 }
 

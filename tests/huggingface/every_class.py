@@ -23,6 +23,22 @@ WITHOUT_VIT = {
     "TextModelWithProjection": "a text tower",
     "QFormerModel": "what reads a ViT",
     "AudioModel": "a tower of sounds",
+    "AudioEncoder": "a tower of sounds",
+    "ResamplerModel": "what reads a ViT",
+    "TalkerModel": "what speaks",
+    "TalkerForConditionalGeneration": "what speaks",
+    "TalkerCodePredictorModel": "what speaks",
+    "TalkerCodePredictorModelForConditionalGeneration": "what speaks",
+    "Code2Wav": "what speaks",
+    "Code2WavDecoderBlock": "what speaks",
+    "Code2WavTransformerModel": "what speaks",
+    "PreTrainedModelForConditionalGeneration": "the base of its family",
+    "Token2WavModel": "what speaks",
+    "Token2WavBigVGANModel": "what speaks",
+    "Token2WavDiTModel": "what speaks",
+    "Cosmos3OmniForConditionalGeneration": "a model, which is tried by itself",
+    "Qwen2_5OmniForConditionalGeneration": "a thinker, which is tried by itself, and what speaks",
+    "Qwen3OmniMoeForConditionalGeneration": "a thinker, which is tried by itself, and what speaks",
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
@@ -60,6 +76,11 @@ _QWEN_2_5 = {"hidden_size": 36, "intermediate_size": 50, "out_hidden_size": 20, 
 _QWEN_2_5 |= {"depth": 2, "num_heads": 3, "patch_size": 8, "fullatt_block_indexes": [1]}
 _GLM = {"hidden_size": 36, "intermediate_size": 50, "out_hidden_size": 20, "depth": 2}
 _GLM |= {"num_heads": 3, "patch_size": 8, "image_size": 32}
+_ERNIE = _QWEN_2_5 | {"rms_norm_eps": 1e-5}
+_ERNIE = {k: v for k, v in _ERNIE.items() if k not in ("out_hidden_size", "fullatt_block_indexes")}
+_AUDIO = {"d_model": 20, "encoder_layers": 1, "encoder_attention_heads": 2, "output_dim": 20}
+_AUDIO |= {"encoder_ffn_dim": 20, "num_mel_bins": 8, "max_source_positions": 20}
+_TURNED = {"rope_type": "default", "rope_theta": 1e4}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
@@ -112,6 +133,48 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Glm4vMoeVisionConfig": _GLM,
     "Glm4vConfig": {"vision_config": _GLM, "text_config": _LANGUAGE},
     "Glm4vMoeConfig": {"vision_config": _GLM, "text_config": _LANGUAGE | _EXPERTS},
+    "GlmOcrVisionConfig": _GLM,
+    "GlmOcrConfig": {"vision_config": _GLM, "text_config": _LANGUAGE},
+    "Glm46VConfig": {"vision_config": _GLM, "text_config": _LANGUAGE},
+    "Ernie4_5_VLMoeVisionConfig": _ERNIE,
+    "Ernie4_5_VLMoeConfig": {
+        "vision_config": _ERNIE,
+        "text_config": _LANGUAGE
+        | {"mlp_layer_types": ["dense"], "rope_parameters": _TURNED | {"mrope_section": [2, 2, 1]}},
+    },
+    "ColQwen2Config": {
+        "vlm_config": {
+            "model_type": "qwen2_vl",
+            "vision_config": _QWEN_2,
+            "text_config": _LANGUAGE,
+        },
+        "embedding_dim": 20,
+    },
+    "CohereCompassVisionConfig": _QWEN,
+    "CohereCompassConfig": {
+        "vision_config": _QWEN,
+        "text_config": _LANGUAGE
+        | {"layer_types": ["sliding_attention"], "rope_parameters": {"sliding_attention": _TURNED}},
+    },
+    "Cosmos3OmniConfig": {"vision_config": _QWEN, "text_config": _LANGUAGE},
+    "HyperCLOVAXVisionV2Config": {"vision_config": _QWEN_2_5, "text_config": _LANGUAGE},
+    "Qwen4ExpVisionConfig": _QWEN_3_5,
+    "Qwen4ExpConfig": {
+        "vision_config": _QWEN_3_5,
+        "text_config": _LANGUAGE | _EXPERTS | _LINEAR | {"num_experts_per_tok": 2},
+    },
+    "Qwen2_5OmniVisionEncoderConfig": _QWEN_2_5,
+    "Qwen2_5OmniThinkerConfig": {
+        "vision_config": _QWEN_2_5,
+        "audio_config": _AUDIO,
+        "text_config": _LANGUAGE,
+    },
+    "Qwen3OmniMoeVisionEncoderConfig": _QWEN,
+    "Qwen3OmniMoeThinkerConfig": {
+        "vision_config": _QWEN,
+        "audio_config": _AUDIO,
+        "text_config": _LANGUAGE | _EXPERTS,
+    },
     "Qwen2VLConfig": {"vision_config": _QWEN_2, "text_config": _LANGUAGE},
     "Qwen2_5_VLVisionConfig": _QWEN_2_5,
     "Qwen2_5_VLConfig": {"vision_config": _QWEN_2_5, "text_config": _LANGUAGE},
@@ -151,7 +214,8 @@ _OF_CLASS = {
 }
 # What nothing tells, by beginnings of names
 STATED = {"Gemma4": {"image_size": (24, 24)}}
-STATED |= {name: {"image_size": (32, 48)} for name in ("Qwen2V", "Qwen2_")}
+STATED |= {name: {"image_size": (32, 48)} for name in ("Qwen2V", "Qwen2_", "ColQwe")}
+STATED |= {name: {"image_size": (32, 48)} for name in ("GlmOcr", "Ernie4", "HyperC")}
 
 
 def model_types() -> set[str]:
@@ -169,6 +233,8 @@ def classes() -> dict[str, Any]:
         config = type(transformers.AutoConfig.for_model(model_type))
         module = import_module(config.__module__.replace(".configuration_", ".modeling_"))
         found |= {name: getattr(module, name) for name in module.__all__}
+    former = "Ernie4_5_VL_Moe"  # begins deprecated names of the same classes
+    found = {n: c for n, c in found.items() if not n.startswith(former)}
     return {n: c for n, c in found.items() if not n.endswith(tuple(WITHOUT_VIT))}
 
 

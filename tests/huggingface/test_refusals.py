@@ -161,6 +161,17 @@ SHARED = {"depth": 2, "hidden_size": 36, "num_heads": 3, "patch_size": 8, "out_h
 SHARED |= {"intermediate_size": 50, "num_key_value_heads": 1}
 
 
+@pytest.mark.parametrize("typed", ["glm5_next_vision", "glm5_next"])
+def test_glm_5_is_not_glm_ocr_whose_tensors_it_has(typed, tmp_path):
+    kind = transformers.Glm5NextVisionModel
+    sizes = {"depth": 2, "hidden_size": 36, "num_heads": 3, "patch_size": 8, "out_hidden_size": 20}
+    kind(kind.config_class(**sizes, projection_intermediate_size=60)).save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | {"model_type": typed}))
+    with pytest.raises(NotRepresentable, match="This is GLM-5: its MLPs clip what they gate"):
+        load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("dialect", [None, "hf"])
 def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
     kind = transformers.Exaone4_5_VisionModel

@@ -35,9 +35,13 @@ _OF_ANY_SHAPE = (
     "ASTForAudioClassification",
     "ASTModel",
     "Gemma4VisionModel",
+    "Ernie4_5_VLMoeVisionTransformerPretrainedModel",
     "Glm4vVisionModel",
+    "GlmOcrVisionModel",
     "Qwen2VisionTransformerPretrainedModel",
+    "Qwen2_5OmniVisionEncoder",
     "Qwen2_5_VisionTransformerPretrainedModel",
+    "Qwen3OmniMoeVisionEncoder",
     "Qwen3VLVisionModel",
 )
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,9 +21,19 @@ from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
-IN_SQUARES = ("Qwen", "Glm4v")  # classes that read the patches of a square one after another
+IN_SQUARES = (
+    "Qwen",
+    "Glm",
+    "CohereCompass",
+    "Ernie4_5",
+)  # classes that read the patches of a square one after another
 IN_ONE_ROW = (*IN_SQUARES, "Gemma4", "Pixtral")  # that give the tokens of all images as one row
 TOWER = "_vision_model"  # ends the model type of an image tower by itself
+_NOT_EXPORTED = {
+    "Qwen2VisionTransformerPretrainedModel": ".models.qwen2_vl.modeling_qwen2_vl",
+    "Qwen2_5OmniVisionEncoder": ".models.qwen2_5_omni.modeling_qwen2_5_omni",
+    "Qwen3OmniMoeVisionEncoder": ".models.qwen3_omni_moe.modeling_qwen3_omni_moe",
+}
 # The class of a text tower by itself, with what leads to the space of images.
 _TEXTS = {
     "clip": "CLIPTextModelWithProjection",
@@ -54,6 +65,22 @@ _SIGLIP = Modules(
     norm="post_layernorm",
 )
 _CLIP = replace(_SIGLIP, norm="", pooled=True)
+_WITH_MERGERS = {
+    "qwen2_vl_vision": "Qwen2VisionTransformerPretrainedModel",
+    "qwen2_5_vl_vision": "Qwen2_5_VisionTransformerPretrainedModel",
+    "glm4v_vision": "Glm4vVisionModel",
+    "glm4v_moe_vision": "Glm4vMoeVisionModel",
+    "qwen2_5_omni_vision_encoder": "Qwen2_5OmniVisionEncoder",
+    "qwen3_omni_moe_vision_encoder": "Qwen3OmniMoeVisionEncoder",
+    "qwen4_exp_vision": "Qwen4ExpVisionModel",
+    "cohere_compass_vision": "CohereCompassVisionModel",
+    "glm_ocr_vision": "GlmOcrVisionModel",
+    "ernie4_5_vl_moe_vision": "Ernie4_5_VLMoeVisionTransformerPretrainedModel",
+    "qwen3_vl_vision": "Qwen3VLVisionModel",
+    "qwen3_vl_moe_vision": "Qwen3VLMoeVisionModel",
+    "qwen3_5_vision": "Qwen3_5VisionModel",
+    "qwen3_5_moe_vision": "Qwen3_5MoeVisionModel",
+}
 MODULES = {
     **dict.fromkeys(("vit", "deit", "vit_mae", "vit_msn", "ijepa", "beit"), _VIT),
     "data2vec-vision": Modules(block="encoder.layer.{i}"),
@@ -126,16 +153,7 @@ MODULES = {
         norm2="norm2",
         norm="encoder.layernorm",
     ),
-    "qwen2_vl_vision": replace(_VIT, kind="Qwen2VisionTransformerPretrainedModel", pooled=True),
-    "qwen2_5_vl_vision": replace(
-        _VIT, kind="Qwen2_5_VisionTransformerPretrainedModel", pooled=True
-    ),
-    "glm4v_vision": replace(_VIT, kind="Glm4vVisionModel", pooled=True),
-    "glm4v_moe_vision": replace(_VIT, kind="Glm4vMoeVisionModel", pooled=True),
-    "qwen3_vl_vision": replace(_VIT, kind="Qwen3VLVisionModel", pooled=True),
-    "qwen3_vl_moe_vision": replace(_VIT, kind="Qwen3VLMoeVisionModel", pooled=True),
-    "qwen3_5_vision": replace(_VIT, kind="Qwen3_5VisionModel", pooled=True),
-    "qwen3_5_moe_vision": replace(_VIT, kind="Qwen3_5MoeVisionModel", pooled=True),
+    **{name: replace(_VIT, kind=kind, pooled=True) for name, kind in _WITH_MERGERS.items()},
     "aimv2": Modules(
         patches="embeddings.rms_norm",
         block="encoder.layers.{i}",
@@ -145,7 +163,7 @@ MODULES = {
 }
 
 
-def run(model: nn.Module, images: Tensor) -> Tensor:
+def run(model: Foreign, images: Tensor) -> Tensor:
     """The output of a class of transformers: logits, an embedding, features or tokens."""
     output = model(**image_inputs(model, images))
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
@@ -153,6 +171,12 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
         if tensor is not None:
             if type(model).__name__.startswith(IN_ONE_ROW):
                 tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
+                if type(model).__name__.startswith("Ernie4_5"):
+                    # In squares, which no merger reads here
+                    side = model.config.spatial_merge_size
+                    rows = images.shape[-2] // model.config.patch_size // side
+                    shape = (len(images), rows, -1, side, side, tensor.shape[-1])
+                    tensor = tensor.reshape(shape).transpose(2, 3).flatten(1, 4)
             return as_tokens(tensor)
     raise AssertionError(type(output))
 
@@ -246,7 +270,11 @@ def _qwen_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor | bool]:
     another.
     """
     config = model.config
-    side, merged, frames = config.patch_size, config.spatial_merge_size, config.temporal_patch_size
+    side, merged, frames = (
+        config.patch_size,
+        config.spatial_merge_size,
+        getattr(config, "temporal_patch_size", 1),
+    )
     B, C, height, width = images.shape
     rows, columns = height // side, width // side
     grid = images.reshape(B, C, rows // merged, merged, side, columns // merged, merged, side)
@@ -266,12 +294,9 @@ def load_named_class(directory: Path) -> Foreign:
 
 
 def class_named(name: str) -> Foreign:
-    """A class of transformers, which does not export the tower of Qwen2-VL."""
-    import transformers
-
-    of_qwen = name == MODULES["qwen2_vl_vision"].kind
-    module = transformers.models.qwen2_vl.modeling_qwen2_vl if of_qwen else transformers
-    return getattr(module, name)
+    """A class of transformers, which does not export all towers."""
+    place = _NOT_EXPORTED.get(name)
+    return getattr(import_module(f"transformers{place or ''}"), name)
 
 
 def load_all(kind: Foreign, directory: Path) -> Foreign:
