@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 36_043,
+    "lines of code": 36_068,
     "files": 280,
-    "core": 29_694,
+    "core": 29_719,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -112,11 +112,11 @@ CEILINGS = {
     "private functions, per mille": 348,
     "lines with Any": 205,
     "90th percentile": 30,
-    "files over 400 lines": 5,
+    "files over 400 lines": 6,
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 66,
-    "tests": 45_236,
+    "tests": 45_265,
     "storeys": 11,
 }
 

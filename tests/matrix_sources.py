@@ -371,6 +371,18 @@ SOURCES: Mapping[str, Source] = {
             write_transformers, family="VitPose", task="Backbone", image_size=[32, 24], mlp_ratio=2
         ),
     ),
+    "hf SAM 3": Source(
+        title="Sam3ViTModel",
+        write=partial(
+            write_transformers,
+            family="Sam3ViT",
+            task="Model",
+            image_size=64,
+            pretrain_image_size=24,
+            window_size=3,
+            global_attn_indexes=[3, 7],
+        ),
+    ),
     "hf Pixio": Source(
         title="PixioModel",
         write=partial(write_transformers, family="Pixio", task="Model", mlp_ratio=2),

@@ -78,6 +78,12 @@ IMPOSSIBLE = {
     "rope_interleaved needs rope = 'axial'": [
         {"rope": "dinov3", "head_dim": 12, "rope_interleaved": True}
     ],
+    "rope_in_windows needs rope = 'axial', windows and no rope_reference": [
+        {"rope": "axial", "head_dim": 12, "rope_in_windows": True}
+    ],
+    "position_resampling = 'tile' needs positions on a grid of their own": [
+        {"position_resampling": "tile"}
+    ],
     "rope = 'vjepa2' excludes rope_half": [{"rope": "vjepa2", "head_dim": 12, "rope_half": True}],
     "patch_padding = 3 makes room for more patches": [{"patch_padding": 3}],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],

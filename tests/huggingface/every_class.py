@@ -42,6 +42,8 @@ WITHOUT_VIT = {
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
+    "Sam3Model": "a larger model, of which no test takes the ViT out",
+    "Sam3VisionModel": "a ViT with a neck, of which no test takes it out",
     "PixioBackbone": "a PixioModel under another name, for which config.json has no section",
 }
 _CLASSIFIED = VISION | {"num_labels": 7}
@@ -191,6 +193,8 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},
     "VitPoseConfig": {"backbone_config": VISION | {"model_type": "vitpose_backbone"}},
+    "Sam3ViTConfig": VISION
+    | {"image_size": 48, "pretrain_image_size": 24, "window_size": 3, "global_attn_indexes": [1]},
     "PixioConfig": VISION,
     "Tipsv2Config": {"vision_config": VISION, "text_config": _WIDE},
     "VJEPA2Config": VISION

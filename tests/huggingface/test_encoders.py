@@ -66,6 +66,13 @@ ENCODERS = {
         changed="position_embeddings",
         within="VitPoseForPoseEstimation",
     ),
+    "SAM 3": Encoder(
+        kind="Sam3ViTModel",
+        dialect="hf_sam3",
+        sizes=((24, 24), (64, 64)),
+        arguments={"intermediate_size": 50, "pretrain_image_size": 24}
+        | {"window_size": 3, "global_attn_indexes": [3, 7]},
+    ),
     "Pixio": Encoder(
         kind="PixioModel",
         dialect="hf_pixio",

@@ -134,6 +134,10 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append("rope_periods need rope = 'dinov3'")
     if config.rope == "vjepa2" and config.rope_half:
         problems.append("rope = 'vjepa2' excludes rope_half")
+    if config.rope_in_windows and (
+        config.rope != "axial" or config.rope_reference or not config.window_size
+    ):
+        problems.append("rope_in_windows needs rope = 'axial', windows and no rope_reference")
     if config.rope_by_axis and not config.rope_half:
         problems.append("rope_by_axis needs rope_half")
     if config.rope_interleaved and config.rope != "axial":
@@ -275,8 +279,10 @@ def _own_grid(config: Properties) -> list[str]:
         )
     if config.axis_positions and len(set(config.position_grid)) > 1:
         problems.append("'axes' positions need as many rows as columns in position_grid")
-    if config.learned_positions and config.position_resampling == "first":
-        problems.append("position_resampling = 'first' needs positions on a grid of their own")
+    rule = config.position_resampling
+    without_grid = config.learned_positions or (rule == "tile" and config.axis_positions)
+    if without_grid and rule in ("first", "tile"):
+        problems.append(f"position_resampling = {rule!r} needs positions on a grid of their own")
     return problems
 
 
@@ -314,7 +320,9 @@ def _windows(config: Properties) -> list[str]:
         return []
     obstacles = {
         "prefix tokens": config.num_prefix_tokens,
-        "a rotary embedding": config.rope != "none" and config.window_padding,
+        "a rotary embedding": config.rope != "none"
+        and config.window_padding
+        and not config.rope_in_windows,
         "mixed rotary embeddings": config.rope == "mixed",
         "other relative positions": config.relative_positions not in ("none", "decomposed"),
         "differential attention": config.differential,

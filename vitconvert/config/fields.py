@@ -94,6 +94,8 @@ class Fields:
     rope_by_axis: bool = False  # the halves are of the channels that one axis rotates (Gemma 4)
     # Frequencies of the second axis lie halfway between those of the first (Pixtral)
     rope_interleaved: bool = False
+    # In windows, positions are those of the window; elsewhere scaled to its side (SAM 3)
+    rope_in_windows: bool = False
     rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
 
     # Relative positions, which are added to attention scores

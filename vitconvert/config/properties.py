@@ -288,6 +288,11 @@ class Properties(Fields):
         """Side of a window in pixels, where patches are square."""
         return self.window_size * self.patch_size[0]
 
+    @property
+    def window_image(self) -> tuple[int, int]:
+        """An image of one window."""
+        return self.window_size * self.patch_size[0], self.window_size * self.patch_size[1]
+
     def attended_grid(self, block: int) -> tuple[int, int]:
         """Patches down and across that a block's attention sees at once."""
         side = self.window_size

@@ -57,6 +57,7 @@ RESAMPLINGS = (
 )
 OWN_RESAMPLINGS = (
     *RESAMPLINGS,
+    "tile",  # SAM 3: the grid is repeated
     "first",  # Gemma 4: the first rows and columns of a larger grid that is their own
 )
 RELATIVE_RESAMPLINGS = (

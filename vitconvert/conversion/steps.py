@@ -79,7 +79,7 @@ def _with_fitted_positions(config: ViTConfig) -> ViTConfig:
         position_embedding="learned",
         position_grid=(),
         position_square=False,
-        position_resampling="bicubic_antialias" if rule == "first" else rule,
+        position_resampling="bicubic_antialias" if rule in ("first", "tile") else rule,
         no_embed_class=True,
     )
 

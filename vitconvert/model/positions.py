@@ -116,6 +116,11 @@ def _fitted(table: Tensor, config: ViTConfig) -> Tensor:
         return table.flatten(1, 2)
     if config.position_resampling == "first":
         return table[:, :rows, :columns].flatten(1, 2)
+    if config.position_resampling == "tile":
+        down, across = (
+            -(-n // own) for n, own in zip(config.grid_size, table.shape[1:3], strict=True)
+        )
+        return table.repeat(1, down, across, 1)[:, :rows, :columns].flatten(1, 2)
     grid = table.permute(0, 3, 1, 2)
     at_least = torch.promote_types(grid.dtype, torch.float32)
     how = INTERPOLATION[config.position_resampling]

@@ -10,6 +10,7 @@ Letters: H heads, P patches, K width of a head.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypedDict
 
 import torch
@@ -59,8 +60,12 @@ class RotaryEmbedding(nn.Module):
             angles = vjepa2_angles(config, like.device)
             yield from [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
         else:
-            angles = axial_angles(config, like.device)
-            yield from [_table(angles, config).to(like.dtype)] * config.depth
+            whole = _table(axial_angles(config, like.device), config).to(like.dtype)
+            window = whole
+            if config.rope_in_windows:
+                alone = replace(config, image_size=config.window_image)
+                window = _table(axial_angles(alone, like.device), config).to(like.dtype)
+            yield from (window if i in config.window_blocks else whole for i in range(config.depth))
 
 
 def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
@@ -174,8 +179,9 @@ def _index_grid(config: ViTConfig, device: torch.device) -> Tensor:
     rows, columns = (torch.arange(size, device=device).float() for size in config.grid_size)
     if config.rope == "axial":
         rows, columns = rows + config.rope_offset, columns + config.rope_offset
-    if config.rope == "axial" and config.rope_reference:
-        (height, width), (far_down, far_across) = config.grid_size, config.rope_reference
+    reference = (config.window_size,) * 2 if config.rope_in_windows else config.rope_reference
+    if config.rope == "axial" and any(reference):
+        (height, width), (far_down, far_across) = config.grid_size, reference
         rows, columns = rows / height * far_down, columns / width * far_across
     return _grid(rows, columns, config.rope_indexing)
 

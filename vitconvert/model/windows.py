@@ -33,6 +33,7 @@ class WindowedAttention(Attention):
         super().__init__(config, layer)
         self.image_grid, self.grid = config.grid_size, config.attended_grid(layer)
         self.side = config.window_size if layer in config.window_blocks else None
+        self.rope_in_windows = config.rope_in_windows
         self.hides = not config.window_padding and not config.whole_windows
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
@@ -71,7 +72,7 @@ class WindowedAttention(Attention):
         if self.side is None:
             return positions
         B, N, _ = x.shape
-        if positions.rope is not None:
+        if positions.rope is not None and not self.rope_in_windows:
             rope = self._cut(positions.rope.expand(B, -1, -1))
             positions = positions._replace(rope=rope[:, None])  # (B*W, 1, n, 2K)
         if self.hides:

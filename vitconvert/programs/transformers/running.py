@@ -144,14 +144,15 @@ MODULES = {
         norm="",
         kind="RadioModel",
     ),
+    "sam3_vit_model": Modules(norm="", norm2="layer_norm2", kind="Sam3ViTModel", last=("",)),
     "tipsv2": _DINOV2,
     "pixio": replace(_VIT, pooled=True),
     "vitpose_backbone": replace(_VIT, kind="VitPoseBackbone", block="encoder.layer.{i}"),
-    "vjepa2": Modules(
+    "vjepa2": replace(
+        _DINOV2,
         patches="encoder.embeddings.patch_embeddings",
-        block="encoder.layer.{i}",
-        norm2="norm2",
         norm="encoder.layernorm",
+        pooled=False,
     ),
     **{name: replace(_VIT, kind=kind, pooled=True) for name, kind in _WITH_MERGERS.items()},
     "aimv2": Modules(
