@@ -112,7 +112,7 @@ CEILINGS = {
     "private functions, per mille": 348,
     "lines with Any": 205,
     "90th percentile": 30,
-    "files over 400 lines": 6,
+    "files over 400 lines": 5,
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 66,

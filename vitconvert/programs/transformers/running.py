@@ -195,8 +195,8 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 def run_to_tokens(model: nn.Module, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     output = model(**image_inputs(model, images))
-    maps = getattr(output, "feature_maps", None)  # of a backbone
-    return as_tokens(output.last_hidden_state if maps is None else maps[-1])
+    maps = getattr(output, "feature_maps", ())  # of a backbone
+    return as_tokens(maps[-1] if maps else output.last_hidden_state)
 
 
 def gives_output(model: nn.Module, places: Modules) -> bool:
@@ -226,8 +226,7 @@ def image_inputs(model: Foreign, images: Tensor) -> dict[str, Tensor | bool]:
         return {"pixel_values_videos": images[:, None], "skip_predictor": True}
     if "ViTMAE" in kind:
         # Masks nothing, but sorts the patches by this noise: keep them in order.
-        patches = model.embeddings.patch_embeddings.num_patches
-        noise = torch.arange(patches).expand(len(images), -1)
+        noise = torch.arange(model.embeddings.patch_embeddings.num_patches).expand(len(images), -1)
         return {"pixel_values": images, "noise": noise}
     return {"pixel_values": images}
 
