@@ -48,6 +48,7 @@ PROOF = {
         "timm, whose own loader reads these names; outputs of its own model",
     ),
     "eva": "timm, whose own loader reads these names; outputs of its own models",
+    "equimo": "equimo",
     "vit": "itself",
 }
 

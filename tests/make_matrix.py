@@ -40,6 +40,7 @@ LETTERS = {
     "mlxim": "m",
     "segment-anything": "a",
     "keras_hub": "k",
+    "equimo": "e",
     "mmpretrain": "",  # its import takes seconds: tests/originals/test_mmpretrain.py computes
     # These compute nothing.
     "torch.load": "p",

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import vitconvert
+from tests.equimo.models import saved as save_equimo
 from tests.originals import rows
 from tests.originals import spelling_of_others as others
 from tests.originals.rows import Original
@@ -101,6 +102,11 @@ def write_keras_clip(folder: Path) -> Path:
     model = models.CLIPBackbone(images, models.CLIPTextEncoder(num_layers=2, **texts, **sizes), 20)
     images.embedding.position_ids.assign(np.arange(10)[None])  # which presets hold
     return preset(model, folder)
+
+
+def write_equimo(folder: Path) -> Path:
+    save_equimo("vit_tiny_patch16_224", folder)
+    return folder
 
 
 def preset(model: Any, folder: Path) -> Path:
@@ -276,6 +282,7 @@ SOURCES: Mapping[str, Source] = {
     ),
     "keras_hub": Source(title="ViTImageClassifier", write=write_keras_hub),
     "keras_hub CLIPBackbone": Source(title="CLIPBackbone", write=write_keras_clip),
+    "equimo": Source(title="VisionTransformer", write=write_equimo),
     "vit_keras": Source(
         title="ViT",
         write=partial(unpacked, archive="keras_hub/vit_keras.zip", member="plain.weights.h5"),

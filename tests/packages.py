@@ -20,6 +20,9 @@ ONLY_IN_CI = {
     "keras_hub": ("keras", "jax"),
     "mlxim": ("mlx",),
     "ray": ("pandas",),
+    "equimo": ("equinox", "jax", "lz4", "loguru"),
+    "equinox": ("jax",),
+    "jax": (),
     "mmpretrain": ("mmengine", "mmcv", "addict", "yapf", "termcolor"),
 }
 
@@ -96,6 +99,9 @@ def mmpretrain_alone() -> None:
 bitsandbytes = _Package("bitsandbytes")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
+equimo = _Package("equimo")
+equinox = _Package("equinox")
+jax = _Package("jax")
 keras = _Package("keras")
 keras_hub = _Package("keras_hub")
 ray = _Package("ray")

@@ -115,6 +115,14 @@ FORMATS: tuple[Format, ...] = (
         output="model.npz",
     ),
     Format(
+        name="equinox",
+        module="vitconvert.formats.equinox",
+        suffixes=(".eqx",),
+        standard=("weights.eqx",),
+        begins=lambda start: start.startswith(b"\x93NUMPY"),
+        output="weights.eqx",
+    ),
+    Format(
         name="hdf5",
         module="vitconvert.formats.hdf5",
         suffixes=(".h5", ".hdf5"),

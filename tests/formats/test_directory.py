@@ -71,8 +71,8 @@ def test_a_directory_and_a_repository_give_the_same_weights(names):
 
 
 LOOKED_FOR = (
-    "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.h5 *.hdf5 *.keras "
-    "*.msgpack *.gguf *.pkl"
+    "  looked for  *.safetensors *.pth *.pt *.bin *.ckpt *.pth.tar *.npz *.eqx *.h5 *.hdf5 "
+    "*.keras *.msgpack *.gguf *.pkl"
 )
 
 

@@ -46,7 +46,7 @@ MESSAGES = {
   model.onnx
   vit.tflite
   hint: safetensors, torch (.pth, .pt, .bin, .ckpt, .pth.tar), torchscript (.pt), npz, \
-hdf5 (.h5), keras, msgpack, gguf, orbax and pickle (.pkl) are read.""",
+equinox (.eqx), hdf5 (.h5), keras, msgpack, gguf, orbax and pickle (.pkl) are read.""",
     (".metadata", "__0_0.distcp"): """\
   org/repo holds no weights that vitconvert reads.
   __0_0.distcp

@@ -63,7 +63,7 @@ def test_formats_of_one_file(start_hub: StartHub, tmp_path: Path) -> None:
         ({"vit.weights.h5": h5, "README.md": b""}, "hdf5", ["vit.weights.h5"]),
         ({"vit.keras": keras}, "keras", ["vit.keras"]),
         (towers, "gguf", ["mmproj-model-f16.gguf"]),
-        (preset(tmp_path), "hdf5", ["config.json", "model.weights.h5", *TASK]),
+        (preset(tmp_path), "hdf5", ["config.json", "metadata.json", "model.weights.h5", *TASK]),
     ]
     start_hub({f"org/case-{number}": files for number, (files, _, _) in enumerate(cases)})
     for number, (_, form, names) in enumerate(cases):

@@ -50,7 +50,7 @@ def test_every_dialect_has_a_specimen():
     here = {name for s in SPECIMENS.values() for name in (s.dialect, s.written)} - {""}
     elsewhere = dialects_in("huggingface") | dialects_in("originals") | dialects_in("towers")
     elsewhere |= dialects_in("keras_hub") | dialects_in("flax") | dialects_in("llama_cpp")
-    elsewhere |= dialects_in("mlx")
+    elsewhere |= dialects_in("mlx") | dialects_in("equimo")
     elsewhere |= {"vit", "lucidrains_adapted"}  # export: no project has files of these
     assert here | elsewhere == set(builtin_tables())
 

@@ -162,7 +162,7 @@ VOCABULARY = {
         "title, ecosystem, program, source, tested, extends, requires, container, wrapper, "
         "named_only, historic, install, resampling"
     ),
-    "{formats}": "safetensors, torch, npz, hdf5, keras_2, msgpack, gguf",
+    "{formats}": "safetensors, torch, npz, equinox, hdf5, keras_2, msgpack, gguf",
     "{sizes}": "mlp_dim, pool_mlp_dim, representation_size, num_classes",
     "{such}": 'expected such as "0 : 1 width", or a word such as "image_size"',
 }

@@ -66,6 +66,7 @@ DTYPES: Mapping[str, str] = {
 
 _CHECKED = 2**20  # bytes of an array that are read rather than mapped, with their checksum
 _LONGEST_HEADER = 10_000  # characters; numpy's own limit for literal_eval
+LONGEST_NPY_HEADER = 12 + _LONGEST_HEADER
 _LONGEST_NAME = 2**16 - 1 - len(".npy")  # bytes; zip counts them in two
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip archive can hold
 _ALIGNMENT = 64  # numpy pads its headers so that data begin at a multiple of this
@@ -103,8 +104,8 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
                 raise corrupt(path, f"{member.name!r} in this npz is not an array.")
             name = member.name.removesuffix(".npy")
             with reading(path, member), archive.open(member.name) as file:
-                start = file.read(12 + _LONGEST_HEADER)
-            descr, fortran, shape, offset = _parse_header(path, name, start)
+                start = file.read(LONGEST_NPY_HEADER)
+            descr, fortran, shape, offset = parse_header(path, name, start)
             if descr[1] in "US":
                 texts[name] = f"array of text ({descr})"
                 continue
@@ -134,7 +135,7 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
     return replace(container, extras=texts)
 
 
-def _parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, object, int]:
+def parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, object, int]:
     """Type code such as "<f4", Fortran order, shape, and where the data begin."""
     if start[:6] != _NPY_MAGIC or start[6:8] not in (b"\1\0", b"\2\0") or len(start) < 12:
         fact = f"{name!r} is not a .npy array of version 1 or 2."

@@ -32,7 +32,8 @@ KERAS_TOKENIZERS = {
     "spiece.model": "assets/tokenizer/vocabulary.spm",
 }
 TASK = "task.json"  # of KerasHub: the config.json of a backbone, and its head
-COMPANIONS = (*CONFIGS, PARAMS, TASK, *PREPROCESSORS, RECORD, ADAPTER)
+LEAVES = "metadata.json"  # of equimo: what the leaves in weights.eqx are
+COMPANIONS = (*CONFIGS, PARAMS, TASK, LEAVES, *PREPROCESSORS, RECORD, ADAPTER)
 _OF_TRAINER = re.compile(r"checkpoint-([0-9]{1,18})")  # and the step, of transformers' Trainer
 
 
