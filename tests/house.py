@@ -98,9 +98,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 36_347,
+    "lines of code": 36_353,
     "files": 282,
-    "core": 29_998,
+    "core": 30_004,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
@@ -116,7 +116,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 66,
-    "tests": 45_353,
+    "tests": 45_372,
     "storeys": 11,
 }
 

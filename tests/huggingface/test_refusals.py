@@ -172,6 +172,21 @@ def test_glm_5_is_not_glm_ocr_whose_tensors_it_has(typed, tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("prefix", ["", "model.visual."])
+def test_glm_image_is_refused_by_name(prefix, tmp_path):
+    kind = transformers.GlmImageVisionModel
+    sizes = {"depth": 2, "hidden_size": 36, "num_heads": 3, "patch_size": 8, "image_size": 32}
+    model = kind(kind.config_class(**sizes, intermediate_size=50))
+    tensors = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    said = model.config.to_dict()
+    if prefix:
+        said = {"model_type": "glm_image", "vision_config": said}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(NotRepresentable, match="This is GLM-Image: GLM-4V's tower with LayerNorms"):
+        load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("dialect", [None, "hf"])
 def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
     kind = transformers.Exaone4_5_VisionModel

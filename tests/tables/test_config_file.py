@@ -13,7 +13,7 @@ from vitconvert.facts.project_config import (
 )
 from vitconvert.tables.binding import bind
 from vitconvert.tables.config_file import Ratio
-from vitconvert.tables.dialects import read_table
+from vitconvert.tables.dialects import builtin_tables, read_table
 
 TABLE = """\
 [dialect]
@@ -100,6 +100,13 @@ def test_a_value_for_which_they_have_no_word(table):
     with pytest.raises(NotRepresentable) as error:
         their_word(table, "activation", "mish")
     assert error.value.fact == "Mine has no word for activation = 'mish'."
+
+
+def test_a_value_that_several_places_cannot_say():
+    with pytest.raises(NotRepresentable) as error:
+        written_config(builtin_tables()["hf_ast"], CONFIG)
+    assert error.value.fact.endswith("AudioClassification has no word for patch_stride = ().")
+    assert error.value.evidence["words"] == "frequency_stride and time_stride"
 
 
 def test_the_first_text_of_a_word_may_depend_on_the_model(table):

@@ -166,7 +166,13 @@ def written_config(table: Table, config: Config) -> dict[str, Any]:
     for field, path in mapping.written_fields if mapping else ():
         value = getattr(config, field)
         if AND in path:
-            for one, number in zip(path.split(AND), value, strict=True):
+            paths = path.split(AND)
+            if len(value) != len(paths):
+                raise NotRepresentable(
+                    f"{table.title} has no word for {field} = {value!r}.",
+                    evidence={"table": table.file, "words": path},
+                )
+            for one, number in zip(paths, value, strict=True):
                 put(written, one, number)
         else:
             put(written, path, their_word(table, field, value))
