@@ -18,7 +18,10 @@ import grimp
 
 PACKAGE = "vitconvert"
 ROOT = Path(__file__).parents[1]
-GUESTS = ("demo", "drafting", "embedding", "inference", "pictures", "runtimes", "testing")
+GUESTS = (
+    *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "runtimes"),
+    "testing",
+)
 # Sections of tables whose keys are words of the language; those of others are the user's.
 WORDED = ("dialect", "config_json", "preprocessing", "usage")
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -98,17 +101,18 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 36_353,
-    "files": 282,
-    "core": 30_004,
+    "lines of code": 37_020,
+    "files": 289,
+    "core": 30_029,
+    "auditing": 800,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
     "inference": 596,
     "pictures": 1_115,
     "runtimes": 1_030,
-    "testing": 180,
-    "modules with one importer": 53,
+    "testing": 190,
+    "modules with one importer": 56,
     "private functions, per mille": 348,
     "lines with Any": 205,
     "90th percentile": 30,
@@ -116,7 +120,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 66,
-    "tests": 45_372,
+    "tests": 45_668,
     "storeys": 11,
 }
 

@@ -33,6 +33,7 @@ DOCUMENTS = (
     "vitconvert/runtimes/README.md",
     "vitconvert/embedding/README.md",
     "vitconvert/testing/README.md",
+    "weights_map/ANY_VIT.md",
     "weights_map/CONVERSIONS.md",
     "weights_map/README.md",
 )

@@ -394,6 +394,12 @@ BUILT = such(
     f"{_REFERENCE}, a checkpoint or a ViTConfig",
     "'model.pth'",
 )
+LOADED = such(callable, "a torch module, or a function that makes one", "model")
+KEPT = such(
+    lambda value: isinstance(value, Mapping) or _place_or("Located")(value),
+    f"{_REFERENCE}, or a state dict",
+    "'model.pth'",
+)
 PLACES = Values("a path, or several in a list", "['photos']", _places)
 NAMED_LAYERS = Values("a mapping of names of modules", "{'encoder.0': 'blocks.0'}", _names)
 TEXT = Values("a word", "'timm'", _text)

@@ -8,6 +8,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
     vit = at / "vit"
     seen = {"model": vit, "images": at / "images"}
     return {
+        "audit_load": {"model": partial(vitconvert.load_model, vit), "file": vit},
         "load_checkpoint": {"source": vit},
         "load_model": {"source": vit},
         "inspect": {"source": vit},
@@ -109,6 +111,7 @@ def values(at: Path) -> dict[str, Any]:
     return {
         **dict.fromkeys(("source", "model", "a", "b", "like"), other),
         "against": at / "vit",
+        "file": other,
         "state_dict": read_once(other).tensors,
         "preprocessing": dataclasses.replace(changed, mean=(0.0, 0.0, 0.0)),
         "to": "nonsense",
@@ -179,6 +182,7 @@ OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
         for name, function in FUNCTIONS.items()
         if {"source", "rescue"} <= inspect.signature(function).parameters.keys()
     },
+    ("audit_load", "model"): lambda at: {"model": partial(vitconvert.load_model, at / "other")},
     ("diff", "rescue"): lambda at: {"a": at / "whole"},
     ("diff", "b"): lambda at: {"b": at / "vit"},
     ("diff", "overrides"): lambda _: {"overrides": {"num_heads": 5}},

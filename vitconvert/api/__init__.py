@@ -9,6 +9,7 @@ torch among it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from vitconvert.api.auditing import audit_load
 from vitconvert.api.converting import (
     build_lucidrains,
     convert,
@@ -28,6 +29,7 @@ from vitconvert.preprocessing import Preprocessing
 if TYPE_CHECKING:
     from vitconvert.api.embedding import embed_dataset
     from vitconvert.api.inference import embed, predict
+    from vitconvert.auditing.audit import LoadAudit
     from vitconvert.conversion.conversion_plan import ConversionPlan
     from vitconvert.conversion.convert import Conversion
     from vitconvert.difference import Difference
@@ -56,6 +58,7 @@ __all__ = [
     "Golden",
     "Inspection",
     "Ledger",
+    "LoadAudit",
     "ParityReport",
     "Preprocessing",
     "ViT",
@@ -63,6 +66,7 @@ __all__ = [
     "VitConvertError",
     "attention_maps",
     "attentions",
+    "audit_load",
     "build_lucidrains",
     "convert",
     "convert_state_dict",
@@ -95,6 +99,7 @@ _LATE = {
     "Exported": "vitconvert.runtimes.export",
     "Golden": "vitconvert.parity.golden",
     "Inspection": "vitconvert.inspection",
+    "LoadAudit": "vitconvert.auditing.audit",
     "ParityReport": "vitconvert.parity.report",
     "ViT": "vitconvert.model",
     "attentions": "vitconvert.model.attention_maps",

@@ -1,4 +1,4 @@
-"""The plugin that pytest loads: a fixture, a marker, an option for pages, properties for JUnit.
+"""The plugin that pytest loads: fixtures, a marker, an option for pages, properties for JUnit.
 
 pytest loads this in every run where vitconvert is installed, so it imports nothing that takes time.
 """
@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from vitconvert.auditing.audit import LoadAudit
+    from vitconvert.auditing.tensors import File
     from vitconvert.parity.report import ParityReport
 
 MARKER = (
@@ -88,6 +92,19 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
         if not report.ok:
             raise AssertionError(failure(report))
         return report
+
+    return check
+
+
+@pytest.fixture
+def assert_loaded() -> Callable[..., "LoadAudit"]:
+    """`vitconvert.audit_load`, which fails unless each parameter holds what the file has for it."""
+
+    def check(model: "nn.Module | Callable[[], nn.Module]", file: "File") -> "LoadAudit":
+        from vitconvert.auditing.audit import audit
+
+        __tracebackhide__ = True
+        return audit(model, file, strict=True)
 
     return check
 

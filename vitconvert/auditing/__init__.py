@@ -1,0 +1,1 @@
+"""What of a file landed in a model, by content: for any loading code and any `nn.Module`."""

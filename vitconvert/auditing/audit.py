@@ -1,0 +1,373 @@
+"""Which tensors of a file landed in a model, whatever code loaded them."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _IncompatibleKeys
+
+from vitconvert.auditing.arithmetic import computed_from, likeness
+from vitconvert.auditing.content import FileContent, Origin, is_constant, numbers
+from vitconvert.auditing.names import astray, heads_of, namesakes, part_of
+from vitconvert.auditing.tensors import File, Tensors, tensors_of
+from vitconvert.documents import JsonDict
+from vitconvert.errors import UsageError, printable, some
+
+_SHOWN = 8  # lines of one kind
+
+
+class LoadAudit:
+    """What of a file is in a model: found by its numbers, whatever the names are.
+
+    As a context manager it knows the model as it was before; without, what the model was
+    initialised with is all that is not in the file.
+
+    Attributes:
+        model: What was loaded into.
+        landed: Tensor of the file -> the parameter that holds it, or several, with commas.
+        untouched: Parameters, and buffers of fractions that are saved, that are as initialised.
+        changed: Parameter -> how it was changed on the way.
+        misplaced: Parameter -> the other tensor that it holds, or the order of its parts.
+        undecidable: Parameters of which each number is the same, as in a tensor of the file: the
+            content does not say whether they landed.
+        unused: Tensors of the file that are in no parameter.
+        unexplained: Parameters in `changed` that are no known function of a tensor of the file.
+        answers: What `load_state_dict` answered meanwhile, in words.
+    """
+
+    def __init__(self, model: nn.Module, source: Tensors, *, strict: bool = False) -> None:
+        self.model = model
+        self.landed: Mapping[str, str] = {}
+        self.untouched: tuple[str, ...] = ()
+        self.changed: Mapping[str, str] = {}
+        self.misplaced: Mapping[str, str] = {}
+        self.undecidable: tuple[str, ...] = ()
+        self.unused: tuple[str, ...] = ()
+        self.unexplained: tuple[str, ...] = ()
+        self.answers: tuple[str, ...] = ()
+        self._source, self._strict = source, strict
+        self._before: Mapping[str, str] | None = None
+        self._missing: dict[str, str] = {}  # why a parameter is untouched
+        self._count = 0
+        self._hooks = ExitStack()
+
+    @property
+    def complete(self) -> bool:
+        """Whether each parameter holds what the file has for it, as far as content can say."""
+        return bool(self.landed) and not (self.untouched or self.misplaced or self.unexplained)
+
+    def __enter__(self) -> Self:
+        self._before = {name: _digest(t) for name, t in _held(self.model)}
+        hook = self.model.register_load_state_dict_post_hook(self._answered)  # type: ignore[no-untyped-call]
+        self._hooks.callback(hook.remove)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._hooks.close()
+        if error is None:
+            self.look()
+
+    def _answered(self, _: nn.Module, answer: _IncompatibleKeys) -> None:
+        self.answers = (*self.answers, *_in_words(answer.missing_keys, answer.unexpected_keys))
+
+    def look(self) -> Self:
+        """Compare the model as it is now with the file.
+
+        Raises:
+            AssertionError: It is not complete, and the audit is `strict`.
+            CorruptFile: The file is damaged.
+        """
+        with self._source.opened() as read:
+            self._compare(_Comparison(read, self._source.names, dict(_held(self.model))))
+        if self._strict and not self.complete:
+            raise AssertionError(str(self))
+        return self
+
+    def _compare(self, comparison: "_Comparison") -> None:
+        landed: dict[str, list[str]] = {}
+        found, self._count = _Found(), len(comparison.parameters)
+        for name in comparison.parameters:
+            origin = comparison.origin(name, found)
+            if origin is None:
+                before = self._before.get(name) if self._before is not None else None
+                unchanged = before in (None, _digest(comparison.parameters[name]))
+                comparison.judge_unfound(name, found, unchanged=unchanged)
+                continue
+            if origin.how:
+                found.changed[name] = origin.how
+            for tensor in origin.names:
+                landed.setdefault(tensor, []).append(name)
+        pairs = [(t, ps[0]) for t, ps in landed.items() if len(ps) == 1]
+        renamed = [(t, p) for t, p in pairs if p not in comparison.namesakes]
+        found.misplaced |= dict(astray(renamed))
+        self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
+        self.untouched, self.changed = tuple(found.untouched), found.changed
+        self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
+        self.unexplained, self._missing = tuple(found.unexplained), found.untouched
+        constant = comparison.constants
+        self.unused = tuple(n for n in self._source.names if n not in landed and n not in constant)
+
+    def to_dict(self) -> JsonDict:
+        """For JSON."""
+        return {
+            "file": self._source.title,
+            "complete": self.complete,
+            "landed": dict(self.landed),
+            "untouched": list(self.untouched),
+            "changed": dict(self.changed),
+            "misplaced": dict(self.misplaced),
+            "undecidable": list(self.undecidable),
+            "unused": list(self.unused),
+            "unexplained": list(self.unexplained),
+            "answers": list(self.answers),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def __repr__(self) -> str:
+        return f"<LoadAudit {self._source.title!r}: {self._lines_of_counts()[0]}>"
+
+    def _lines_of_counts(self) -> list[str]:
+        bad = {*self.untouched, *self.misplaced, *self.unexplained, *self.undecidable}
+        held = self._count - len(bad)
+        share = f"{held} of {self._count} parameters hold what the file has for them"
+        return [share + ("" if self.complete else ": NOT COMPLETE")]
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self._source.title} -> {type(self.model).__name__}"
+        yield from self._lines_of_counts()
+        for answer in self.answers:
+            yield f"  {answer}"
+        explained = {p: how for p, how in self.changed.items() if p not in self.unexplained}
+        unexplained = {p: self.changed[p] for p in self.unexplained}
+        yield from _listed("untouched (as initialised)", self._missing)
+        yield from _listed("misplaced", self.misplaced)
+        yield from _listed("changed in no way that is known", unexplained)
+        yield from _listed("changed on the way", explained)
+        yield from _listed(
+            "undecidable (every number the same)", dict.fromkeys(self.undecidable, "")
+        )
+        yield from _listed("of the file, in no parameter", self._unused_by_head())
+
+    def _unused_by_head(self) -> Mapping[str, str]:
+        """Tensors that landed nowhere; those of one beginning together, where there are many."""
+        of_head: dict[str, list[str]] = {}
+        for head in sorted(heads_of(self._source.names), key=len)[1:]:
+            mine = [name for name in self._source.names if name.startswith(head)]
+            idle = [name for name in self.unused if name.startswith(head)]
+            if len(idle) == len(mine) > _SHOWN and not any(head.startswith(h) for h in of_head):
+                of_head[head] = idle
+        alone = [n for n in self.unused if not any(n.startswith(h) for h in of_head)]
+        counts = {f"{head}*": f"all {len(names)}" for head, names in of_head.items()}
+        return counts | dict.fromkeys(alone, "")
+
+
+@dataclass
+class _Found:
+    """What is found out of parameters, one after the other."""
+
+    untouched: dict[str, str] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
+    misplaced: dict[str, str] = field(default_factory=dict)
+    undecidable: list[str] = field(default_factory=list)
+    unexplained: list[str] = field(default_factory=list)
+
+
+class _Comparison:
+    """A file and the parameters of a model, each of which is looked for in it."""
+
+    def __init__(
+        self,
+        read: Callable[[str], Tensor],
+        names: Sequence[str],
+        parameters: Mapping[str, Tensor],
+    ) -> None:
+        self.parameters = {n: t for n, t in parameters.items() if t.is_floating_point()}
+        self.namesakes = namesakes(names, self.parameters)
+        self._read, self._names = read, [n for n in names if read(n).is_floating_point()]
+        self._contents: dict[torch.dtype, FileContent] = {}
+        self.constants = {n for n in self._names if is_constant(read(n).detach().cpu())}
+
+    def _content(self, dtype: torch.dtype) -> FileContent:
+        """The file as its numbers are in a dtype; those that do not round are all float32."""
+        dtype = dtype if dtype.itemsize < 4 else torch.float32
+        if dtype not in self._contents:
+            varied = [name for name in self._names if name not in self.constants]
+            self._contents[dtype] = FileContent(self._read, varied, dtype)
+        return self._contents[dtype]
+
+    def origin(self, name: str, found: "_Found") -> Origin | None:
+        """Where a parameter's numbers come from, and whether they belong there; None: not found."""
+        parameter = self.parameters[name]
+        if parameter.is_meta:
+            return None
+        values = numbers(parameter, parameter.dtype)
+        if is_constant(values):
+            return self._of_constant(name, values, found)
+        origin = self._whole(name, values) or self._content(parameter.dtype).of_rows(
+            values, self.namesakes.get(name, ())
+        )
+        if origin is None:
+            return None
+        self._judge_place(name, origin, found)
+        return self._with_cast(origin, parameter)
+
+    def _whole(self, name: str, values: Tensor) -> Origin | None:
+        """The one tensor that a parameter is: of its name, which is faster, or of any."""
+        dtype, own = self.parameters[name].dtype, self.namesakes.get(name, ())
+        for candidate in own:
+            if torch.equal(numbers(self._read(candidate), dtype), values):
+                return Origin(names=(candidate,))
+        content, part = self._content(dtype), part_of(name)
+        alike = sorted(content.alike(values), key=lambda n: (n not in own, part_of(n) != part))
+        return next(filter(None, (content.whole(values, one) for one in alike)), None)
+
+    def _of_constant(self, name: str, values: Tensor, found: "_Found") -> Origin | None:
+        """A parameter of one number: by its name alone, and undecidable without."""
+        number = values.flatten()[0] if values.numel() else None
+        own = self.namesakes.get(name, ())
+        for candidate in own or sorted(self.constants):
+            theirs = numbers(self._read(candidate), values.dtype)
+            same = theirs.numel() == values.numel() and candidate in self.constants
+            if same and (number is None or theirs.flatten()[0] == number):
+                found.undecidable.append(name)
+                return Origin(names=())
+        return None
+
+    def _judge_place(self, name: str, origin: Origin, found: "_Found") -> None:
+        own = [n for n in self.namesakes.get(name, ()) if n in self._names]
+        shape = self.parameters[name].shape
+        if own and not {*own} & {*origin.names}:
+            if any(self._read(candidate).shape == shape for candidate in own):
+                found.misplaced[name] = f"holds {', '.join(origin.names)}"
+        elif origin.rows is not None and own and "another order" in origin.how:
+            found.misplaced[name] = f"holds {origin.names[0]}: {origin.how}"
+        parts = "".join(part_of(tensor) for tensor in origin.names)
+        if len(parts) == len(origin.names) > 1 and parts not in ("qk", "kv", "qv", "qkv"):
+            found.misplaced[name] = f"holds its parts in the order {', '.join(parts)}"
+
+    def _with_cast(self, origin: Origin, parameter: Tensor) -> Origin:
+        dtypes = {self._read(tensor).dtype for tensor in origin.names} - {parameter.dtype}
+        if not dtypes:
+            return origin
+        stored = ", ".join(sorted(_word(dtype) for dtype in dtypes))
+        cast = f"cast from {stored} to {_word(parameter.dtype)}"
+        how = f"{origin.how}, {cast}" if origin.how else cast
+        return Origin(names=origin.names, how=how, rows=origin.rows)
+
+    def judge_unfound(self, name: str, found: "_Found", *, unchanged: bool) -> None:
+        """A parameter whose numbers are not in the file: as initialised, or computed."""
+        parameter, own = self.parameters[name], self.namesakes.get(name, ())
+        if parameter.is_meta:
+            found.untouched[name] = "on the meta device"
+            return
+        constant = is_constant(numbers(parameter, parameter.dtype))
+        for candidate in () if constant else own or self._names:
+            if (how := computed_from(parameter, self._read(candidate))) is not None:
+                found.changed[name] = f"{how}, of {candidate}"
+                return
+        if unchanged:
+            found.untouched[name] = self._why_untouched(name, own)
+            return
+        found.unexplained.append(name)
+        how = "nothing in the file is like it"
+        if own and self._read(own[0]).numel() == parameter.numel():
+            alike = likeness(parameter, self._read(own[0]))
+            how = f"the cosine with {own[0]} is {alike:.4f}"
+        found.changed[name] = how
+
+    def _why_untouched(self, name: str, own: Sequence[str]) -> str:
+        if not own:
+            return "the file has nothing of this name"
+        shape, wanted = tuple(self._read(own[0]).shape), tuple(self.parameters[name].shape)
+        if shape != wanted:
+            return f"{wanted}, and in the file {shape}"
+        return f"the file has it as {own[0]}" if own[0] != name else "the file has it"
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What a model saves, by name."""
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            yield name, value
+
+
+def _digest(tensor: Tensor) -> str:
+    """A hash of a tensor's numbers, by which one that was not changed is known."""
+    if tensor.is_meta:
+        return "meta"
+    plain = tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
+    return hashlib.blake2b(plain.tobytes()).hexdigest()
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _listed(title: str, lines: Mapping[str, str]) -> Iterator[str]:
+    """A title and its lines: those that differ in numbers alone are one."""
+    if not lines:
+        return
+    yield f"{title}: {len(lines)}"
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, text in lines.items():
+        key = re.sub(r"\d+", "#", name), re.sub(r"\d+", "#", text)
+        alike.setdefault(key, []).append(name)
+    for names in list(alike.values())[:_SHOWN]:
+        text = f": {lines[names[0]]}" if lines[names[0]] else ""
+        times = f"  (and {len(names) - 1} like it)" if len(names) > 1 else ""
+        yield printable(f"  {names[0]}{text}{times}")
+    if len(alike) > _SHOWN:
+        yield f"  and {len(alike) - _SHOWN} other kinds"
+
+
+def _in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterator[str]:
+    """What an answer of `load_state_dict(strict=False)` means."""
+    if not missing and not unexpected:
+        yield "load_state_dict: all keys matched"
+        return
+    for title, names in (("ignored", unexpected), ("found nothing for", missing)):
+        if names:
+            yield f"load_state_dict {title} {len(names)}: {some(names)}"
+    for theirs in heads_of(unexpected):
+        for ours in heads_of(missing):
+            wanted = {name.removeprefix(ours) for name in missing if name.startswith(ours)}
+            given = {name.removeprefix(theirs) for name in unexpected if name.startswith(theirs)}
+            if (theirs or ours) and 2 * len(wanted & given) > len(missing):
+                without = f"without {theirs!r}" if theirs else ""
+                with_ours = f"with {ours!r} before them" if ours else ""
+                words = " and ".join(filter(None, (without, with_ours)))
+                yield f"{len(wanted & given)} names match {words}"
+                return
+
+
+def audit(
+    model: "nn.Module | Callable[[], nn.Module]",
+    file: File,
+    *,
+    strict: bool = False,
+) -> LoadAudit:
+    """See `vitconvert.audit_load`."""
+    source = tensors_of(file)
+    if isinstance(model, nn.Module):
+        return LoadAudit(model, source, strict=strict)
+    made = model()
+    if not isinstance(made, nn.Module):
+        raise UsageError(
+            "The function returned no model.",
+            evidence={"returned": type(made).__name__, "expected": "a torch.nn.Module"},
+            hint="return the model that the code loads.",
+        )
+    return LoadAudit(made, source, strict=strict).look()

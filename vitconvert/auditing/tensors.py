@@ -1,0 +1,92 @@
+"""The tensors of a file as loading code may find them: all, whatever they are wrapped in."""
+
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitconvert.formats import open_container
+from vitconvert.sources import locate
+
+Read = Callable[[str], Tensor]
+File = str | PathLike[str] | Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors:
+    """Named tensors that are read on demand.
+
+    Attributes:
+        title: Where they come from, as reports call it.
+        names: All names.
+        opened: What opens the file, to read tensors by name.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    opened: Callable[[], AbstractContextManager[Read]]
+
+
+def tensors_of(file: File) -> Tensors:
+    """The tensors of a state dict, or of what a path or reference leads to.
+
+    Of a file of torch's, all that its dictionaries hold are there: `model.x` and `model_ema.x`
+    where there are two; without the name of the dictionary where there is one.
+
+    Raises:
+        SourceError: There is no such file.
+        CorruptFile, UnsafeFile: It cannot be read.
+    """
+    if isinstance(file, Mapping):
+        return _held("a state dict", file)
+    path = locate(file).weights_file()
+    if (pickled := _unpickled(path)) is not None:
+        return _held(path.name, pickled)
+
+    @contextmanager
+    def opened() -> Iterator[Read]:
+        with open_container(path) as container:
+            yield container.read
+
+    with open_container(path) as container:
+        return Tensors(title=path.name, names=tuple(container.manifest), opened=opened)
+
+
+def _unpickled(path: Path) -> Mapping[str, object] | None:
+    """What torch alone reads of its own file without running code; None if it does not."""
+    if not zipfile.is_zipfile(path):
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError):
+        return None
+    return read if isinstance(read, Mapping) else None
+
+
+def _held(title: str, wrapped: Mapping[str, object]) -> Tensors:
+    found = dict(_flat(wrapped, ()))
+    folders = {path[:-1] for path in found}
+    skipped = len(folders.pop()) if len(folders) == 1 else 0
+    tensors = {".".join(path[skipped:]): tensor for path, tensor in found.items()}
+    return Tensors(
+        title=title, names=tuple(tensors), opened=lambda: nullcontext(tensors.__getitem__)
+    )
+
+
+def _flat(
+    wrapped: Mapping[str, object], above: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    for name, value in wrapped.items():
+        if isinstance(value, Tensor):
+            yield (*above, str(name)), value
+        elif isinstance(value, Mapping):
+            yield from _flat(value, (*above, str(name)))
