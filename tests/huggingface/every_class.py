@@ -42,8 +42,6 @@ WITHOUT_VIT = {
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
-    "Sam3Model": "a larger model, of which no test takes the ViT out",
-    "Sam3VisionModel": "a ViT with a neck, of which no test takes it out",
     "PixioBackbone": "a PixioModel under another name, for which config.json has no section",
 }
 _CLASSIFIED = VISION | {"num_labels": 7}
@@ -86,12 +84,34 @@ _TURNED = {"rope_type": "default", "rope_theta": 1e4}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
+_SAM_3 = VISION | {"model_type": "sam3_vit_model", "image_size": 48, "pretrain_image_size": 24}
+_SAM_3 |= {"window_size": 3, "global_attn_indexes": [1]}
 _VITDET = {"pretrain_image_size": 24, "mlp_ratio": 2, "window_block_indices": [0]}
 _VITDET |= {"use_relative_position_embeddings": True}
 _TWO: dict[str, Any] = {"vision_config": VISION, "text_config": _WIDE}
 _PROJECTED = _TWO | {"projection_dim": 20, "num_labels": 7}
 _Q_FORMER = {**TEXT, "encoder_hidden_size": 36}
 _Q_READER = {"vision_config": VISION, "qformer_config": _Q_FORMER, "text_config": OPT}
+
+
+def vision_of_sam_3(backbone: Any) -> dict[str, Any]:
+    """Arguments of Sam3VisionConfig: a ViT, and a neck of convolutions."""
+    return {"backbone_config": backbone, "fpn_hidden_size": 24}
+
+
+def parts_of_sam_3(backbone: Any) -> dict[str, Any]:
+    """Arguments of Sam3Config."""
+    size = {"hidden_size": 24, "num_attention_heads": 2}
+    small = size | {"intermediate_size": 30, "num_layers": 1}
+    return {
+        "vision_config": vision_of_sam_3(backbone),
+        "text_config": TEXT | size | {"projection_dim": 24},
+        "mask_decoder_config": size,
+        **dict.fromkeys(("geometry_encoder_config", "detr_encoder_config"), small),
+        "detr_decoder_config": small | {"num_queries": 5},
+    }
+
+
 # The arguments of each class's configuration, by the name of that; of towers by themselves, VISION.
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "ViTConfig": _CLASSIFIED | {"encoder_stride": 8},
@@ -193,8 +213,9 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},
     "VitPoseConfig": {"backbone_config": VISION | {"model_type": "vitpose_backbone"}},
-    "Sam3ViTConfig": VISION
-    | {"image_size": 48, "pretrain_image_size": 24, "window_size": 3, "global_attn_indexes": [1]},
+    "Sam3ViTConfig": _SAM_3,
+    "Sam3VisionConfig": vision_of_sam_3(_SAM_3),
+    "Sam3Config": parts_of_sam_3(_SAM_3),
     "PixioConfig": VISION,
     "Tipsv2Config": {"vision_config": VISION, "text_config": _WIDE},
     "VJEPA2Config": VISION

@@ -10,8 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 import vitconvert
+from tests.huggingface.classes import TEXT
+from tests.huggingface.every_class import parts_of_sam_3, vision_of_sam_3
 from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
+from tests.towers.families import NECK
 from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
@@ -31,7 +34,6 @@ class Encoder:
     size: str = "image_size"  # its word for it
     targets: tuple[str, ...] = ("vit",)
     changed: str = "(?!)"  # names of tensors that are not written as they were
-    within: str = ""  # a larger class that has it
     oblong: bool = False  # whether it fits its positions to other images
 
     def made(self, size, kind=None, **changes):
@@ -56,7 +58,6 @@ ENCODERS = {
         | {"pred_num_hidden_layers": 1, "pred_num_attention_heads": 2},
         size="crop_size",
         changed=r"predictor|patch_embeddings\.proj\.weight",
-        within="VJEPA2ForVideoClassification",
     ),
     "ViTPose": Encoder(
         kind="VitPoseBackbone",
@@ -64,7 +65,6 @@ ENCODERS = {
         sizes=((32, 24), (24, 48)),
         arguments={"mlp_ratio": 2},
         changed="position_embeddings",
-        within="VitPoseForPoseEstimation",
     ),
     "SAM 3": Encoder(
         kind="Sam3ViTModel",
@@ -87,7 +87,6 @@ ENCODERS = {
         arguments={"mlp_ratio": 2},
         targets=("vit", "dinov2"),
         changed="mask_token",
-        within="Tipsv2Model",
         oblong=True,
     ),
     "TIPSv2 giant": Encoder(
@@ -148,38 +147,102 @@ def test_it_is_written_again_and_for_all_that_hold_it(encoder, tmp_path):
         with torch.inference_mode():
             ours = vitconvert.load_model(tmp_path / to)
             assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(folder).verdict == "equal"
     before, after = (load_file(d / "model.safetensors") for d in (folder, tmp_path / "hf"))
     kept = ({k: t for k, t in d.items() if not re.search(its.changed, k)} for d in (after, before))
     assert_same_tensors(*kept)
 
 
-def larger(its):
-    """A larger model, and the encoder in it."""
-    if its.kind == "Tipsv2VisionModel":
-        inner = its.made(its.sizes[0])
-        text = {"hidden_size": 60, "num_hidden_layers": 1, "num_attention_heads": 3}
-        config = transformers.Tipsv2Config(vision_config=inner.config, text_config=text)
-        model = transformers.Tipsv2Model(config).eval()
-        model.vision_model.load_state_dict(inner.state_dict())
-        return model, inner
-    if its.kind != "VitPoseBackbone":
-        model = its.made(its.sizes[0], its.within)
-        return model, getattr(model, model.base_model_prefix)
-    inner = its.made(its.sizes[0])
-    kind = getattr(transformers, its.within)
-    model = kind(kind.config_class(backbone_config=inner.config, num_labels=3)).eval()
-    model.backbone.load_state_dict(inner.state_dict())
-    return model, inner
+WIDE = {"hidden_size": 60, "num_attention_heads": 3}
 
 
-@pytest.mark.slow
+def at_four_stages(vit):
+    said = {name: value for name, value in vit.to_dict().items() if name != "out_features"}
+    return said | {"out_indices": [3, 6, 9, 11], "reshape_hidden_states": False}
+
+
+def of_sam_3_for_videos(vit):
+    # A tracker sets the image size of the ViT that it has: one of its own.
+    tracker = {"vision_config": vision_of_sam_3(vit.to_dict()), "model_type": "sam3_tracker_video"}
+    detector = {"model_type": "sam3"} | parts_of_sam_3(vit)
+    return {"detector_config": detector, "tracker_config": tracker}
+
+
+def of_sam_3_lite(vit):
+    # Its text tower, of a mobile CLIP, is small by itself.
+    return {name: part for name, part in parts_of_sam_3(vit).items() if name != "text_config"}
+
+
+# By model types: the encoder, a class that has it, where, and the arguments around it
+LARGER = {
+    "vjepa2": (
+        "V-JEPA 2",
+        "VJEPA2ForVideoClassification",
+        "vjepa2",
+        lambda vit: vit.to_dict(),
+    ),
+    "vitpose": (
+        "ViTPose",
+        "VitPoseForPoseEstimation",
+        "backbone",
+        lambda vit: {"backbone_config": vit, "num_labels": 3},
+    ),
+    "tipsv2": (
+        "TIPSv2",
+        "Tipsv2Model",
+        "vision_model",
+        lambda vit: {"vision_config": vit, "text_config": TEXT | WIDE},
+    ),
+    "tipsv2_dpt": (
+        "TIPSv2",
+        "Tipsv2DptForDepthEstimation",
+        "backbone",
+        lambda vit: NECK | {"backbone_config": at_four_stages(vit)},
+    ),
+    "sam3_vision_model": ("SAM 3", "Sam3VisionModel", "backbone", vision_of_sam_3),
+    "sam3": ("SAM 3", "Sam3Model", "vision_encoder.backbone", parts_of_sam_3),
+    "sam3_lite_text": ("SAM 3", "Sam3LiteTextModel", "vision_encoder.backbone", of_sam_3_lite),
+    "sam3_video": (
+        "SAM 3",
+        "Sam3VideoModel",
+        "detector_model.vision_encoder.backbone",
+        of_sam_3_for_videos,
+    ),
+    "sam3_tracker": (
+        "SAM 3",
+        "Sam3TrackerModel",
+        "vision_encoder.backbone",
+        lambda vit: {"vision_config": vision_of_sam_3(vit)},
+    ),
+    "sam3_tracker_video": (
+        "SAM 3",
+        "Sam3TrackerVideoModel",
+        "vision_encoder.backbone",
+        lambda vit: {"vision_config": vision_of_sam_3(vit), "image_size": vit.image_size},
+    ),
+}
+
+RARE = ("sam3_lite_text", "sam3_tracker", "sam3_tracker_video")
+
+
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        pytest.param(name, marks=pytest.mark.coverage if name in RARE else pytest.mark.slow)
+        for name in LARGER
+    ],
+)
 @torch.inference_mode()
-def test_it_is_found_in_the_larger_model(its, tmp_path):
-    if not its.within:
-        return
-    model, inner = larger(its)
+def test_it_is_found_in_the_larger_model(model_type, tmp_path):
+    encoder, name, place, around = LARGER[model_type]
+    its = ENCODERS[encoder]
+    inner = its.made(its.sizes[0])
+    kind = getattr(transformers, name)
+    model = kind(kind.config_class(**around(inner.config))).eval()
+    model.get_submodule(place).load_state_dict(inner.state_dict())
     model.save_pretrained(tmp_path)
     images = images_for(its.sizes[0])
+    assert vitconvert.load_checkpoint(tmp_path).dialect == its.dialect
     ours = vitconvert.load_model(tmp_path)
     assert relative(ours(images), run_opened(inner, images)) < 1e-6
     assert vitconvert.verify(tmp_path).verdict == "equal"

@@ -38,6 +38,7 @@ _IN_FLOAT32 = {
     "Aimv2VisionModel": "norms",
     "Gemma4VisionModel": "norms",
     "RadioModel": "fitted positions",
+    "Sam3ViTModel": "rotation of queries and keys",
 }
 # What vitconvert does of a class
 _SUMMED = {"VJEPA2Model": "sum over frames", "VitPoseBackbone": "sums of positions"}
