@@ -92,6 +92,8 @@ class Difference:
         headers: Tensors whose dtype or shape differs: those of a, those of b.
         bit_equal: Tensors of which every bit is equal, or None if no values were compared.
         values: The others of equal shape, or None if no values were compared.
+        same_function: The hash of the function that both records state, where every file still has
+            its sha256: then no values are compared. "" otherwise.
         preprocessing, labels: What differs, in sentences, where "here" is a and "there" is b.
         unstated: What only one of them states, and what is not believed of a `vitconvert.json`; it
             does not count as a difference.
@@ -109,6 +111,7 @@ class Difference:
     preprocessing: tuple[str, ...]
     labels: tuple[str, ...]
     unstated: tuple[str, ...]
+    same_function: str = ""
 
     def __repr__(self) -> str:
         result = f"different: {', '.join(self.parts)}" if self.parts else "equal"
@@ -147,6 +150,7 @@ class Difference:
             "values": None
             if self.values is None
             else {name: value.to_dict() for name, value in self.values.items()},
+            "same_function": self.same_function or None,
             "preprocessing": list(self.preprocessing),
             "labels": list(self.labels),
             "unstated": list(self.unstated),
@@ -172,12 +176,16 @@ def diff_located(
             two.weights.check_constants()
         mine, theirs = _canonical(one.weights), _canonical(two.weights)
         besides = _besides(one, two)
+        alike_in_all = one.recorded_hash == two.recorded_hash and not header
+        same = one.recorded_hash if alike_in_all else ""
     else:
         mine, theirs = _raw(one, a, options_a), _raw(two, b, options_b)
+        same = ""
         besides = _Besides(fields={}, preprocessing=(), labels=(), unstated=())
     both = {n: (info, theirs.infos[n]) for n, info in mine.infos.items() if n in theirs.infos}
     alike = [name for name, pair in both.items() if pair[0].shape == pair[1].shape]
-    compared = {n: compare_values(mine.read(n), theirs.read(n)) for n in alike if not header}
+    unread = header or bool(same)
+    compared = {n: compare_values(mine.read(n), theirs.read(n)) for n in alike if not unread}
     mine.container.close()
     theirs.container.close()
     values = {name: value for name, value in compared.items() if value is not None}
@@ -189,8 +197,9 @@ def diff_located(
         only_a={name: info for name, info in mine.infos.items() if name not in both},
         only_b={name: info for name, info in theirs.infos.items() if name not in both},
         headers={name: pair for name, pair in both.items() if pair[0] != pair[1]},
-        bit_equal=None if header else equal,
-        values=None if header else values,
+        bit_equal=None if unread else equal,
+        values=None if unread else values,
+        same_function=same,
         **besides,
     )
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from vitconvert.checkpoint.companions import what_is_read
+from vitconvert.checkpoint.function_hash import function_hash, recorded_hash
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import begun, open_weights, stages
 from vitconvert.checkpoint.recognition import Reading
@@ -48,6 +49,8 @@ class Inspection:
         problem: Why the checkpoint cannot be loaded as it stands, or None.
         text: The text tower beside the ViT, which conversions carry along, or None.
         text_problem: Why there is a text tower that cannot be carried, or "".
+        recorded_hash: The name of its function as vitconvert.json states it, or "".
+        function_hash: The same, computed of all numbers where that was asked for, or "".
     """
 
     located: Located
@@ -66,6 +69,8 @@ class Inspection:
     problem: VitConvertError | None
     text: Text | None = None
     text_problem: str = ""
+    recorded_hash: str = ""
+    function_hash: str = ""
 
     def __repr__(self) -> str:
         known = f"dialect {self.dialect}" if self.dialect else "no known dialect"
@@ -126,6 +131,8 @@ class Inspection:
             "ignored": dict(self.ignored),
             "text": self.text.to_dict() if self.text else None,
             "text_problem": self.text_problem,
+            "recorded_hash": self.recorded_hash or None,
+            "function_hash": self.function_hash or None,
             "notes": list(self.notes),
             "problem": self.problem.to_dict() if self.problem else None,
             "tensors": {
@@ -135,8 +142,10 @@ class Inspection:
         }
 
 
-def inspect_located(located: Located, options: ReadOptions) -> Inspection:
-    """Explain a checkpoint's header as far as possible, reading no weights.
+def inspect_located(
+    located: Located, options: ReadOptions, *, with_hash: bool = False
+) -> Inspection:
+    """Explain a checkpoint's header as far as possible, reading no weights but for the hash.
 
     Raises:
         SourceError: There are no weights.
@@ -151,6 +160,8 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
     except VitConvertError as error:
         problem = error
     part, gathered = reading.part, reading.gathered
+    weights = reading.weights
+    record = reading.companions.own if weights and not reading.merge else {}
     tower = part.tower if part and part.tower.prefix else None
     readers: tuple[str, ...] = ()
     if part:
@@ -173,6 +184,10 @@ def inspect_located(located: Located, options: ReadOptions) -> Inspection:
         problem=problem,
         text=reading.text,
         text_problem=reading.text_problem,
+        recorded_hash=recorded_hash(record, weights.config) if weights else "",
+        function_hash=function_hash(weights.config, weights.tensors)
+        if weights and with_hash
+        else "",
     )
 
 

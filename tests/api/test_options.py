@@ -163,6 +163,7 @@ def values(at: Path) -> dict[str, Any]:
         "background": False,
         "preprocess": np.asarray,
         "header": True,
+        "with_hash": True,
         "only": (1, 10_000),
         "append": True,
         "retry_failed": True,

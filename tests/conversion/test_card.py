@@ -104,6 +104,7 @@ def test_a_whole_card(timm_directory, tmp_path, monkeypatch):
         "## Proof\n"
         "\n"
         "```text\n"
+        f"function   {vitconvert.load_checkpoint(conversion.output).function_hash}\n"
         "parity     the source, before it was changed: "
         + conversion.parity.summary().replace("\n", "\n           ")
         + "\n"

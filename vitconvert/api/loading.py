@@ -150,7 +150,9 @@ def load_model(
 
 
 @checked(ReadOptions, source=LOCATED)
-def inspect(source: str | PathLike[str] | Located, **reading: object) -> "Inspection":
+def inspect(
+    source: str | PathLike[str] | Located, *, with_hash: bool = False, **reading: object
+) -> "Inspection":
     """Say what a checkpoint is, reading no weights.
 
     If a checkpoint cannot be loaded (an unknown dialect, a missing fact, tensors that do not add
@@ -158,6 +160,7 @@ def inspect(source: str | PathLike[str] | Located, **reading: object) -> "Inspec
 
     Args:
         source: A path or a reference, as for `load_model`.
+        with_hash: Compute `function_hash` too, for which all weights are read.
         reading: As for `load_checkpoint`.
 
     Returns:
@@ -175,8 +178,8 @@ def inspect(source: str | PathLike[str] | Located, **reading: object) -> "Inspec
     from vitconvert.inspection import inspect_located
 
     options = ReadOptions.of(reading).without_images("a header shows neither")
-    located = locate(source, tower=options.tower, headers_only=True)
-    return inspect_located(located, options)
+    located = locate(source, tower=options.tower, headers_only=not with_hash)
+    return inspect_located(located, options, with_hash=with_hash)
 
 
 @checked(ReadOptions)

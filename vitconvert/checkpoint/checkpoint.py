@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters.merging import Merge
 from vitconvert.checkpoint.companions import Companions, what_is_read
+from vitconvert.checkpoint.function_hash import function_hash, recorded_hash
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
@@ -137,6 +138,20 @@ class Checkpoint:
     def labels(self) -> Labels | None:
         """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
         return self.own_labels or assumed_labels(self.config.num_classes)
+
+    @functools.cached_property
+    def function_hash(self) -> str:
+        """A name for the function of the ViT: the same for every file that holds it.
+
+        It follows from all its numbers, as float32, and from the fields that decide the function.
+        """
+        return function_hash(self.config, self.tensors)
+
+    @property
+    def recorded_hash(self) -> str:
+        """The same, as a `vitconvert.json` that is believed states it; "" if none does."""
+        as_written = self.as_read and self.merge is None
+        return recorded_hash(self.companions.own, self.config) if as_written else ""
 
     @property
     def files(self) -> tuple[Path, ...]:

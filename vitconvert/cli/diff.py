@@ -61,7 +61,8 @@ class Diff(Computed):
 
 def _verdict(difference: "Difference") -> str:
     compared = "" if difference.naming == "canonical" else ", by the files' own names"
-    compared += "" if difference.values is not None else ", as far as headers tell"
+    told = difference.values is not None or difference.same_function
+    compared += "" if told else ", as far as headers tell"
     if difference.equal:
         return f"equal{compared}"
     return f"different: {', '.join(difference.parts)}{compared}"
@@ -124,6 +125,9 @@ def _reasons(ignored: Mapping[str, str]) -> list[str]:
 
 def _values(difference: "Difference", most: int | None) -> list[str]:
     """The tensors that differ, the largest difference first."""
+    if difference.same_function:
+        stated = f"both vitconvert.json state the function {difference.same_function}"
+        return [f"the same numbers: {stated}", "and their files still have the sha256 of then"]
     if difference.values is None or difference.bit_equal is None:
         return ["not compared"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitconvert.cli.options import Computed, argument
+from vitconvert.cli.options import Computed, argument, flag
 from vitconvert.cli.report import ignored_lines, line, print_json, show, source_line, tell
 from vitconvert.errors import VitConvertError
 
@@ -19,6 +19,9 @@ class Inspect(Computed):
     details = " Of several, each is inspected, and the highest exit code counts."
 
     models: tuple[str, ...] = argument("MODEL...")
+    with_hash: bool = flag(
+        "Compute the hash of the function, for which all weights are read.", "--hash", default=False
+    )
 
     def run(self) -> int:
         if len(self.models) > 1:
@@ -59,7 +62,8 @@ class Inspect(Computed):
     def _inspect(self, model: str) -> "Inspection":
         from vitconvert.api import inspect
 
-        return inspect(self.located(model, headers_only=True), **self.reading())
+        located = self.located(model, headers_only=not self.with_hash)
+        return inspect(located, with_hash=self.with_hash, **self.reading())
 
 
 def inspection_report(inspection: "Inspection") -> Iterator[str]:
@@ -85,6 +89,7 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
     if known:
         yield line("opened by", ", ".join(dict.fromkeys(inspection.opened_by)))
     yield line("configuration", *known, *missing)
+    yield line("function", *_hashes(inspection))
     if inspection.text:
         places = "to openclip, openai_clip and hf carry it, where both towers have a place"
         unread = f"vitconvert does not compute it; conversions {places}"
@@ -98,3 +103,14 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
     yield line("tree", *inspection.tree())
     if inspection.problem:
         yield str(inspection.problem)
+
+
+def _hashes(inspection: "Inspection") -> Iterator[str]:
+    """The name of the function, and where it is from."""
+    computed, recorded = inspection.function_hash, inspection.recorded_hash
+    if computed:
+        same = ", as vitconvert.json states" if computed == recorded else ""
+        yield f"{computed} (computed{same})"
+    if recorded and computed != recorded:
+        other = "another one, " if computed else ""
+        yield f"{recorded} ({other}recorded in vitconvert.json, not recomputed)"

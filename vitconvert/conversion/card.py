@@ -65,6 +65,7 @@ def write_card(
     other = "other outputs than the source's: {} is lossy, as measured above"
     lossy = dict.fromkeys(effect["step"] for effect in ledger.measured)
     proved = [
+        *([("function", proof.function_hash)] if proof.function_hash else []),
         ("parity", "\n".join(proof.parity_lines())),
         *(("after it", other.format(step)) for step in lossy),
         *(("opened by", line) for line in proof.opened_lines()),

@@ -18,6 +18,7 @@ from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source, whole_output
 from vitconvert.conversion.record import (
     Proof,
+    beside,
     first_source_line,
     source_hashes,
     weights_metadata,
@@ -274,6 +275,8 @@ def convert_checkpoint(
         raise
     source, target = prepared.source, prepared.target
     contents = contents_for(target, source, options.allow)
+    # Of numbers that were compared, and so are in memory.
+    function_hash = beside(lambda: source.function_hash) if verify else None
     with (
         whole_output(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
@@ -298,6 +301,7 @@ def convert_checkpoint(
             opened=_opened(directory, target, source) if verify else (),
             departures=companions.departures,
             sha256_in=sha256_in(),
+            function_hash=function_hash() if function_hash else "",
             changed=source.ledger.changed[len(prepared.before.ledger.changed) :],
             read="with its adapter merged" if checkpoint.merge else read,
         )

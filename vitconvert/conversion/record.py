@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import stated_weights
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from vitconvert.programs.opening import Opened
 
 
+T = TypeVar("T")
+
 _ASKED = "vitconvert, as it was asked to"  # the origin of what was changed on the way
 
 
@@ -41,6 +43,7 @@ class Proof:
         opened: How programs that loaded the output agree.
         departures: What they do otherwise with images.
         sha256_in: Hash of each file of the source, by its name.
+        function_hash: The name of the function that was written; "" if no numbers were compared.
         changed: What was changed between the source, of which parity is, and the output.
         read: In which state the source was compared, where reading changed its numbers.
     """
@@ -49,6 +52,7 @@ class Proof:
     opened: "tuple[Opened, ...]"
     departures: tuple[str, ...]
     sha256_in: Mapping[str, str]
+    function_hash: str = ""
     changed: tuple[str, ...] = ()
     read: str = ""
 
@@ -125,6 +129,7 @@ def write_record(
         "departures": list(proof.departures),
         "ledger": source.ledger.to_dict(),
         **stated,
+        "function_hash": proof.function_hash or None,
         "sha256": written,
         "weights": weights,
         "files": sorted([*written, RECORD]),
@@ -192,13 +197,22 @@ def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:
     known = checkpoint.located.sha256
     if known and not checkpoint.merge:  # the files of an adapter are from elsewhere
         return lambda: known
-    hashes: Future[Mapping[str, str]] = Future()
+    return beside(lambda: {file.name: hash_file(file) for file in sorted(checkpoint.files)})
 
-    def digest() -> None:
+
+def beside(work: Callable[[], T]) -> Callable[[], T]:
+    """Do something on another core.
+
+    Returns:
+        Waits for it, and gives what came of it, or raises what went wrong.
+    """
+    done: Future[T] = Future()
+
+    def do() -> None:
         try:
-            hashes.set_result({file.name: hash_file(file) for file in sorted(checkpoint.files)})
-        except BaseException as error:  # who asks for the hashes gets it, and waits for nothing
-            hashes.set_exception(error)
+            done.set_result(work())
+        except BaseException as error:  # who asks for the result gets it, and waits for nothing
+            done.set_exception(error)
 
-    threading.Thread(target=digest, daemon=True).start()  # so that an interrupt need not wait
-    return hashes.result
+    threading.Thread(target=do, daemon=True).start()  # so that an interrupt need not wait
+    return done.result
