@@ -138,25 +138,7 @@ OTHERS = {
     "YOLOS": lambda: t.YolosModel(t.YolosConfig(**VISION | {"image_size": [24, 24]})),
     "ViLT": lambda: t.ViltModel(t.ViltConfig(**VISION, vocab_size=70)),
     "MLCD": lambda: t.MLCDVisionModel(t.MLCDVisionConfig(**VISION | {"hidden_size": 48})),
-    "Pixio": lambda: t.PixioModel(t.PixioConfig(**VISION)),
     "VideoMAE": lambda: t.VideoMAEModel(t.VideoMAEConfig(**VIDEO)),
-    "V-JEPA 2": lambda: t.VJEPA2Model(
-        t.VJEPA2Config(
-            hidden_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            crop_size=32,
-            pred_hidden_size=48,
-            pred_num_attention_heads=2,
-            pred_num_hidden_layers=1,
-        )
-    ),
-    "ViTPose": lambda: t.VitPoseForPoseEstimation(
-        t.VitPoseConfig(
-            backbone_config=t.VitPoseBackboneConfig(**VISION | {"image_size": [24, 24]}),
-            use_pretrained_backbone=False,
-        )
-    ),
 }
 
 

@@ -27,7 +27,7 @@ KINDS = {
         "hf_qwen2_5_omni",
         "thinker.visual.",
     ),
-    "qwen3_omni_moe": ("Qwen3OmniMoeVisionEncoder", DEEP, "hf_qwen3_omni", "thinker.visual."),
+    "qwen3_omni_moe": ("Qwen3OmniMoeVisionEncoder", DEEP, "hf_qwen3_vl_omni", "thinker.visual."),
     "qwen4_exp": ("Qwen4ExpVisionModel", POSITIONS, "hf_qwen3_vl", "model.visual."),
     "cohere_compass": ("CohereCompassVisionModel", DEEP, "hf_qwen3_vl", "model.visual."),
     "glm_ocr": (
