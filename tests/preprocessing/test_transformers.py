@@ -238,7 +238,9 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
             "Images processed by ConvNextImageProcessor are not supported.",
             "supported  BeitImageProcessor, BitImageProcessor, BlipImageProcessor, "
             "CLIPImageProcessor, ChineseCLIPImageProcessor, DINOv3ViTImageProcessor, "
-            "DeiTImageProcessor, Siglip2ImageProcessor, SiglipImageProcessor, ViTImageProcessor",
+            "DeiTImageProcessor, Glm46VImageProcessor, Glm4vImageProcessor, "
+            "PixtralImageProcessor, Qwen2VLImageProcessor, Siglip2ImageProcessor, "
+            "SiglipImageProcessor, ViTImageProcessor",
         ],
     ),
     (

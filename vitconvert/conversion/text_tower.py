@@ -6,7 +6,9 @@ from pathlib import Path
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.documents import JsonDict, JsonObject, read_bytes, write_json
-from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.errors import CorruptFile, SourceError, VitConvertError
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.transformers import of_any_size
 from vitconvert.programs.program import CompanionFiles, Tokenizer, program_of
 from vitconvert.programs.target import Target, merged
 
@@ -61,7 +63,23 @@ def small_files(source: Checkpoint, target: Target, companions: CompanionFiles) 
         if name in companions.files:
             kept = _kept(source.companions.whole_config)
             files[name] = merged(kept, companions.files[name])
+    if "preprocessor_config.json" in files and (own := own_processor(source, target)):
+        files["preprocessor_config.json"] = own
     return {**files, **tokenizer_files(source, target)}
+
+
+def own_processor(source: Checkpoint, target: Target) -> JsonObject | None:
+    """The source's file on images of any size, if it holds for the same class in the output."""
+    stated, size = source.companions.preprocessor, source.config.image_size
+    if source.table is not target.table or not stated or source.preprocessing is None:
+        return None
+    if not of_any_size(stated, source.companions.config.get("model_type")):
+        return None
+    try:
+        again = Preprocessing.from_huggingface(stated, image_size=size)
+    except VitConvertError:  # of another size, for which somebody stated something else
+        return None
+    return None if again.differences(source.preprocessing) else _kept(stated)
 
 
 def _kept(config: JsonObject) -> JsonDict:

@@ -131,13 +131,15 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
         Old files (`feature_extractor_type`, whole numbers as sizes) are read as transformers reads
         them today. Its own loader, `load_image`, applies the EXIF orientation; where the file does
-        not say `do_convert_rgb`, it also drops transparency.
+        not say `do_convert_rgb`, it also drops transparency. Qwen2-VL's, GLM-4V's and Pixtral's,
+        which keep the shape of images, are read for one size that they keep, to which images of
+        other sizes are resized.
 
         Args:
             preprocessor_config: The parsed file.
             backend: "torchvision", as AutoImageProcessor chooses by default, or "pil".
             model_type: The one in config.json, for files that name no processor.
-            image_size: The model's, for files that neither resize nor crop.
+            image_size: The model's, for files that neither resize nor crop, or keep any size.
             origin: Where the file came from.
 
         Raises:

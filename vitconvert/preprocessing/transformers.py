@@ -1,11 +1,12 @@
 """transformers 5.23: `preprocessor_config.json`, read and written."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vitconvert.documents import JsonDict, JsonObject
-from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
+from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, size_text
 from vitconvert.preprocessing.backends import CLIP, HALVES, IMAGENET, SAMPLE_RATE
 from vitconvert.preprocessing.steps import (
     Size,
@@ -34,6 +35,10 @@ class _Processor:
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False  # before resizing
     patches: bool = False  # the size follows from a limit of patches
+    # Images keep their size, as far as it is in whole squares of so many patches and within limits
+    squares: int = 0
+    patch: int = 14
+    limits: str = "pixels"  # of an image, of its "frames" together, or of its "sides"
 
 
 _SQUARE, _SHORTEST = {"height": 224, "width": 224}, {"shortest_edge": 224}
@@ -45,6 +50,18 @@ _CLIP_LIKE = _Processor(
     crop_size=224,
     convert_rgb=True,
     square=False,
+)
+_QWEN = _Processor(
+    mean_std=CLIP,
+    resample=3,
+    size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
+    convert_rgb=True,
+    squares=2,
+)
+_GLM = dataclasses.replace(
+    _QWEN,
+    size={"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
+    limits="frames",
 )
 _PROCESSORS = {
     "ViTImageProcessor": _Processor(mean_std=HALVES, resample=2, size=_SQUARE),
@@ -69,6 +86,12 @@ _PROCESSORS = {
         mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True
     ),
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
+    "Qwen2VLImageProcessor": _QWEN,
+    "Glm4vImageProcessor": _GLM,
+    "Glm46VImageProcessor": _GLM,
+    "PixtralImageProcessor": dataclasses.replace(
+        _QWEN, size={"longest_edge": 1024}, squares=1, patch=16, limits="sides"
+    ),
 }
 # models/auto: the processor of a model whose file names none
 _MODEL_TYPES = {
@@ -108,7 +131,8 @@ def from_preprocessor_config(
         return _of_sounds(config)
     name = _processor_name(config, model_type)
     processor = _PROCESSORS[name]
-    for key in ("do_pad", "use_square_size"):
+    # Those of any size pad batches only.
+    for key in ("do_center_crop",) if processor.squares else ("do_pad", "use_square_size"):
         if config.get(key):
             raise NotRepresentable(f"{key} of {name} is not supported.")
     sizes = _sizes(config, name, image_size)
@@ -165,6 +189,14 @@ def _of_sounds(config: JsonObject) -> JsonDict:
     }
 
 
+def of_any_size(config: JsonObject, model_type: str | None) -> bool:
+    """Whether the file's processor is one that keeps the shape of images, for models of any."""
+    try:
+        return bool(_PROCESSORS[_processor_name(config, model_type)].squares)
+    except (MissingFact, NotRepresentable):
+        return False
+
+
 def _processor_name(config: JsonObject, model_type: str | None) -> str:
     """The class that AutoImageProcessor takes: the file's, its old extractor's, the model's."""
     legacy = str(config.get("feature_extractor_type") or "")
@@ -190,7 +222,10 @@ def _processor_name(config: JsonObject, model_type: str | None) -> str:
 def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
     """The sizes of resizing and cropping; `image_size` is the model's."""
     processor = _PROCESSORS[name]
-    resize, resize_size = _resize(config, processor)
+    any_size = processor.squares and config.get("do_resize", True)
+    if any_size and image_size:
+        check_kept(config, name, image_size)
+    resize, resize_size = ("squash", image_size) if any_size else _resize(config, processor)
     crop = bool(config.get("do_center_crop", processor.crop))
     if crop:
         crop_size = config.get("crop_size", processor.crop_size)
@@ -210,6 +245,41 @@ def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
     (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
     (most,) = whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
     return {**sizes, "patch_size": patch_size, "max_patches": most}
+
+
+def check_kept(config: JsonObject, name: str, image_size: Size) -> None:
+    """Refuse a size that the processor would not keep: `smart_resize`, or Pixtral's own."""
+    processor = _PROCESSORS[name]
+    patch = _stated_size(config.get("patch_size") or processor.patch, "patch_size")
+    (side,) = whole_numbers(config.get("merge_size", processor.squares), "merge_size", 1)
+    height, width = patch[0] * side, patch[1] * side
+    fits = image_size[0] % height == image_size[1] % width == 0
+    size = config.get("size") or processor.size
+    if not isinstance(size, Mapping):
+        raise ConflictingFact(f"size = {size!r} should be an object with limits.")
+    if processor.limits == "sides":
+        most = _stated_size(size.get("longest_edge") or size, "size")
+        fits = fits and image_size[0] <= most[0] and image_size[1] <= most[1]
+    else:
+        said = config if processor.limits == "pixels" else {}  # Qwen's has older names, too
+        least, limit = (
+            positive(said.get(old) or size.get(edge), edge)
+            for old, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
+        )
+        frames = 1
+        if processor.limits == "frames":
+            (frames,) = whole_numbers(config.get("temporal_patch_size", 2), "frames", 1)
+        fits = fits and least <= frames * math.prod(image_size) <= limit
+    if not fits:
+        raise NotRepresentable(
+            f"{name} would give an image of {size_text(image_size)} another size.",
+            evidence={
+                "multiples of": size_text((height, width)),
+                "size": dict(size),
+                "min_pixels, max_pixels": f"{config.get('min_pixels')}, {config.get('max_pixels')}",
+            },
+            hint="state an image_size that it keeps.",
+        )
 
 
 def _resize(config: JsonObject, processor: _Processor) -> tuple[str, Size | None]:

@@ -13,6 +13,7 @@ from vitconvert.facts.project_config import written_config
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.transformers import of_any_size
 from vitconvert.programs.example import Example, blank_text, opened_image, zeros
 from vitconvert.programs.program import (
     BothTowers,
@@ -153,13 +154,13 @@ class Transformers(Program):
         return texts_by_config(checkpoint)
 
     def preparation(self, checkpoint: Checkpoint) -> Preparation | None:
-        """The processor that `preprocessor_config.json` names."""
+        """The processor that `preprocessor_config.json` names, unless it makes any size."""
         from vitconvert.programs.transformers.running import transformers_preparation
 
         stated = checkpoint.companions.preprocessor
-        if stated is None:
-            return None
         model_type = checkpoint.their_config.get("model_type")
+        if stated is None or of_any_size(stated, model_type):
+            return None
         return transformers_preparation(stated, model_type, checkpoint.config.image_size)
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
