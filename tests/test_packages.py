@@ -18,6 +18,7 @@ HEAVY = {name for name, value in vars(packages).items() if isinstance(value, pac
 SCRIPTS = {HERE / "tables" / f"make_{name}.py" for name in ("architectures", "preprocessing")}
 SCRIPTS |= {HERE / "tables" / f"facts_of_{name}.py" for name in ("grids", "windows")}
 SCRIPTS |= {HERE / "flax" / "make_files.py"}
+SCRIPTS |= {HERE / "orbax" / f"make_{name}.py" for name in ("files", "flax_files")}
 
 
 def imported(path):

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-import timm
 import torch
 from torch import nn
 
 import vitconvert
+from tests.packages import timm, transformers
 from vitconvert.errors import UsageError
 
 DEPTH = 12  # 10 is sorted before 2
@@ -102,10 +102,9 @@ class Meta(nn.Module):
 
 
 def test_hugging_faces_names_into_metas_class():
-    from transformers import DINOv3ViTConfig, DINOv3ViTModel
-
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40}
-    theirs = DINOv3ViTModel(DINOv3ViTConfig(num_hidden_layers=2, image_size=32, **sizes))
+    config = transformers.DINOv3ViTConfig(num_hidden_layers=2, image_size=32, **sizes)
+    theirs = transformers.DINOv3ViTModel(config)
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.normal_()
@@ -296,10 +295,8 @@ def test_jax_kernels_of_heads(state):
 
 
 def test_resampled_positions_and_one_channel(state):
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
     model = vit(img_size=48, in_chans=1)
-    loaded = checkpoint_filter_fn(dict(state), model)
+    loaded = timm.models.vision_transformer.checkpoint_filter_fn(dict(state), model)
     kernel = state["patch_embed.proj.weight"]
     loaded["patch_embed.proj.weight"] = kernel.sum(1, keepdim=True)
     audit = audited(model, state, loaded)

@@ -111,7 +111,7 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         "  No dialect of 'jax' computes the function of these weights; the nearest is google_jax: "
         "activation: the weights need gelu, and there it is gelu_tanh.\n"
         "  others  1; -v lists them (in Python, details)\n"
-        "  Targets that hold it as it is: hf, hf_flax, hf_tf, jeonsworld, keras_hub, "
+        "  Targets that hold it as it is: equimo, hf, hf_flax, hf_tf, jeonsworld, keras_hub, "
         "lukemelas, mae, mmpretrain, mmseg, openclip, timm, torchvision, vit, vit_keras."
     )
     reason = "activation: the weights need gelu, and there it is gelu_tanh"
