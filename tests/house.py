@@ -119,7 +119,7 @@ CEILINGS = {
     "files over 400 lines": 5,
     "lines of ViT": 211,
     "words of tables": 50,
-    "rows that say false": 66,
+    "rows that say false": 68,
     "tests": 45_997,
     "storeys": 11,
 }

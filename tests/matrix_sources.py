@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import vitconvert
@@ -66,6 +67,15 @@ def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) 
     sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8}
     kind = getattr(transformers, family + task)
     randomised(kind(kind.config_class(**sizes | changes))).save_pretrained(folder)
+    return folder
+
+
+def write_mlcd(folder: Path) -> Path:
+    """In its authors' names, which every release reads; transformers 5 writes them shorter."""
+    write_transformers(folder, family="MLCDVision", task="Model")
+    file = folder / "model.safetensors"
+    tensors = {f"vision_model.{name}": tensor for name, tensor in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
     return folder
 
 
@@ -397,6 +407,10 @@ SOURCES: Mapping[str, Source] = {
     "hf TIPSv2": Source(
         title="Tipsv2VisionModel",
         write=partial(write_transformers, family="Tipsv2Vision", task="Model", mlp_ratio=2),
+    ),
+    "hf MLCD": Source(
+        title="MLCDVisionModel",
+        write=write_mlcd,
     ),
     "hf BLIP": Source(
         title="BlipVisionModel",

@@ -84,6 +84,10 @@ IMPOSSIBLE = {
     "position_resampling = 'tile' needs positions on a grid of their own": [
         {"position_resampling": "tile"}
     ],
+    "rope_class needs rope = 'axial' and the class token alone before patches": [
+        {"rope": "mixed", "head_dim": 12, "rope_class": True},
+        {"rope": "axial", "head_dim": 12, "rope_class": True, "num_registers": 2},
+    ],
     "rope = 'vjepa2' excludes rope_half": [{"rope": "vjepa2", "head_dim": 12, "rope_half": True}],
     "patch_padding = 3 makes room for more patches": [{"patch_padding": 3}],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],

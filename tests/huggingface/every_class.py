@@ -217,6 +217,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Sam3VisionConfig": vision_of_sam_3(_SAM_3),
     "Sam3Config": parts_of_sam_3(_SAM_3),
     "PixioConfig": VISION,
+    "MLCDVisionConfig": VISION,
     "Tipsv2Config": {"vision_config": VISION, "text_config": _WIDE},
     "VJEPA2Config": VISION
     | {"crop_size": 24, "pred_hidden_size": 24, "pred_num_hidden_layers": 1, "num_labels": 7}

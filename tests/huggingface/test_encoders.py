@@ -1,5 +1,6 @@
 """Encoders of transformers that are ViTs and little known as such, each by its own class."""
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.huggingface.classes import TEXT
 from tests.huggingface.every_class import parts_of_sam_3, vision_of_sam_3
 from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
-from tests.towers.families import NECK
+from tests.towers.families import LANGUAGE, NECK
 from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
@@ -34,6 +35,7 @@ class Encoder:
     size: str = "image_size"  # its word for it
     targets: tuple[str, ...] = ("vit",)
     changed: str = "(?!)"  # names of tensors that are not written as they were
+    prefix: str = ""  # what is written before names, as older releases had it
     oblong: bool = False  # whether it fits its positions to other images
 
     def made(self, size, kind=None, **changes):
@@ -98,6 +100,15 @@ ENCODERS = {
         changed="mask_token",
         oblong=True,
     ),
+    "MLCD": Encoder(
+        kind="MLCDVisionModel",
+        dialect="hf_mlcd",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "num_attention_heads": 5}
+        | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
+        prefix="vision_model.",
+        oblong=True,
+    ),
 }
 
 
@@ -149,6 +160,7 @@ def test_it_is_written_again_and_for_all_that_hold_it(encoder, tmp_path):
             assert relative(ours(images), run_opened(model, images)) < 1e-6
     assert vitconvert.verify(folder).verdict == "equal"
     before, after = (load_file(d / "model.safetensors") for d in (folder, tmp_path / "hf"))
+    after = {k.removeprefix(its.prefix): t for k, t in after.items()}
     kept = ({k: t for k, t in d.items() if not re.search(its.changed, k)} for d in (after, before))
     assert_same_tensors(*kept)
 
@@ -198,6 +210,12 @@ LARGER = {
         "Tipsv2DptForDepthEstimation",
         "backbone",
         lambda vit: NECK | {"backbone_config": at_four_stages(vit)},
+    ),
+    "llava": (
+        "MLCD",
+        "LlavaForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE},
     ),
     "sam3_vision_model": ("SAM 3", "Sam3VisionModel", "backbone", vision_of_sam_3),
     "sam3": ("SAM 3", "Sam3Model", "vision_encoder.backbone", parts_of_sam_3),
@@ -294,3 +312,36 @@ def test_the_positions_and_experts_of_vitpose(tmp_path):
         UnknownDialect, match=r"ViTPose\+, which has experts, one for each data set"
     ):
         vitconvert.load_checkpoint(tmp_path)
+
+
+@torch.inference_mode()
+def test_the_class_token_of_mlcd(tmp_path):
+    its = ENCODERS["MLCD"]
+    model = its.made((24, 24), rope_parameters=None)
+    model.save_pretrained(tmp_path)
+    file, images = tmp_path / "model.safetensors", images_for((24, 24))
+    tensors, config = load_file(file), json.loads((tmp_path / "config.json").read_text())
+    # Its authors' files: names of an older transformers, and no word of the rotation.
+    save_file({f"vision_model.{name}": tensor for name, tensor in tensors.items()}, file)
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "mlcd"}))
+    ours = vitconvert.load_model(tmp_path)
+    assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+    ours.rope.class_angles.add_(1.0)
+    assert relative(ours(images), run_opened(model, images)) > 1e-4
+
+
+@torch.inference_mode()
+def test_a_file_of_mlcd_alone_is_known_by_its_angles(tmp_path):
+    its = ENCODERS["MLCD"]
+    model, images = its.made((24, 24)), images_for((24, 24))
+    save_file(model.state_dict(), tmp_path / "mlcd.safetensors")
+    stated = {"image_size": (24, 24), "activation": "gelu", "rope_temperature": 77.0}
+    file = tmp_path / "mlcd.safetensors"
+    found = vitconvert.load_checkpoint(file, overrides=stated | {"num_heads": 5})
+    assert found.table.name == "hf_mlcd"
+    ours = vitconvert.load_model(file, overrides=stated | {"num_heads": 5})
+    assert relative(ours(images), run_opened(model, images)) < 1e-6
+    with pytest.raises(TensorMismatch, match="class_pos_emb"):  # heads of another width
+        vitconvert.load_checkpoint(file, overrides=stated | {"num_heads": 3})

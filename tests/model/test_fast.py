@@ -43,6 +43,7 @@ CONFIGS = {
     "gated": {"gated_mlp": True, "mlp_norm": True, "activation": "silu", "norm": "rms"}
     | {"norm_bias": False},
     "rope": {"rope": "axial", "head_dim": 12, "num_registers": 2},
+    "rope of the class token": {"rope": "axial", "head_dim": 12, "rope_class": True},
     "shared keys": {"kv_heads": (1, 3, 1), "mlp_bias": False},
     "norm of whole queries": {"whole_qk_norm": True, "norm": "rms", "norm_bias": False},
     "relative": {"relative_positions": "block", "attention_norm": True},

@@ -84,12 +84,12 @@ def test_a_prefix_that_nothing_has_is_told_with_those_that_are_there(llava):
 
 def test_a_tower_of_another_function_is_refused_though_its_names_fit(llava, tmp_path):
     config = json.loads((llava / "config.json").read_text())
-    config["vision_config"]["model_type"] = "mlcd_vision_model"
+    config["vision_config"]["model_type"] = "vilt"
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").symlink_to(llava / "model.safetensors")
     with pytest.raises(vitconvert.VitConvertError) as error:
         vitconvert.load_checkpoint(tmp_path)
-    assert "mlcd_vision_model" in str(error.value)
+    assert "vilt" in str(error.value)
 
 
 def test_norms_of_whole_queries_are_of_the_blocks_kind(tmp_path):
@@ -137,7 +137,6 @@ VIDEO = VISION | {"num_frames": 2, "tubelet_size": 2}
 OTHERS = {
     "YOLOS": lambda: t.YolosModel(t.YolosConfig(**VISION | {"image_size": [24, 24]})),
     "ViLT": lambda: t.ViltModel(t.ViltConfig(**VISION, vocab_size=70)),
-    "MLCD": lambda: t.MLCDVisionModel(t.MLCDVisionConfig(**VISION | {"hidden_size": 48})),
     "VideoMAE": lambda: t.VideoMAEModel(t.VideoMAEConfig(**VIDEO)),
 }
 

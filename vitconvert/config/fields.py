@@ -96,6 +96,7 @@ class Fields:
     rope_interleaved: bool = False
     # In windows, positions are those of the window; elsewhere scaled to its side (SAM 3)
     rope_in_windows: bool = False
+    rope_class: bool = False  # the class token is rotated too, by learned angles (MLCD)
     rope_reference: tuple[int, ...] = ()  # grid to which positions are scaled; (): not scaled
 
     # Relative positions, which are added to attention scores

@@ -62,6 +62,7 @@ _SHOWN_BY_PRESENCE = {
     "resnet_d_stem": ("stem_style", "resnet_d"),
     "mixed_rope": ("rope", "mixed"),
     "rope_periods": ("rope", "dinov3"),
+    "rope_class": ("rope", "axial"),
 }
 
 # What relative positions are, and the word on which their tensors depend.

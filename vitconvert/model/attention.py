@@ -24,7 +24,7 @@ from vitconvert.model.rope import rotate, rotation_of
 class TokenPositions(NamedTuple):
     """What an attention gets besides its tokens: their positions, and how many to compute."""
 
-    rope: Tensor | None = None  # (patches, 2K) or (H, patches, 2K): sines and cosines
+    rope: Tensor | None = None  # of tokens that rotate, (n, 2K) or (H, n, 2K)
     relative_index: Tensor | None = None  # (N, N): rows of the attention's own table
     relative_offsets: Tensor | None = None  # (2 rows - 1, 2 columns - 1, 2), of which an MLP reads
     bias: Tensor | None = None  # (1, H, N, N), added to the scores

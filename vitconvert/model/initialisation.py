@@ -96,6 +96,8 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             _mixed_frequencies(parameter)
         elif name == "rope.periods":
             parameter.copy_(dinov3_periods(len(parameter), temperature=100.0))
+        elif name == "rope.class_angles":  # transformers `MLCDPreTrainedModel`
+            init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
         elif name in POSITIONS:
             style.positions(parameter)
         elif name.startswith("merge.std_"):

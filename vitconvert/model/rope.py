@@ -37,9 +37,14 @@ class RotaryEmbedding(nn.Module):
         self.periods: nn.Parameter | None = None
         if config.rope_periods:
             self.periods = nn.Parameter(torch.empty(config.head_dim // 4), requires_grad=False)
+        self.class_angles: nn.Parameter | None = None
+        if config.rope_class:
+            self.class_angles = nn.Parameter(torch.empty(1, config.head_dim // 2))
 
     def tables(self, like: Tensor) -> Iterator[Tensor]:
         """For each block (P, 2K), or (H, P, 2K) if learned: sines, then cosines.
+
+        Those of a class token that is rotated come first, (1 + P, 2K).
 
         Args:
             like: A weight of the model. Axial and learned tables are computed in float32 and have
@@ -60,7 +65,10 @@ class RotaryEmbedding(nn.Module):
             angles = vjepa2_angles(config, like.device)
             yield from [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
         else:
-            whole = _table(axial_angles(config, like.device), config).to(like.dtype)
+            angles = axial_angles(config, like.device)
+            if self.class_angles is not None:
+                angles = torch.cat((self.class_angles.float(), angles))
+            whole = _table(angles, config).to(like.dtype)
             window = whole
             if config.rope_in_windows:
                 alone = replace(config, image_size=config.window_image)
@@ -131,28 +139,27 @@ class Rotation(TypedDict):
 
 def rotation_of(config: ViTConfig) -> Rotation:
     """The rotation of a configuration."""
-    return Rotation(
-        prefix=config.num_prefix_tokens, half=config.rope_half, by_axis=config.rope_by_axis
-    )
+    prefix = 0 if config.rope_class else config.num_prefix_tokens
+    return Rotation(prefix=prefix, half=config.rope_half, by_axis=config.rope_by_axis)
 
 
 def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) -> Tensor:
-    """Rotate the patches of (B, H, N, K), and leave the `prefix` tokens unchanged.
+    """Rotate the tokens of (B, H, N, K), and leave the `prefix` ones in front unchanged.
 
     A pair of channels is two neighbours or, if `half`, one of the first half of a head and one of
     the second; `by_axis`, one of each half of the channels that an axis of the grid rotates.
     """
-    patches = x[:, :, prefix:]
+    tokens = x[:, :, prefix:]
     if half:
-        halves = patches.chunk(4 if by_axis else 2, dim=-1)
+        halves = tokens.chunk(4 if by_axis else 2, dim=-1)
         pairs = zip(halves[::2], halves[1::2], strict=True)
         turned = [part for first, second in pairs for part in (-second, first)]
         quarter_turn = torch.cat(turned, dim=-1)
     else:
-        first, second = patches[..., ::2], patches[..., 1::2]
+        first, second = tokens[..., ::2], tokens[..., 1::2]
         quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
     sin, cos = table.chunk(2, dim=-1)
-    rotated = patches * cos + quarter_turn * sin
+    rotated = tokens * cos + quarter_turn * sin
     return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
 
 

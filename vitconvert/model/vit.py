@@ -205,7 +205,7 @@ class ViT(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Names of parameters that should have no weight decay, besides vectors."""
         tokens = {"cls_token", "reg_token", "dist_token"}
-        tables = ("relative_position_bias_table", "rope.freqs", *POSITIONS)
+        tables = ("relative_position_bias_table", "rope.freqs", "rope.class_angles", *POSITIONS)
         return tokens | {name for name, _ in self.named_parameters() if name.endswith(tables)}
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

@@ -37,6 +37,7 @@ _IN_FLOAT32 = {
     "DINOv3ViTModel": "rotary angles",
     "Aimv2VisionModel": "norms",
     "Gemma4VisionModel": "norms",
+    "MLCDVisionModel": "rotary angles",
     "RadioModel": "fitted positions",
     "Sam3ViTModel": "rotation of queries and keys",
 }

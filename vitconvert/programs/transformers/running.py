@@ -21,12 +21,8 @@ from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
-IN_SQUARES = (
-    "Qwen",
-    "Glm",
-    "CohereCompass",
-    "Ernie4_5",
-)  # classes that read the patches of a square one after another
+# Classes that read the patches of a square one after another
+IN_SQUARES = ("Qwen", "Glm", "CohereCompass", "Ernie4_5")
 IN_ONE_ROW = (*IN_SQUARES, "Gemma4", "Pixtral")  # that give the tokens of all images as one row
 TOWER = "_vision_model"  # ends the model type of an image tower by itself
 _NOT_EXPORTED = {
@@ -98,6 +94,7 @@ MODULES = {
     **dict.fromkeys(
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
     ),
+    "mlcd": replace(_CLIP, kind="MLCDVisionModel"),
     "blip": replace(_CLIP, kind="BlipVisionModel", pooled=False),
     "blip_2": replace(_CLIP, kind="Blip2VisionModel", pooled=False),
     "instructblip": replace(_CLIP, kind="InstructBlipVisionModel", pooled=False),
