@@ -101,9 +101,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 37_201,
+    "lines of code": 37_214,
     "files": 290,
-    "core": 30_210,
+    "core": 30_223,
     "auditing": 800,
     "demo": 355,
     "drafting": 1_100,
@@ -120,7 +120,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 45_997,
+    "tests": 46_120,
     "storeys": 11,
 }
 

@@ -3,14 +3,24 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.packages import timm, transformers
 from tests.sampling import sampled
 from tests.small_models import randomise_calmly, relative
 from tests.tables.make_architectures import CARDS, of_card
-from vitconvert import convert, load_checkpoint, load_model, verify
+from vitconvert import (
+    Preprocessing,
+    convert,
+    embed,
+    export_model,
+    load_checkpoint,
+    load_model,
+    verify,
+)
 from vitconvert.checkpoint import read_checkpoint
 from vitconvert.errors import MissingFact, NotRepresentable
 from vitconvert.facts.gathering import gather_facts
@@ -76,6 +86,25 @@ def test_features_are_those_of_the_card(name, saved):
     assert relative(found, wanted) <= ROUNDING
     assert features.shape == found.shape[1:]
     assert "class token and mean of the patches" in features.in_words()
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_virchow_2_is_exported_and_embedded(saved, tmp_path):
+    rt = pytest.importorskip("onnxruntime")
+    folder, model, images = saved(name := "paige-ai/Virchow2")
+    export_model(folder, tmp_path / "v.onnx", to="onnx", architecture=name)
+    session = rt.InferenceSession(tmp_path / "v.onnx")
+    (tokens,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    assert relative(torch.from_numpy(tokens), model(images)) <= 1e-5
+    levels = np.random.default_rng(2).integers(0, 256, (28, 56, 3), dtype=np.uint8)
+    Image.fromarray(levels).save(tmp_path / "tissue.png")
+    reads = Preprocessing.from_timm({"input_size": (3, 28, 56), "crop_pct": 1.0})
+    checkpoint = load_checkpoint(folder, architecture=name)
+    (found,) = embed(checkpoint, tmp_path / "tissue.png", reads, pool="cls_mean")
+    output = model(reads(tmp_path / "tissue.png")[None])
+    wanted = torch.cat([output[:, 0], output[:, 5:].mean(1)], dim=-1)  # 4 registers, as its card
+    assert relative(found.features[None], wanted) <= 2 * ROUNDING
 
 
 def gathered(card, **stated):

@@ -226,6 +226,29 @@ def test_recordings_are_classified_and_embedded(heard, tmp_path, capsys):
         assert found["top"][0]["index"] == theirs.logits.argmax()
 
 
+@pytest.mark.slow
+def test_recordings_of_folders_are_found(heard, tmp_path):
+    _, folder, _ = heard
+    (tmp_path / "sounds").mkdir()
+    for name, samples in (("b.wav", 16_000), ("a.WAV", 9_000)):
+        recorded(tmp_path / "sounds" / name, samples)
+    found = list(vitconvert.embed(folder, tmp_path / "sounds"))
+    assert [one.path.name for one in found] == ["a.WAV", "b.wav"]
+    done = vitconvert.embed_dataset(folder, tmp_path / "sounds", tmp_path / "out")
+    assert (done.images, done.failed) == (2, 0)
+
+
+def test_a_model_of_images_says_why_it_reads_no_recording(tmp_path):
+    config = transformers.ViTConfig(image_size=24, **SIZES)
+    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
+    (tmp_path / "files").mkdir()
+    recorded(tmp_path / "files" / "s.wav")
+    reads = Preprocessing.from_timm({"input_size": (3, 24, 24)})
+    (found,) = vitconvert.embed(tmp_path / "vit", tmp_path / "files", reads)
+    assert found.features is None and isinstance(found.error, CorruptFile)
+    assert "a recording, which models of spectrograms read" in str(found.error)
+
+
 def test_what_is_no_such_recording(heard, tmp_path):
     _, folder, _ = heard
     reads = vitconvert.load_checkpoint(folder).preprocessing

@@ -4,12 +4,15 @@ As gaunernst/vit_base_patch16_1024_128.audiomae_as2m and ..._ft_as20k on the Hub
 vit_base_patch16_224 with arguments, whose images are (times, frequencies).
 """
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import vitconvert
 from tests.packages import timm
 from tests.small_models import randomise_calmly, relative
+from vitconvert import Preprocessing
 from vitconvert.errors import NotRepresentable
 
 ARGUMENTS = {"img_size": [64, 24], "patch_size": 8, "in_chans": 1, "embed_dim": 48, "depth": 11}
@@ -64,3 +67,18 @@ def test_it_is_exported(saved, tmp_path):
     (found,) = session.run(None, {session.get_inputs()[0].name: spectrograms.numpy()})
     with torch.inference_mode():
         assert relative(torch.from_numpy(found), model(spectrograms)) < 1e-5
+
+
+def test_its_features_are_embedded(saved, tmp_path):
+    """Of a spectrogram as a picture, grey and as large as the model reads it."""
+    model, folder = saved
+    levels = np.random.default_rng(2).integers(0, 256, (64, 24), dtype=np.uint8)
+    Image.fromarray(levels).save(tmp_path / "mel.png")
+    reads = Preprocessing.from_timm(
+        {"input_size": (1, 64, 24), "crop_pct": 1.0, "mean": (0.4,), "std": (0.3,)}
+    )
+    (found,) = vitconvert.embed(folder, tmp_path / "mel.png", reads)
+    pixels = (torch.from_numpy(levels)[None, None].float() / 255 - 0.4) / 0.3
+    with torch.inference_mode():
+        wanted = model.forward_head(model.forward_features(pixels), pre_logits=True)
+    assert relative(found.features[None], wanted) < 2e-6

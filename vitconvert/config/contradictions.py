@@ -46,7 +46,6 @@ def contradictions(config: Properties) -> list[str]:
         or _values(config)
         or [
             *_tokens_and_positions(config),
-            *_rope(config),
             *_stem(config),
             *_stride(config),
             *_norm_and_attention(config),
@@ -129,16 +128,6 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         padded = patches_of((height, width), config.patch_size, config.patch_stride)
         if config.stem or padded != config.grid_size:
             problems.append(f"patch_padding = {config.patch_padding} makes room for more patches")
-    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
-        problems.append(
-            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
-            f"least, not {config.embed_dim}"
-        )
-    return problems
-
-
-def _rope(config: Properties) -> list[str]:
-    problems = []
     if config.rope != "none" and config.head_dim % 4:
         problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
     if config.rope_periods and config.rope != "dinov3":
@@ -158,6 +147,11 @@ def _rope(config: Properties) -> list[str]:
         problems.append("rope_class needs rope = 'axial' and the class token alone before patches")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
+    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
+        problems.append(
+            f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
+            f"least, not {config.embed_dim}"
+        )
     return problems
 
 

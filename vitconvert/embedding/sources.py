@@ -28,10 +28,10 @@ from vitconvert.embedding.files import (
 )
 from vitconvert.embedding.options import PARQUETS, TARS
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
-from vitconvert.preprocessing.finding import SUFFIXES, find_images
+from vitconvert.preprocessing.finding import SOUND, SUFFIXES, find_images
 
 LISTED = "-"  # stands for names on stdin
-_EVERY = (*SUFFIXES, *TARS, *PARQUETS)
+_EVERY = (*SUFFIXES, SOUND, *TARS, *PARQUETS)
 _TAKEN = ("key", "features", "indices", "scores", "labels")  # columns of our own
 _MOST_PLACES = 20  # that a record lists; of more, a hash
 
@@ -80,7 +80,7 @@ class Sources:
                 yield from self._at(source)
 
     def _at(self, source: str) -> Iterator[Found]:
-        is_image = lowered(source).endswith(SUFFIXES)  # which fails when it is read
+        is_image = lowered(source).endswith((*SUFFIXES, SOUND))  # which fails when it is read
         deeper = os.path.isdir(source) and not self.recursive  # noqa: PTH112
         nothing = SourceError(
             "There are no images here.",

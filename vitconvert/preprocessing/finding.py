@@ -19,6 +19,7 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".avif", ".gif", ".bmp"),
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".jp2", ".tga"),
 )
+SOUND = ".wav"  # in a folder too, whatever the model reads: another tells why it does not
 
 _ANY_FOLDERS = re.compile(r"(?:(?<=/)|^)\*\*(?:/|$)")
 
@@ -27,14 +28,14 @@ def find_images(
     sources: ImageSource | Iterable[ImageSource],
     *,
     recursive: bool = False,
-    suffixes: tuple[str, ...] = SUFFIXES,
+    suffixes: tuple[str, ...] = (*SUFFIXES, SOUND),
 ) -> Iterator[Path | Image.Image]:
-    """Files and open images as they are, the images in folders, and the matches of patterns.
+    """Files and open images as they are, what folders have, and the matches of patterns.
 
     Folders and patterns give their images sorted by name, without hidden files. `**` in a pattern
     matches any number of folders; `recursive` looks into subfolders. A source without any image is
     kept as it is, so that reading it later tells the user why. In folders, `suffixes` tell what is
-    an image.
+    an image, or a recording.
 
     Raises:
         UsageError: One is nothing of that kind.

@@ -13,6 +13,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, size_text
 from vitconvert.preprocessing.backends import Backend
+from vitconvert.preprocessing.finding import SOUND
 from vitconvert.preprocessing.steps import Size
 
 # Bytes of one image while it is decoded, converted and resized: enough for images of 50
@@ -164,6 +165,8 @@ def _decoding(path: Path) -> Iterator[None]:
         reason = str(error).replace(str(path), path.name) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
             reason = "not an image in a format that Pillow knows"
+            if path.suffix.lower() == SOUND:
+                reason = "a recording, which models of spectrograms read"
         raise CorruptFile(
             "This file cannot be read as an image.", evidence={"image": path, "Pillow": reason}
         ) from error
