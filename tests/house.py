@@ -101,16 +101,16 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 37_214,
-    "files": 290,
-    "core": 30_223,
+    "lines of code": 37_613,
+    "files": 292,
+    "core": 30_232,
     "auditing": 800,
     "demo": 355,
     "drafting": 1_100,
     "embedding": 1_985,
     "inference": 596,
     "pictures": 1_115,
-    "runtimes": 1_030,
+    "runtimes": 1_418,
     "testing": 190,
     "modules with one importer": 56,
     "private functions, per mille": 348,
@@ -120,7 +120,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 46_120,
+    "tests": 46_324,
     "storeys": 11,
 }
 

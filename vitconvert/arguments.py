@@ -489,7 +489,7 @@ VALUES: Mapping[str, Values] = {
         (
             *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
-            *("header", "background", "append", "retry_failed", "with_hash"),
+            *("header", "background", "append", "retry_failed", "with_hash", "probes"),
         ),
         FLAG,
     ),

@@ -147,6 +147,7 @@ def values(at: Path) -> dict[str, Any]:
         "with_preprocessing": True,
         "batch_size": 1,
         "int8": True,
+        "probes": True,
         "opset": 18,
         "runtime": "nonsense",
         "computed": "tokens",

@@ -190,6 +190,7 @@ def export_model(
     dtype: str = "float32",
     int8: bool = False,
     opset: int | None = None,
+    probes: bool = False,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -217,6 +218,8 @@ def export_model(
             quantised file are computed in it.
         int8: Round the weights of an ONNX file to 8 bits, and activations as it runs.
         opset: Version of ONNX's operators; by default, torch's choice.
+        probes: Give the embedded tokens and those of each block as further outputs of an ONNX file,
+            by which `check_onnx.py` says where an engine departs.
         images: Images on which the file is compared too, as for `predict`.
         verify: Compare with vitconvert's own model in float32, on noise and a sample image, for one
             image and for three at once, within rounding (1 % of the largest output in float16; in
@@ -253,6 +256,7 @@ def export_model(
         dtype=dtype,
         int8=int8,
         opset=opset,
+        probes=probes,
     )
     if images is not None and not verify:
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")

@@ -54,6 +54,11 @@ class Export(Reading):
     )
     int8: bool = flag("With --to onnx: dynamic quantisation to 8 bits.", default=False)
     opset: int | None = flag("With --to onnx; default: torch's choice.")
+    probes: bool = flag(
+        "With --to onnx: give the tokens of each block too, by which check_onnx.py says where an "
+        "engine departs.",
+        default=False,
+    )
     images: tuple[str, ...] = flag(
         "Compare on these images too (a file, a folder or a pattern). May be repeated.",
         default=(),
@@ -67,7 +72,7 @@ class Export(Reading):
         from vitconvert.runtimes.export import ExportOptions, check_export
 
         names = ("to", "softmax", "with_preprocessing", "batch_size", "dtype", "int8", "opset")
-        asked = {name: getattr(self, name) for name in names}
+        asked = {name: getattr(self, name) for name in (*names, "probes")}
         wanted = ExportOptions(**asked, output=self.kind)
         check_export(self.file, wanted, overwrite=self.force)  # before anything is downloaded
         located = self.located(self.model)
@@ -107,6 +112,8 @@ def _report(exported: "Exported") -> Iterator[str]:
     yield line("verified", exported.runtime, *compared) if compared else line("verified", "no")
     if seen := exported.photographs:
         yield line(seen.images, _compared(seen))
+    if remaining := exported.remaining:
+        yield line("graph", *remaining)
     yield line("written", *exported.sha256)
 
 

@@ -34,22 +34,31 @@ class Expected:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Float32 or uint8 images, as the graph takes them, to its output."""
-        pixels, model, x = self.shape.pixels, self.model, images
-        if pixels is not None:
-            array = normalised(
-                images.permute(0, 3, 1, 2).numpy(),
-                mean=pixels.mean,
-                std=pixels.std,
-                factor=pixels.rescale_factor,
-                numbers="double",
-            )
-            x = torch.from_numpy(array)
+        model, x = self.model, self._normalised(images)
         if self.shape.output == "logits":
             logits: Tensor = model(x)
             return logits.softmax(-1) if self.shape.softmax else logits
         tokens = model.forward_features(x)
         pooled = self.shape.output == "features"
         return model.forward_head(tokens, pre_logits=True) if pooled else tokens
+
+    @torch.no_grad()
+    def states(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The same images to what `Shape.probes` adds: the embedded tokens, and each block's."""
+        return self.model.hidden_states(self._normalised(images))
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        pixels = self.shape.pixels
+        if pixels is None:
+            return images
+        array = normalised(
+            images.permute(0, 3, 1, 2).numpy(),
+            mean=pixels.mean,
+            std=pixels.std,
+            factor=pixels.rescale_factor,
+            numbers="double",
+        )
+        return torch.from_numpy(array)
 
     def images(self, preprocessing: Preprocessing | None, *, batch: int) -> Mapping[str, Tensor]:
         """Noise and a sample image, as the graph takes them."""

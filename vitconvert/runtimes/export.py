@@ -31,6 +31,8 @@ from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.check import Expected, agreement, compare_exported, worst
+from vitconvert.runtimes.check_onnx import GOLDEN
+from vitconvert.runtimes.golden import golden_of
 from vitconvert.runtimes.graph import OUTPUTS, Graph, Shape, traced
 from vitconvert.runtimes.onnx import quantise
 from vitconvert.runtimes.runtime import Runtime
@@ -57,6 +59,7 @@ class ExportOptions:
     dtype: str = "float32"
     int8: bool = False
     opset: int | None = None
+    probes: bool = False
 
     def __post_init__(self) -> None:
         if self.to not in RUNTIMES:
@@ -76,8 +79,9 @@ class ExportOptions:
             )
         if self.batch_size is not None and self.batch_size < 1:
             raise UsageError(f"batch_size = {self.batch_size} must be at least 1.")
-        if self.opset is not None and not self.runtime.has_opset:
-            raise UsageError(f"Only ONNX has opsets, not {self.to}.")
+        for given, name in ((self.opset is not None, "opsets"), (self.probes, "probes")):
+            if given and self.to != "onnx":
+                raise UsageError(f"Only ONNX has {name}, not {self.to}.")
         if self.int8 and (self.to != "onnx" or self.dtype != "float32"):
             raise UsageError("int8 is for ONNX, and made from float32.")
 
@@ -85,6 +89,11 @@ class ExportOptions:
     def runtime(self) -> Runtime:
         """The runtime that writes and runs it."""
         return RUNTIMES[self.to]
+
+    @property
+    def computed_in(self) -> str:
+        """float32, float16 or int8."""
+        return "int8" if self.int8 else self.dtype
 
     def shape(self, checkpoint: Checkpoint) -> Shape:
         """The inputs and outputs of the graph, for one checkpoint."""
@@ -97,7 +106,8 @@ class ExportOptions:
         if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
             raise ConflictingFact("Only the logits of a classifier can become probabilities.")
         pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
-        return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=self.batch_size)
+        batch, probes = self.batch_size, self.probes
+        return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=batch, probes=probes)
 
 
 def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
@@ -129,9 +139,8 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
 
 _WORKERS = ("torch", "onnxscript", "onnx_ir", "root")  # what logs while a file is made
 # Of the largest output. float16 has eleven bits; a model of forty blocks loses four of them.
-_FLOAT16_TOLERANCE = 0.01
 # Eight bits are what was asked for, and the report says how far they are: only nonsense is refused.
-_INT8_TOLERANCE = 1.0
+_LIMITS = {"float32": TOLERANCE, "float16": 0.01, "int8": 1.0}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -148,6 +157,7 @@ class Exported:
             not verified.
         photographs: The same on the user's images, or None.
         notes: What was taken of the checkpoint, overflows or was left out, in sentences.
+        remaining: Of an ONNX graph, what engines may get wrong or compute for each batch, and why.
     """
 
     output: Path
@@ -158,6 +168,7 @@ class Exported:
     comparisons: tuple[Comparison, ...]
     photographs: Comparison | None
     notes: tuple[str, ...]
+    remaining: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         found = f"{worst(self.comparisons).relative:.1e}" if self.comparisons else "not verified"
@@ -174,6 +185,7 @@ class Exported:
             "comparisons": [dict(vars(comparison)) for comparison in self.comparisons],
             "photographs": photographs and dict(photographs),
             "notes": list(self.notes),
+            "remaining": list(self.remaining),
         }
 
 
@@ -196,6 +208,9 @@ def export_checkpoint(
     with whole_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in(), verify=verify, command=command)
         metadata = metadata_of(record)
+        if wanted.to == "onnx":
+            dtype = wanted.computed_in
+            metadata[GOLDEN] = golden_of(_expected(trial), dtype=dtype, tolerance=_LIMITS[dtype])
         if wanted.int8:
             with tempfile.TemporaryDirectory() as folder:
                 whole = Path(folder) / draft.name
@@ -205,8 +220,8 @@ def export_checkpoint(
                 quantise(whole, draft)
         else:
             write_graph(checkpoint, draft, wanted, shape, metadata)
-        dtype = "int8" if wanted.int8 else wanted.dtype
-        found = _verified(trial, draft, dtype, images) if verify else _Found()
+        found = _verified(trial, draft, wanted.computed_in, images) if verify else _Found()
+        remaining = wanted.runtime.remaining(draft)
         sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
     return Exported(
         output=path,
@@ -221,6 +236,7 @@ def export_checkpoint(
             *([f"{found.unreadable} images could not be read"] if found.unreadable else []),
             *(_overflows(trial) if wanted.dtype == "float16" else ()),
         ),
+        remaining=remaining,
     )
 
 
@@ -271,14 +287,18 @@ def write_graph(
     wanted.runtime.write(program, path, metadata, wanted.opset)
 
 
+def _expected(trial: _Trial) -> Expected:
+    """vitconvert's own model in float32."""
+    return Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
+
+
 def _verified(
     trial: _Trial, path: Path, dtype: str, images: "Iterable[Path | Image.Image] | None"
 ) -> _Found:
     """Compare a file in its runtime with vitconvert's own model in float32."""
-    expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
+    expected = _expected(trial)
     prepared = trial.checkpoint.preprocessing
-    limits = {"float16": _FLOAT16_TOLERANCE, "int8": _INT8_TOLERANCE}
-    tolerance = limits.get(dtype, TOLERANCE)
+    tolerance = _LIMITS[dtype]
     runtime = trial.wanted.runtime
     try:
         run = runtime.open(path, threads=1)
@@ -324,7 +344,7 @@ def _overflows(trial: _Trial) -> Iterator[str]:
     lost = too_large(trial.checkpoint.tensors, torch.float16)
     if lost:
         yield f"weights beyond {limit:.0f}: {some(lost)}"
-    expected = Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
+    expected = _expected(trial)
     most = LargestValue()
     with isolated(), most.watching(expected.model):
         for images in expected.images(trial.checkpoint.preprocessing, batch=1).values():
@@ -356,7 +376,7 @@ def _record(
             "normalised": "inside" if pixels else "before",
         },
         "output": {"name": "output", "kind": shape.output, "softmax": shape.softmax},
-        "dtype": "int8" if wanted.int8 else wanted.dtype,
+        "dtype": wanted.computed_in,
         "config": config.to_dict(),
         "origins": dict(config.origins),
         "preprocessing": checkpoint.preprocessing and checkpoint.preprocessing.to_dict(),

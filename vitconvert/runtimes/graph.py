@@ -1,6 +1,7 @@
 """What becomes a file: a model, with what may stand before and after it, traced by torch."""
 
 import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -26,16 +27,24 @@ class Shape:
         pixels: What uint8 images (B, H, W, C) are normalised by; None: the graph takes float32
             images (B, C, H, W) that are normalised already.
         batch: The one batch size; None: any.
+        probes: Whether the embedded tokens and those of each block are outputs too. The last block
+            computes all tokens then.
     """
 
     output: str = "logits"
     softmax: bool = False
     pixels: Preprocessing | None = None
     batch: int | None = None
+    probes: bool = False
+
+
+def output_names(count: int) -> list[str]:
+    """Of a graph with so many outputs: one, or those of probes too."""
+    return ["output", "embedded", *(f"blocks.{layer}" for layer in range(count - 2))][:count]
 
 
 class Graph(nn.Module):
-    """Images in, one output; float32 or uint8 outside, whatever the weights are inside."""
+    """Images in, an output; float32 or uint8 outside, whatever the weights are inside."""
 
     mean: Tensor
     std: Tensor
@@ -59,13 +68,22 @@ class Graph(nn.Module):
                 levels = torch.tensor([value * scale for value in values]).view(-1, 1, 1)
                 self.register_buffer(name, levels, persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """(B, C, H, W) float32, or (B, H, W, C) uint8 with `pixels`, to float32."""
         if self.shape.pixels is not None:
             images = (images.permute(0, 3, 1, 2).float() - self.mean) / self.std
         images = images.to(self.dtype)
         tokens = self.shape.output == "tokens"
-        out: Tensor = self.model.forward_features(images) if tokens else self.model(images)
+        if not self.shape.probes:
+            return self._output(
+                self.model.forward_features(images) if tokens else self.model(images)
+            )
+        states = self.model.hidden_states(images)
+        last: Tensor = self.model.neck(self.model.norm(states[-1]))
+        out = self._output(last if tokens else self.model.forward_head(last))
+        return out, *(state.float() for state in states)
+
+    def _output(self, out: Tensor) -> Tensor:
         out = out.float()
         return out.softmax(-1) if self.shape.softmax else out
 
@@ -91,17 +109,34 @@ class _SettledPositions(Positions):
         return self.result
 
 
-def _settled(model: ViT) -> ViT:
-    """The model, whose positions are resized here, and not by a runtime for each batch.
+class _SettledRope(nn.Module):
+    """Sines and cosines that were computed once and for all, a buffer for each that differs."""
 
-    OpenVINO 2026.4 has no antialiased bicubic interpolation. The caller's model stays as it is.
+    def __init__(self, tables: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        known: dict[int, str] = {}
+        for table in list(tables):
+            name = known.setdefault(id(table), f"table_{len(known)}")
+            self.register_buffer(name, table, persistent=False)
+            self.names.append(name)
+
+    def tables(self, like: Tensor) -> Iterator[Tensor]:
+        return (self.get_buffer(name) for name in self.names)
+
+
+def _settled(model: ViT) -> ViT:
+    """The model, whose positions are resized and rotations computed here, not for each batch.
+
+    OpenVINO 2026.4 has no antialiased bicubic interpolation, and exporters fold small tables only.
+    The caller's model stays as it is.
     """
-    fitted = model.positions.fitted()
-    if fitted is None:
-        return model
     settled = copy.copy(model)  # which shares all parts, and the dictionary of them
-    positions = _SettledPositions(model.config, fitted)
-    settled._modules = model._modules | {"positions": positions}
+    settled._modules = dict(model._modules)
+    if (fitted := model.positions.fitted()) is not None:
+        settled._modules["positions"] = _SettledPositions(model.config, fitted)
+    if model.rope is not None:
+        settled._modules["rope"] = _SettledRope(model.rope.tables(model.patch_embed.proj.weight))
     return settled
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from vitconvert.errors import NotRepresentable, UsageError, what_was_raised
 from vitconvert.machine import busy
+from vitconvert.runtimes.check_onnx import lint, read_model
+from vitconvert.runtimes.graph import output_names
 from vitconvert.runtimes.runtime import Metadata, Run, Runtime
 
 if TYPE_CHECKING:
-    from onnx_ir import Graph
+    from onnx_ir import Graph, Model, Node, Value
     from torch import Tensor
     from torch.export import ExportedProgram as Program
 
@@ -24,7 +26,7 @@ _OLDEST_OPSET = 18  # of torch's exporter (2.15)
 class OnnxRuntime(Runtime):
     """ONNX and ONNX Runtime's CPU provider."""
 
-    name, suffix, has_opset = "ONNX Runtime", ".onnx", True
+    name, suffix = "ONNX Runtime", ".onnx"
     packages = ("onnxruntime", "onnx", "onnxscript")
 
     def write(
@@ -54,7 +56,7 @@ class OnnxRuntime(Runtime):
                 verbose=False,
                 opset_version=opset,
                 input_names=["images"],
-                output_names=["output"],
+                output_names=output_names(len(program.graph_signature.user_outputs)),
             )
         except Exception as error:  # exporters raise anything
             raise NotRepresentable(
@@ -63,6 +65,7 @@ class OnnxRuntime(Runtime):
             ) from error
         assert exported is not None
         _name_the_batch(exported.model.graph)
+        _settle_shapes(exported.model)
         for node in exported.model.graph:  # how torch came to each, a third of a small file
             node.metadata_props.clear()
         exported.model.metadata_props.update(metadata)
@@ -86,7 +89,7 @@ class OnnxRuntime(Runtime):
         name = session.get_inputs()[0].name
 
         def run(images: "Tensor") -> "Tensor":
-            (output,) = session.run(None, {name: images.numpy()})
+            (output,) = session.run(["output"], {name: images.numpy()})
             return torch.from_numpy(output)
 
         return run
@@ -97,10 +100,11 @@ class OnnxRuntime(Runtime):
 
     def metadata(self, path: Path) -> Metadata:
         """The properties of the model."""
-        import onnx
+        return read_model(path).metadata
 
-        model = onnx.load(str(path), load_external_data=False)
-        return {entry.key: entry.value for entry in model.metadata_props}
+    def remaining(self, path: Path) -> tuple[str, ...]:
+        """What `check_onnx.lint` finds."""
+        return tuple(lint(read_model(path)))
 
 
 def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
@@ -133,3 +137,44 @@ def _name_the_batch(graph: "Graph") -> None:
         for axis, size in enumerate(shape):
             if not isinstance(size, int) and size.value is not None and size.value.isidentifier():
                 shape[axis] = "batch"
+
+
+def _settle_shapes(model: "Model") -> None:
+    """Leave out sizes that are computed where a constant does, whose one open size is -1."""
+    import numpy as np
+    import onnx_ir
+    from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+    for node in list(model.graph):
+        if keys := _turned_keys(node):
+            turned = onnx_ir.node("Transpose", [keys], {"perm": [0, 1, 3, 2]})
+            model.graph.insert_before(node, turned)
+            onnx_ir.convenience.replace_all_uses_with(node.outputs[0], turned.outputs[0])
+            continue
+        if node.op_type != "Reshape" or node.inputs[1].const_value is not None:
+            continue
+        measured = node.inputs[1].producer()  # of group normalisation, which goes back to a shape
+        like = measured.inputs[0] if measured.op_type == "Shape" else node.outputs[0]
+        sizes = [side if isinstance(side, int) else -1 for side in like.shape or ()]
+        if sizes.count(-1) == 1:
+            name = f"{node.outputs[0].name}_shape"
+            value = onnx_ir.Value(name=name, const_value=onnx_ir.tensor(np.array(sizes), name=name))
+            model.graph.register_initializer(value)
+            node.replace_input_with(1, value)
+    RemoveUnusedNodesPass()(model)
+
+
+def _turned_keys(last: "Node") -> "Value | None":
+    """What torch's exporter transposes for attention by way of three axes: its last two axes.
+
+    (B, H, N, K) to (B*H, N, K) to (B*H, K, N) to (B, H, K, N), by sizes that are computed: of what
+    torch itself reshapes, it says the sizes.
+    """
+    turn = last.inputs[0].producer() if last.op_type == "Reshape" and last.inputs[0] else None
+    first = turn.inputs[0].producer() if turn and turn.op_type == "Transpose" else None
+    if first is None or first.op_type != "Reshape":
+        return None
+    keys, stated = first.inputs[0], first.outputs[0].shape
+    computed = any(user.op_type == "Shape" for user in keys.consumers())
+    computed = computed and not any(isinstance(side, int) for side in stated or ())
+    return keys if computed and len(keys.shape or ()) == 4 else None

@@ -25,13 +25,11 @@ class Runtime:
         name: Of the program, for people.
         suffix: Of the file's name.
         packages: Of Python, that writing and running needs.
-        has_opset: Whether files have a version of ONNX's operators.
     """
 
     name: ClassVar[str]
     suffix: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
-    has_opset: ClassVar[bool] = False
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
@@ -55,6 +53,10 @@ class Runtime:
 
     def companions(self, path: Path) -> tuple[Path, ...]:
         """Files that may be written beside this one."""
+        return ()
+
+    def remaining(self, path: Path) -> tuple[str, ...]:
+        """What engines may get wrong, or compute for each batch, of a graph that was written."""
         return ()
 
     @property
