@@ -120,7 +120,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 46_324,
+    "tests": 46_465,
     "storeys": 11,
 }
 
