@@ -19,6 +19,7 @@ import grimp
 PACKAGE = "vitconvert"
 ROOT = Path(__file__).parents[1]
 GUESTS = (
+    "attesting",
     *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "runtimes"),
     "testing",
 )
@@ -101,9 +102,10 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 37_613,
-    "files": 292,
-    "core": 30_232,
+    "lines of code": 37_891,
+    "files": 295,
+    "core": 30_286,
+    "attesting": 260,
     "auditing": 800,
     "demo": 355,
     "drafting": 1_100,
@@ -120,7 +122,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 46_465,
+    "tests": 46_624,
     "storeys": 11,
 }
 

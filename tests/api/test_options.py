@@ -140,6 +140,8 @@ def values(at: Path) -> dict[str, Any]:
         "classes": [3, 0],
         "image_only": True,
         "max_shard_size": 1000,
+        "attest": True,
+        "sign_with": at / "key.pem",
         "verify": True,
         "overwrite": True,
         "kind": "features",
@@ -205,6 +207,9 @@ HOW = {
     *((name, "fast_preprocessing") for name in _ANSWERS),  # small images are read as ever
     # What may be done, and need not be here.
     *((name, option) for name in FUNCTIONS for option in ("overwrite", "image_only")),
+    # A file beside the output.
+    *((name, "attest") for name in ("convert", "plan_conversion")),
+    ("plan_conversion", "sign_with"),
     *(("embed_dataset", option) for option in ("retry_failed", "max_errors")),
     ("plan_conversion", "output"),
     ("convert", "command"),  # which is in the record alone

@@ -95,6 +95,8 @@ def convert(
         image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
             the target has a place for them; vitconvert computes the image side only.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
+        attest: Write an in-toto statement on the conversion beside the output, OUTPUT.intoto.json.
+        sign_with: A private Ed25519 key (PEM) that signs it; the statement is written then, too.
         how: As for `load_checkpoint`.
 
     Returns:
@@ -115,13 +117,24 @@ def convert(
     from vitconvert.conversion.output import check_output
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
-    return convert_checkpoint(
-        *_asked(source, to, how),
+    checkpoint, options = _asked(source, to, how)
+    attest = None
+    if options.attest or options.sign_with:
+        from vitconvert.attesting.statement import attester
+
+        key = Path(options.sign_with) if options.sign_with else None
+        attest = attester(Path(output), key, overwrite=overwrite)
+    conversion = convert_checkpoint(
+        checkpoint,
+        options,
         output=Path(output),
         verify=verify,
         overwrite=overwrite,
         command=command,
     )
+    if attest:
+        attest(checkpoint)
+    return conversion
 
 
 def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoint, WriteOptions]:

@@ -1,0 +1,194 @@
+"""Statements on conversions: each way to break one is told apart from the others."""
+
+import base64
+import json
+import shutil
+
+import pytest
+import torch
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from safetensors.torch import load_file, save_file
+
+import vitconvert
+from tests.packages import timm
+from tests.small_models import SMALL_TIMM, randomise
+from vitconvert.attesting.check import check_attestation
+from vitconvert.cli import main
+from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
+from vitconvert.formats import hash_file
+
+PEM = serialization.Encoding.PEM
+SIZES = SMALL_TIMM | {"img_size": 48}
+
+
+def save_key(path, key=None):
+    key = key or ed25519.Ed25519PrivateKey.generate()
+    none = serialization.NoEncryption()
+    path.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, none))
+    spki = serialization.PublicFormat.SubjectPublicKeyInfo
+    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(PEM, spki))
+    return path
+
+
+def save_model(folder, seed):
+    torch.manual_seed(seed)
+    model = randomise(timm.create_model("vit_tiny_patch16_224", **SIZES))
+    timm.models.save_for_hf(model, folder, model_args=SIZES, safe_serialization=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A source, another one, a key, and what was converted and attested."""
+    folder = tmp_path_factory.mktemp("made")
+    source = save_model(folder / "source", seed=0)
+    save_model(folder / "other", seed=1)
+    key = save_key(folder / "key.pem")
+    vitconvert.convert(source, to="hf", output=folder / "out", verify=False, sign_with=key)
+    return folder
+
+
+@pytest.fixture
+def at(made, tmp_path):
+    shutil.copytree(made, tmp_path / "made")
+    return tmp_path / "made"
+
+
+def wrong(at, **how):
+    if source := how.pop("source", None):
+        how["source"] = vitconvert.load_checkpoint(source)
+    done = check_attestation(at / "out", **how)
+    told = [f"{one.about}: {one.text}" for one in done.findings if one.ok is False]
+    assert done.ok == (not told)
+    return told
+
+
+def restated(at, change):
+    """The statement after a change, unsigned, and true of the files that are there."""
+    place = at / "out.intoto.json"
+    statement = json.loads(base64.b64decode(json.loads(place.read_text())["payload"]))
+    for one in statement["subject"]:
+        one["digest"]["sha256"] = hash_file(at / "out" / one["name"])
+    change(statement)
+    place.write_text(json.dumps(statement))
+
+
+def other_weights(at):
+    file = at / "out" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["classifier.bias"] += 1
+    save_file(tensors, file, {"format": "pt"})
+
+
+def test_what_was_attested_holds(at):
+    done = check_attestation(at / "out", public_key=at / "key.pub")
+    assert done.ok and [one.ok for one in done.findings] == [True] * 3
+    assert wrong(at) == []
+    predicate = json.loads(
+        base64.b64decode(json.loads((at / "out.intoto.json").read_text())["payload"])
+    )["predicate"]
+    name = vitconvert.load_checkpoint(at / "source").function_hash
+    assert predicate["function"] == {"source": name, "output": name}
+    digest = hash_file(at / "source" / "model.safetensors")
+    assert predicate["source"]["sha256"]["model.safetensors"] == digest
+    assert predicate["ledger"]["used"] == 40
+
+
+def test_a_tampered_file_is_no_other_function(at):
+    (at / "out" / "README.md").write_text("better")
+    (at / "out" / "notes.txt").write_text("")
+    (at / "out" / ".gitattributes").write_text("")
+    (at / "out" / "preprocessor_config.json").unlink()
+    missing, added, tampered = wrong(at, public_key=at / "key.pub")
+    assert missing == "files: missing file: preprocessor_config.json"
+    assert added == "files: added file: notes.txt"
+    assert tampered.startswith("files: tampered file: README.md has sha256 ")
+
+
+def test_another_function_of_files_as_stated(at):
+    other_weights(at)
+    restated(at, lambda statement: None)
+    (told,) = wrong(at)
+    assert told.startswith("function: another function: vit1:")
+    assert wrong(at, public_key=at / "key.pub") == ["signature: there is none", told]
+
+
+def test_damaged_weights_are_told(at):
+    (at / "out" / "model.safetensors").write_bytes(b"nothing")
+    tampered, unread = wrong(at)
+    assert tampered.startswith("files: tampered file: model.safetensors")
+    assert unread.startswith("function: no function can be read: ")
+
+
+def test_a_swapped_source_is_told(at):
+    source, function = wrong(at, source=at / "other")[:2]
+    assert source == "source: another source: no file of it has model.safetensors's sha256"
+    assert function.startswith("source: another function: vit1:")
+
+
+def test_another_file_of_the_same_source_function(at):
+    file = at / "source" / "model.safetensors"
+    save_file(load_file(file), file, {"format": "pt", "by": "somebody"})
+    assert wrong(at, source=at / "source") == [
+        "source: another source: no file of it has model.safetensors's sha256"
+    ]
+
+
+def test_parity_is_computed_again(at):
+    checkpoint = vitconvert.load_checkpoint(at / "source")
+    done = check_attestation(at / "out", source=checkpoint)
+    assert done.ok
+    again = [one.text for one in done.findings if one.about == "parity"]
+    assert again[0].startswith("of the source, computed again: equal to timm")
+    assert again[1].startswith("of the output, computed again: equal to transformers")
+
+
+def test_a_signature_is_of_one_key_and_one_statement(at):
+    other = save_key(at / "other.pem").with_suffix(".pub")
+    (told,) = wrong(at, public_key=other)
+    assert told == (
+        "signature: wrong signature: not of the key in other.pub, or of another statement"
+    )
+    place = at / "out.intoto.json"
+    envelope = json.loads(place.read_text())
+    payload = base64.b64decode(envelope["payload"]).replace(b'"hf_vit"', b'"hf_git"')
+    place.write_text(json.dumps(envelope | {"payload": base64.b64encode(payload).decode()}))
+    assert wrong(at, public_key=at / "key.pub")[0].startswith("signature: wrong signature")
+
+
+def test_keys_and_statements_that_are_none(at):
+    with pytest.raises(UsageError, match=r"absent\.pem is no private Ed25519 key"):
+        vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / "absent.pem")
+    save_key(at / "ec.pem", ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(UsageError, match=r"ec\.pem is no private Ed25519 key"):
+        vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / "ec.pem")
+    assert not (at / "new").exists()
+    restated(at, lambda statement: statement.update(predicateType="urn:other"))
+    with pytest.raises(CorruptFile, match="no statement on a conversion"):
+        check_attestation(at / "out")
+    with pytest.raises(OutputExists):  # it is not ours any more
+        vitconvert.convert(
+            at / "source", to="hf", output=at / "out", overwrite=True, attest=True, verify=False
+        )
+    (at / "out.intoto.json").unlink()
+    with pytest.raises(SourceError):
+        check_attestation(at / "out")
+
+
+def test_the_command_line_says_so(at, capsys, monkeypatch):
+    monkeypatch.chdir(at)
+    (at / "out" / "README.md").write_text("better")
+    codes = []
+    for typed in (
+        ["verify", "out", "--attestation", "-q"],
+        ["verify", "out", "--attestation", "--seed", "1"],
+        ["verify", "out", "--public-key", "key.pub"],
+    ):
+        with pytest.raises(SystemExit) as exit_:
+            main(typed)
+        codes.append(exit_.value.code)
+    told = capsys.readouterr()
+    assert codes == [3, 2, 2] and told.out == "not as attested\n"
+    assert "--seed is about a comparison" in told.err
+    assert "--public-key is about a statement" in told.err

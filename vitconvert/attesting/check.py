@@ -1,0 +1,139 @@
+"""Whether an output is what its statement says: the files, the function, the source, the parity."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitconvert.attesting.statement import is_signed_by, place_of, read_statement
+from vitconvert.checkpoint import Checkpoint, read_checkpoint
+from vitconvert.conversion.output import files_of
+from vitconvert.conversion.record import source_hashes
+from vitconvert.documents import JsonDict, JsonObject
+from vitconvert.errors import VitConvertError
+from vitconvert.formats import hash_file
+from vitconvert.sources import locate
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one check: about what, whether it holds (None: it was not checked), and why."""
+
+    about: str
+    ok: bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Attested:
+    """What came of all checks of a statement."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was checked holds."""
+        return all(finding.ok is not False for finding in self.findings)
+
+    def to_dict(self) -> JsonDict:
+        """For `--json`."""
+        return {"findings": [vars(finding) for finding in self.findings]}
+
+
+def check_attestation(
+    directory: Path, *, source: Checkpoint | None = None, public_key: Path | None = None
+) -> Attested:
+    """Check an output by the statement beside it.
+
+    Args:
+        directory: The output.
+        source: What it was converted from: its files are compared, and parity is computed again.
+        public_key: Of whom the signature has to be.
+
+    Raises:
+        SourceError, CorruptFile: There is no statement, or none on a conversion.
+        UsageError, MissingPackage: The key cannot be read.
+    """
+    statement, envelope = read_statement(place_of(directory))
+    predicate = statement["predicate"]
+    findings = [
+        check_signature(envelope, public_key),
+        *check_files(directory, statement),
+        check_function(directory, predicate["function"]["output"]),
+    ]
+    if source is not None:
+        findings += check_source(source, predicate)
+        findings += _parity(directory, source)
+    return Attested(tuple(findings))
+
+
+def check_signature(envelope: JsonObject, public_key: Path | None) -> Finding:
+    """Whether a statement is signed, and by whom."""
+    if not envelope:
+        return Finding("signature", None if public_key is None else False, "there is none")
+    if public_key is None:
+        return Finding("signature", None, "there is one, and no key was given to check it by")
+    if is_signed_by(envelope, public_key):
+        return Finding("signature", True, f"of the key in {public_key.name}")
+    text = f"wrong signature: not of the key in {public_key.name}, or of another statement"
+    return Finding("signature", False, text)
+
+
+def check_files(directory: Path, statement: JsonObject) -> Iterator[Finding]:
+    """Whether the files are those that were attested, and no others."""
+    attested = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
+    # What tools of Git and the Hub leave in a folder begins with a dot.
+    found = [name for name in files_of(directory) if not name.startswith(".")]
+    wrong = [f"missing file: {name}" for name in attested if name not in found]
+    wrong += [f"added file: {name}" for name in found if name not in attested]
+    for name in found:
+        digest = hash_file(directory / name)
+        if attested.get(name, digest) != digest:
+            wrong.append(f"tampered file: {name} has sha256 {digest}, not {attested[name]}")
+    yield from (Finding("files", False, text) for text in wrong)
+    if not wrong:
+        yield Finding("files", True, f"all {len(attested)} have the sha256 that was attested")
+
+
+def check_function(directory: Path, attested: str) -> Finding:
+    """Whether the files compute what was attested."""
+    try:
+        found = read_checkpoint(locate(directory)).function_hash
+    except VitConvertError as error:
+        return Finding("function", False, f"no function can be read: {error.fact}")
+    if found == attested:
+        return Finding("function", True, f"{found}, computed again")
+    return Finding("function", False, f"another function: {found}, not {attested}")
+
+
+def check_source(source: Checkpoint, predicate: JsonObject) -> Iterator[Finding]:
+    """Whether a source is the one that was converted."""
+    attested, found = predicate["source"]["sha256"], source_hashes(source)()
+    wrong = [name for name, digest in attested.items() if digest not in found.values()]
+    for name in wrong:
+        yield Finding("source", False, f"another source: no file of it has {name}'s sha256")
+    if not wrong:
+        yield Finding("source", True, "the files that were converted")
+    computed, function = source.function_hash, predicate["function"]["source"]
+    same = computed == function
+    text = (
+        f"{computed}, computed again" if same else f"another function: {computed}, not {function}"
+    )
+    yield Finding("source", same, text)
+
+
+def _parity(directory: Path, source: Checkpoint) -> Iterator[Finding]:
+    """Source and output, each compared with its own project's implementation, as then."""
+    from vitconvert.parity.verification import verify_checkpoint
+
+    for name, checkpoint in (("source", source), ("output", None)):
+        try:
+            report = verify_checkpoint(
+                checkpoint or read_checkpoint(locate(directory)), until_equal=True
+            )
+        except VitConvertError as error:
+            yield Finding("parity", False, f"of the {name}: {error.fact}")
+            continue
+        ok = report.ok if report.verified else None
+        yield Finding(
+            "parity", ok, f"of the {name}, computed again: {report.summary().splitlines()[0]}"
+        )
