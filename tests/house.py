@@ -20,7 +20,8 @@ PACKAGE = "vitconvert"
 ROOT = Path(__file__).parents[1]
 GUESTS = (
     "attesting",
-    *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "runtimes"),
+    *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "pixel_goldens"),
+    "runtimes",
     "testing",
 )
 # Sections of tables whose keys are words of the language; those of others are the user's.
@@ -102,9 +103,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 37_891,
-    "files": 295,
-    "core": 30_286,
+    "lines of code": 38_906,
+    "files": 301,
+    "core": 30_431,
     "attesting": 260,
     "auditing": 800,
     "demo": 355,
@@ -112,9 +113,10 @@ CEILINGS = {
     "embedding": 1_985,
     "inference": 596,
     "pictures": 1_115,
+    "pixel_goldens": 870,
     "runtimes": 1_418,
     "testing": 190,
-    "modules with one importer": 56,
+    "modules with one importer": 58,
     "private functions, per mille": 348,
     "lines with Any": 205,
     "90th percentile": 30,
@@ -122,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 46_624,
+    "tests": 47_089,
     "storeys": 11,
 }
 

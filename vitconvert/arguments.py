@@ -389,6 +389,16 @@ COMPARED = such(
     f"{_REFERENCE}, a checkpoint, a module or a function",
     "'model.pth'",
 )
+PREPARING = such(
+    _place_or("Preprocessing", "Checkpoint", "Located"),
+    f"{_REFERENCE}, a checkpoint or a preprocessing",
+    "'my-vit'",
+)
+ARRAYS = such(
+    lambda value: isinstance(value, Mapping) or _is_path(value),
+    "a path, or arrays by name",
+    "'port.npz'",
+)
 BUILT = such(
     _place_or("ViTConfig", "Checkpoint", "Located"),
     f"{_REFERENCE}, a checkpoint or a ViTConfig",
@@ -428,6 +438,8 @@ VALUES: Mapping[str, Values] = {
     "state_dict": Values("tensors by name", "model.state_dict()", _tensors),
     "images": such(_are_images, "an image, a path or several of them", "['photos']"),
     "output": PATH,
+    "golden": PATH,
+    "theirs": ARRAYS,
     **dict.fromkeys(("to", "kind", "runtime", "computed", "engine", "store", "command"), TEXT),
     **dict.fromkeys(("address", "image_column"), TEXT),
     **dict.fromkeys(("reading", "reading_a", "reading_b"), SAID),

@@ -53,6 +53,14 @@ def options_of(name: str) -> list[str]:
 read_once = functools.cache(vitconvert.load_checkpoint)
 
 
+@functools.cache
+def pixels_of(vit: Path) -> tuple[Path, Path]:
+    """A pixel golden, and its own arrays."""
+    folder = vit.parents[1] / "vit.pixels"
+    vitconvert.record_pixels(vit, folder, overwrite=True)
+    return folder, folder / "pixels.safetensors"
+
+
 def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
     """What a function is called with."""
     vit = at / "vit"
@@ -82,6 +90,8 @@ def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
         "export_model": {"source": vit, "output": out / "vit.pt2", "to": "pt2", "verify": False},
         "verify": {"source": vit, "against": at / "other", "dtypes": ["float32"]},
         "record_golden": {"source": vit, "output": out / "vit.golden"},
+        "record_pixels": {"source": vit, "output": out / "vit.pixels"},
+        "check_pixels": dict(zip(("golden", "theirs"), pixels_of(vit), strict=True)),
         "predict": seen,
         "embed": seen,
         "attention_maps": seen,
@@ -165,6 +175,8 @@ def values(at: Path) -> dict[str, Any]:
         "pool": "mean",
         "background": False,
         "preprocess": np.asarray,
+        "golden": other,
+        "theirs": at / "nonsense.npz",
         "header": True,
         "with_hash": True,
         "only": (1, 10_000),
@@ -214,6 +226,7 @@ HOW = {
     ("plan_conversion", "output"),
     ("convert", "command"),  # which is in the record alone
     ("record_golden", "tolerance"),  # of a proof in which no bit differs
+    *(("record_pixels", option) for option in ("overrides", "labels")),  # nothing of pixels
     # What is said of images and classes, where it is read and neither plays a part.
     *((n, o) for n in ("load_model", "verify", "record_golden") for o in OF_IMAGES),
 }

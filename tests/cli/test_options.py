@@ -82,7 +82,7 @@ PYTHON = {
     "inspect": ("inspect",),
     "diff": ("diff",),
     "verify": ("verify",),
-    "golden": ("record_golden",),
+    "golden": ("record_golden", "record_pixels"),
     "predict": ("predict", "embed_dataset"),
     "embed": ("embed", "embed_dataset"),
     "attention": ("attention_maps", "feature_maps"),
@@ -93,11 +93,11 @@ PYTHON = {
 OTHERWISE = {"set": "overrides", "force": "overwrite", "checkpoint": "source", "file": "output"}
 ALONE = {
     "test_attention": ("heads", "query", "rollout", "raw", "features"),
+    "test_golden": ("pixels", "check"),
     "test_plan": ("dry_run", "verbose"),
     "test_predict": ("as_json", "quiet", "null"),
     "test_push": ("private", "create_pr", "message", "revision", "token"),
     "test_scale": ("plan",),
-    "test_options": ("check",),
     "test_places": ("cache_dir",),
     "test_source_verbs": ("offline", "no_pretrained", "scan"),
     "test_stated_preprocessing": ("mean", "std", "crop", "preprocessor"),

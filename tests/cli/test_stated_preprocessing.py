@@ -222,7 +222,7 @@ def test_workers_elsewhere_need_no_stated_file(weights, tmp_path):
     assert not task.reading.of_images
 
 
-@pytest.mark.parametrize("verb", ["inspect", "diff", "golden", "verify"])
+@pytest.mark.parametrize("verb", ["inspect", "diff", "verify"])
 def test_verbs_that_show_neither_do_not_list_them(verb, run):
     assert "--mean" not in run(verb, "--help").out
     assert "Images and classes:\n  --labels FILE" in run("convert", "--help").out

@@ -19,7 +19,7 @@ from vitconvert.api.converting import (
 )
 from vitconvert.api.loading import diff, draft_table, inspect, load_checkpoint, load_model
 from vitconvert.api.pictures import attention_maps, feature_maps
-from vitconvert.api.proving import record_golden, verify
+from vitconvert.api.proving import check_pixels, record_golden, record_pixels, verify
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.errors import VitConvertError
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from vitconvert.parity.report import ParityReport
     from vitconvert.pictures.features import FeatureMaps
     from vitconvert.pictures.maps import AttentionMaps
+    from vitconvert.pixel_goldens.check import PixelReport
+    from vitconvert.pixel_goldens.golden import PixelGolden
     from vitconvert.runtimes.export import Exported
 
 __all__ = [
@@ -60,6 +62,8 @@ __all__ = [
     "Ledger",
     "LoadAudit",
     "ParityReport",
+    "PixelGolden",
+    "PixelReport",
     "Preprocessing",
     "ViT",
     "ViTConfig",
@@ -68,6 +72,7 @@ __all__ = [
     "attentions",
     "audit_load",
     "build_lucidrains",
+    "check_pixels",
     "convert",
     "convert_state_dict",
     "diff",
@@ -83,6 +88,7 @@ __all__ = [
     "predict",
     "prune_heads",
     "record_golden",
+    "record_pixels",
     "verify",
 ]
 
@@ -101,6 +107,8 @@ _LATE = {
     "Inspection": "vitconvert.inspection",
     "LoadAudit": "vitconvert.auditing.audit",
     "ParityReport": "vitconvert.parity.report",
+    "PixelGolden": "vitconvert.pixel_goldens.golden",
+    "PixelReport": "vitconvert.pixel_goldens.check",
     "ViT": "vitconvert.model",
     "attentions": "vitconvert.model.attention_maps",
     "embed": "vitconvert.api.inference",

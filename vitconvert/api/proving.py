@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from vitconvert.api.loading import Size, Source, load_checkpoint, loaded
-from vitconvert.arguments import COMPARED, NAMED_LAYERS, checked, given, refuse
+from vitconvert.arguments import COMPARED, NAMED_LAYERS, PREPARING, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import hashed
 from vitconvert.errors import UsageError
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import locate
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from vitconvert.parity.golden import Golden
     from vitconvert.parity.images import Images
     from vitconvert.parity.report import ParityReport
+    from vitconvert.pixel_goldens.check import PixelReport
+    from vitconvert.pixel_goldens.golden import PixelGolden
     from vitconvert.preprocessing.finding import ImageSource
 
 
@@ -191,6 +194,102 @@ def record_golden(
     golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
     write_golden(golden, Path(output), overwrite=overwrite)
     return golden
+
+
+@checked(ReadOptions, source=PREPARING)
+def record_pixels(
+    source: "Source | Preprocessing",
+    output: str | PathLike[str],
+    *,
+    preprocess: "Callable[[Image.Image], object] | None" = None,
+    overwrite: bool = False,
+    **reading: object,
+) -> "PixelGolden":
+    """Record what a model's preprocessing makes of images, for ports in other languages.
+
+    The directory has twelve images (gradients, edges, odd sizes, EXIF, transparency, CMYK, grey, a
+    palette, 16 bits, a made-up photograph), what each is once it is decoded, resized, cropped and
+    normalised (safetensors), and what the steps are (JSON). Each result is compared, bit by bit,
+    with that of the project's own code (timm's transforms, transformers' processor) where that is
+    installed; of an image where they differ, the project's result alone is kept.
+
+    Args:
+        source: A path or a reference, as for `load_model`; or a preprocessing.
+        output: The directory. It appears whole or not at all.
+        preprocess: Own code in place of the project's: an image that Pillow opened to a tensor
+            (C, H, W).
+        overwrite: Replace a directory that vitconvert wrote, and nothing else.
+        reading: As for `load_checkpoint`.
+
+    Returns:
+        What was recorded.
+
+    Raises:
+        MissingFact: Nothing says how images are prepared.
+        ParityFailed: The project's own code gives other numbers for every image; nothing is
+            written.
+        OutputExists: The output is there, and `overwrite` is false or vitconvert did not write it.
+        VitConvertError: One of the errors of `load_checkpoint`.
+
+    Example:
+        >>> golden = vitconvert.record_pixels("my-vit", "my-vit.pixels")
+        >>> list(golden.images)[:2]
+        ['gradient.png', 'edges.png']
+    """
+    from vitconvert.checkpoint.images import needed_preprocessing
+    from vitconvert.conversion.output import check_output
+    from vitconvert.parity.images import of_both_checkpoints
+    from vitconvert.pixel_goldens.golden import record
+    from vitconvert.sources.references import published
+
+    check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
+    own = ("your preprocess", preprocess) if preprocess else None
+    options = ReadOptions.of(reading)
+    if isinstance(source, Preprocessing):
+        options.refuse("a preprocessing is given")
+        steps, name = source, source.origin
+    else:
+        checkpoint = load_checkpoint(source, **reading)
+        steps, name = needed_preprocessing(checkpoint), published(checkpoint.located.reference)
+        if not own and not options.of_images:  # which the project's own code does not know
+            ours, theirs = of_both_checkpoints(checkpoint, None)
+            own = None if ours is theirs else (theirs.name, theirs.prepare)
+    return record(steps, Path(output), source=name, own=own, overwrite=overwrite)
+
+
+@checked()
+def check_pixels(
+    golden: str | PathLike[str], theirs: "str | PathLike[str] | Mapping[str, object]"
+) -> "PixelReport":
+    """Compare the arrays of a port with what `record_pixels` recorded.
+
+    Args:
+        golden: The directory.
+        theirs: A file (.npz, .safetensors), or arrays by name: "edges.png/resized", or an image's
+            name alone for its result. Steps may be left out, and so may images. Axes are those of
+            the golden, (C, H, W), or (H, W, C).
+
+    Returns:
+        Whether all are equal (`ok`), and if not, the first step that departs and likely causes:
+        another filter, antialias, rounding, crop, order of channels, mean and std, scale, EXIF,
+        transparency.
+
+    Raises:
+        SourceError, CorruptFile: A file cannot be read.
+        UsageError: An array's name is none of the golden's.
+
+    Example:
+        >>> golden = vitconvert.record_pixels("my-vit", "my-vit.pixels")
+        >>> theirs = golden.images["edges.png"].steps["normalised"][::-1]
+        >>> report = vitconvert.check_pixels("my-vit.pixels", {"edges.png": theirs})
+        >>> report.causes
+        ('the channels are in the order blue, green, red',)
+    """
+    from vitconvert.pixel_goldens.check import check
+    from vitconvert.pixel_goldens.golden import read
+
+    port = Path(theirs) if isinstance(theirs, str | PathLike) else theirs
+    return check(read(Path(golden)), port)
 
 
 def _images(images: Any, preprocess: Any) -> "Images | None":

@@ -150,21 +150,11 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
 def _preprocessing(stated: Preprocessing | None) -> str:
     if stated is None:
         return "unknown"
-    size, resized = size_text(stated.image_size), size_text(stated.resize_size or ())
-    steps = {
-        "shortest": f"shortest side to {(stated.resize_size or (0,))[0]}",
-        "cover": f"covering {resized}",
-        "border": f"within {resized}",
-        "squash": f"squashed to {resized}",
-        "cut": f"the middle in the aspect ratio of {resized}, resized to it",
-        "patches": f"at most {stated.max_patches} patches of {stated.patch_size}",
-        "none": "not resized",
-    }
     filter_ = "" if stated.resize == "none" else f" ({stated.interpolation})"
-    crop = f", middle {size}" if stated.cuts else ""
+    crop = f", middle {size_text(stated.image_size)}" if stated.cuts else ""
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (stated.mean, stated.std))
     scale = f", over {1 / stated.rescale_factor:g}" if stated.rescale_factor else ""
-    return f"{steps[stated.resize]}{filter_}{crop}{scale}, mean {mean}, std {std}"
+    return f"{stated.resizing}{filter_}{crop}{scale}, mean {mean}, std {std}"
 
 
 def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:

@@ -271,7 +271,7 @@ def resized_by_weights(
             spread = max(m / n, 1.0) if antialias else 1.0
             places = (np.arange(n) + 0.5) * (m / n) - 0.5
             distances = np.abs(places[None, :] - np.arange(m)[:, None]) / spread
-            weights = _KERNELS[interpolation](distances)
+            weights = KERNELS[interpolation](distances)
             weights = (weights / weights.sum(axis=0, keepdims=True)).astype(np.float32)
             values = np.moveaxis(np.tensordot(values, weights, axes=(axis, 0)), -1, axis)
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
@@ -283,7 +283,7 @@ def _cubic(x: _Numbers) -> _Numbers:
     return np.where(x < 1, near, np.where(x < 2, far, 0))
 
 
-_KERNELS: dict[str, Callable[[_Numbers], _Numbers]] = {
+KERNELS: dict[str, Callable[[_Numbers], _Numbers]] = {
     "bilinear": lambda x: np.maximum(0, 1 - x),
     "bicubic": _cubic,
     "lanczos": lambda x: np.where(x <= 3, np.sinc(x) * np.sinc(x / 3), 0),

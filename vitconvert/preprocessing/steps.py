@@ -78,6 +78,20 @@ class Steps:
         """Whether cropping has an effect: it has none on images squashed to their final size."""
         return self.crop and not (self.resize == "squash" and self.resize_size == self.image_size)
 
+    @property
+    def resizing(self) -> str:
+        """What becomes of sizes, in words."""
+        resized = size_text(self.resize_size or ())
+        return {
+            "shortest": f"shortest side to {(self.resize_size or (0,))[0]}",
+            "cover": f"covering {resized}",
+            "border": f"within {resized}",
+            "squash": f"squashed to {resized}",
+            "cut": f"the middle in the aspect ratio of {resized}, resized to it",
+            "patches": f"at most {self.max_patches} patches of {self.patch_size}",
+            "none": "not resized",
+        }[self.resize]
+
     def differences(self, other: "Steps") -> tuple[str, ...]:
         """The differences from another preprocessing, one sentence per field."""
         found = []

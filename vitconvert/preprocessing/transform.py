@@ -22,10 +22,19 @@ _PREEMPHASIS, _FLOOR = 0.97, 1.192092955078125e-07
 _HINT = f"ffmpeg -i SOUND -ar {SAMPLE_RATE} -ac 1 -c:a pcm_s16le OUT.wav makes one."
 
 
+Seen = dict[str, pixels.Pixels]
+
+
 def transformed(
-    image: Image.Image | Path | bytes, steps: Steps, *, fast: bool = False
+    image: Image.Image | Path | bytes,
+    steps: Steps,
+    *,
+    fast: bool = False,
+    seen: Seen | None = None,
 ) -> NDArray[np.float32]:
     """The image, open, a file or the content of one, as the model reads it: (C, H, W).
+
+    `seen` gets what it was on the way, "decoded", "resized" and "cropped", unless it is `fast`.
 
     Raises:
         SourceError, CorruptFile: The file cannot be read, or not as an image.
@@ -53,7 +62,7 @@ def transformed(
         if shrunk:
             values = _nearly_resized(image, source, steps)
         else:
-            values = _resized(image, steps, ours=ours)
+            values = _resized(image, steps, seen, ours=ours)
     if steps.crop:
         fill = (0,) * steps.channels
         if steps.resize == "border" and not backend.black_border:
@@ -72,6 +81,7 @@ def transformed(
                 f"`vitconvert convert MODEL --image-size {made} -o DIR` makes a model of that size."
             )
         raise InputMismatch(f"The image {why}.", evidence={"from": steps.origin}, hint=hint)
+    _keep(seen, "cropped", values)
     rescaled = backend.numbers == "first" and values.dtype == np.uint8
     return pixels.normalised(
         values,
@@ -82,7 +92,17 @@ def transformed(
     )
 
 
-def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.Pixels:
+def _keep(seen: Seen | None, step: str, values: Image.Image | pixels.Pixels) -> None:
+    if seen is not None:
+        if isinstance(values, Image.Image):
+            seen[step] = pixels.channels_first(values)
+        else:
+            seen[step] = values.copy()
+
+
+def _resized(
+    image: Image.Image, steps: Steps, seen: Seen | None, *, ours: bool = False
+) -> pixels.Pixels:
     """Resized with the operations of the source project, on all pixels: uint8 or float32.
 
     If the image is ours, its memory is needed no longer once it is converted.
@@ -93,8 +113,10 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
         if ours:
             original.close()
     size = size_resized(steps, (image.height, image.width))
+    _keep(seen, "decoded", image)
     if backend.resize == "pil":
         image = pixels.resized_on_pil(image, size, steps.interpolation)
+        _keep(seen, "resized", image)
         if backend.converts_last:
             image = _converted(pixels.padded_on_pil(image, steps.image_size), steps)
         return pixels.channels_first(image)
@@ -106,9 +128,11 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
                 (values.shape[1], values.shape[2]), size
             )
             values = values[:, top : top + height, left : left + width]
-        return pixels.resized_by_weights(
+        values = pixels.resized_by_weights(
             values, size, steps.interpolation, antialias=backend.antialias
         )
+        _keep(seen, "resized", values)
+        return values
     if backend.resize == "float":
         values = values.astype(np.float32)
     if backend.numbers == "first":
@@ -116,7 +140,9 @@ def _resized(image: Image.Image, steps: Steps, *, ours: bool = False) -> pixels.
     values = pixels.resized_on_tensor(
         values, size, steps.interpolation, antialias=backend.antialias
     )
-    return np.trunc(values) if backend.truncate else values
+    values = np.trunc(values) if backend.truncate else values
+    _keep(seen, "resized", values)
+    return values
 
 
 def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pixels.Pixels:
@@ -126,7 +152,7 @@ def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pi
     """
     backend = BACKENDS[steps.backend]
     if backend.converts_last and image.mode not in _PLAIN_MODES:
-        return _resized(image, steps)
+        return _resized(image, steps, None)
     image = _converted(image, steps)
     source = source or (image.height, image.width)
     height, width = size = size_resized(steps, source)

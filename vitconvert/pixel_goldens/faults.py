@@ -1,0 +1,295 @@
+"""The mistakes that ports make, each made again: other filters, sizes, crops and decoders.
+
+An array of a port is compared with what each mistake would make of the same image. Between the two
+there may be any multiple and any addition for each channel, in any order of the channels: so a
+wrong mean or scale hides no wrong filter, and is told apart from it.
+
+Letters: C channels, H height, W width. Levels are numbers from 0 to 255.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageOps
+
+from vitconvert.errors import VitConvertError
+from vitconvert.pixel_goldens.filters import Filter, Levels, filters, own_filter
+from vitconvert.preprocessing import Preprocessing, pixels
+from vitconvert.preprocessing.backends import BACKENDS, CLIP, HALVES, IMAGENET
+from vitconvert.preprocessing.transform import size_resized
+
+_Change = dict[str, object]  # fields of a fault
+
+EXACT, ROUNDED = 0.02, 1.01  # levels: rounding of float32, and to whole numbers
+_RUNNERS_UP = 12
+_SHARE = 0.875  # of the resized image that many projects keep
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A way to resize and crop; `said` names what differs from the golden's, "" if nothing does.
+
+    Attributes:
+        filter: What resizes.
+        steps: Whose sizes.
+        cut_first: The middle of the result's aspect ratio is cut out before resizing.
+        corner: "down", "even" or "up": where half a pixel goes; or "first", the top left.
+    """
+
+    said: tuple[str, ...]
+    filter: Filter
+    steps: Preprocessing
+    cut_first: bool
+    corner: str
+
+    def made(self, decoded: NDArray[np.uint8], *, cropped: bool) -> Levels | None:
+        """What it makes of an image; None if it makes nothing."""
+        size = decoded.shape[1], decoded.shape[2]
+        try:
+            resized_to = size_resized(self.steps, size)
+        except VitConvertError:
+            return None
+        if self.cut_first:
+            (top, left), (height, width) = pixels.largest_middle(size, resized_to)
+            decoded = decoded[:, top : top + height, left : left + width]
+        resized = self.filter(decoded, resized_to)
+        return self._cropped(resized) if cropped else resized
+
+    def _cropped(self, resized: Levels) -> Levels | None:
+        size = self.steps.image_size
+        surplus = [whole - part for whole, part in zip(resized.shape[1:], size, strict=True)]
+        if min(surplus) < 0:
+            backend = BACKENDS[self.steps.backend]
+            fill = (0,) * len(resized)
+            return pixels.centred(resized, size, fill=fill, backend=backend).astype(np.float32)
+        top, left = map(_CORNERS[self.corner], surplus)
+        return resized[:, top : top + size[0], left : left + size[1]]
+
+
+def faults(steps: Preprocessing, within: Sequence[str]) -> Iterator[tuple[Fault, ...]]:
+    """The golden's own way; then ways with one mistake; then with two.
+
+    Args:
+        steps: The golden's.
+        within: The steps that may be wrong.
+    """
+    backend = BACKENDS[steps.backend]
+    own = Fault((), own_filter(steps), steps, steps.resize == "cut", backend.crop_rounding)
+    yield (own,)
+    resized, cropped = "resized" in within, "cropped" in within
+    sizes = sizes_of(steps) if resized else {}
+    found = filters(steps) if resized else {}
+    others: dict[str, _Change] = {said: {"filter": one} for said, one in found.items()}
+    others |= {said: {"corner": corner} for corner, said in _WRONG_CORNERS if cropped}
+    yield tuple(
+        replace(own, said=(said,), **change)  # type: ignore[arg-type]
+        for said, change in (others | sizes).items()
+    )
+    yield tuple(
+        replace(own, said=(said_of_size, said), **size, **change)  # type: ignore[arg-type]
+        for said, change in others.items()
+        for said_of_size, size in sizes.items()
+    )
+
+
+_CORNERS: dict[str, Callable[[int], int]] = {  # of so many pixels that are cut off
+    "first": lambda _: 0,
+    "down": lambda surplus: surplus // 2,
+    "up": lambda surplus: (surplus + 1) // 2,
+    "even": lambda surplus: round(surplus / 2),
+}
+_WRONG_CORNERS = (
+    ("first", "the crop begins at the top left, not in the middle"),
+    ("down", "the crop's corner is rounded down, one pixel off where the surplus is odd"),
+    ("up", "the crop's corner is rounded up, one pixel off where the surplus is odd"),
+    ("even", "half a pixel of the crop's corner is rounded to even, one pixel off at times"),
+)
+
+
+def sizes_of(steps: Preprocessing) -> dict[str, _Change]:
+    """Other sizes."""
+    size, before = steps.image_size, steps.resize_size or steps.image_size
+    larger = int(size[0] / _SHARE), int(size[1] / _SHARE)
+    ratio = "" if steps.resize == "squash" else ": the aspect ratio is not kept"
+    kept = ": the aspect ratio is kept" if steps.resize == "squash" else ""
+    shortest = "shortest" if size[0] == size[1] and before[0] == before[1] else "cover"
+    stated = (
+        (f"squashed to the result's size{ratio}, and no margin cropped", "squash", size),
+        (f"squashed to the size before the crop{ratio}", "squash", before),
+        (f"the shortest side to {size[0]}, and no margin cropped{kept}", shortest, size),
+        (f"the shortest side to {larger[0]}, and a margin cropped{kept}", shortest, larger),
+        ("the longer side is rounded, not truncated", "cover", before),
+        ("the longer side is truncated, not rounded", shortest, before),
+        ("resized into the size and padded", "border", size),
+        ("not resized", "none", None),
+        ("cropped to the aspect ratio before resizing", "cut", size),
+    )
+    found: dict[str, _Change] = {}
+    made = {(steps.resize, steps.resize_size)}
+    for said, resize, to in stated:
+        if (resize, to) not in made:
+            made.add((resize, to))
+            # The golden's backend may have no "cut", and only the size is asked for.
+            other = replace(
+                steps,
+                resize="squash" if resize == "cut" else resize,
+                resize_size=to,
+                crop=True,
+                patch_size=None,
+                max_patches=None,
+            )
+            found[said] = {"steps": other, "cut_first": resize == "cut"}
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a port's arrays follow from levels: array = slope * levels + shift, for each channel.
+
+    Attributes:
+        slope, shift: For each channel of the port.
+        order: Which channel of the golden is each of the port's.
+        most, mean: What is left, in levels.
+    """
+
+    slope: NDArray[np.float64]
+    shift: NDArray[np.float64]
+    order: tuple[int, ...]
+    most: float
+    mean: float
+
+    def left(self, made: Levels, theirs: Levels) -> tuple[float, float]:
+        """The largest and the mean of what is left of another image, in levels."""
+        if made.shape != theirs.shape:
+            return np.inf, np.inf
+        slope, shift = (v[:, None, None] for v in (self.slope, self.shift))
+        apart = np.abs((theirs - shift) / slope - made[list(self.order)])
+        return float(apart.max()), float(apart.mean())
+
+
+def fitted(made: Sequence[Levels], theirs: Sequence[Levels]) -> Fit | None:
+    """The fit that leaves least, over all images and both orders of channels."""
+    if any(one.shape != other.shape for one, other in zip(made, theirs, strict=True)):
+        return None
+    ours, port = (
+        np.concatenate([one.reshape(len(one), -1) for one in arrays], axis=1, dtype=np.float64)
+        for arrays in (made, theirs)
+    )
+    channels = range(len(ours))
+    fits = []
+    for order in {tuple(channels), tuple(reversed(channels))}:
+        x = ours[list(order)]
+        of_x, of_y = x.mean(1, keepdims=True), port.mean(1, keepdims=True)
+        slope = ((x - of_x) * (port - of_y)).sum(1) / np.maximum(((x - of_x) ** 2).sum(1), 1e-12)
+        if not np.all(np.abs(slope) > 1e-9):
+            continue
+        shift = of_y[:, 0] - slope * of_x[:, 0]
+        apart = np.abs((port - shift[:, None]) / slope[:, None] - x)
+        fits.append(Fit(slope=slope, shift=shift, order=order, most=apart.max(), mean=apart.mean()))
+    return min(fits, key=lambda fit: fit.mean, default=None)
+
+
+def normalisation_faults(fit: Fit, own: Fit) -> Iterator[str]:
+    """What is said of channels, mean, std and scale, where they are not the golden's own."""
+    exact = fit.most <= ROUNDED
+    near = 1e-3 if exact else 0.05
+    if fit.order != own.order:
+        yield "the channels are in the order blue, green, red"
+    # In the words of a mean and a deviation of pixels from 0 to 1
+    std, mean = (1 / (255 * fit.slope), -fit.shift / fit.slope / 255)
+    usual_std, usual_mean = (1 / (255 * own.slope), -own.shift / own.slope / 255)
+
+    def is_(means: object, stds: object) -> bool:
+        sizes = np.abs(usual_std) + np.abs(std)
+        alike = np.abs(np.asarray(stds) / std - 1) < near
+        return bool(np.all(alike) and np.all(np.abs(mean - np.asarray(means)) < near * sizes * 2))
+
+    orders = {"": slice(None), ", in the order blue, green, red": slice(None, None, -1)}
+    if fit.order != own.order and is_(usual_mean[::-1], usual_std[::-1]):
+        return  # each channel by its own mean
+    if is_(usual_mean, usual_std):
+        return
+    known = {
+        "mean and std": (usual_mean, usual_std),
+        "ImageNet's mean and std": IMAGENET,
+        "mean 0.5 and std 0.5 (-1 to 1)": HALVES,
+        "CLIP's mean and std": CLIP,
+        "no mean and std: pixels stay 0 to 1": (0.0, 1.0),
+        "no scale, mean and std: pixels stay 0 to 255": (0.0, 1 / 255),
+        "mean and std of pixels from 0 to 1, on pixels from 0 to 255": (
+            usual_mean / 255,
+            usual_std / 255,
+        ),
+        "the division by 255 made twice": (usual_mean * 255, usual_std * 255),
+        "the division by 256, not by 255": (usual_mean * 256 / 255, usual_std * 256 / 255),
+        "mean without std": (usual_mean, 1.0),
+        "std without mean": (0.0, usual_std),
+        "variance in place of std": (usual_mean, usual_std**2),
+    }
+    for said, (means, stds) in known.items():
+        for order, slice_ in orders.items():
+            values = [np.broadcast_to(np.asarray(v, float), std.shape) for v in (means, stds)]
+            if len(values[0]) == len(std) and is_(values[0][slice_], values[1][slice_]):
+                yield f"normalised by {said}{order}"
+                return
+    shown = (", ".join(f"{v:.4g}" for v in values) for values in (mean, std))
+    yield "normalised as if of pixels from 0 to 1 the mean is {} and the std {}".format(*shown)
+
+
+def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[str, Image.Image]:
+    """Other readings of an image file, by what is said of them."""
+    mode = "L" if channels == 1 else "RGB"
+    found: dict[str, Image.Image] = {}
+    turned = ImageOps.exif_transpose(image)
+    plain = image.convert(mode)
+    found["the EXIF orientation is not applied"] = plain
+    found["the EXIF orientation is applied"] = turned.convert(mode)
+    if own_modes and image.mode not in ("L", "RGB"):
+        found = {f"{image.mode} becomes {mode} before it is resized": plain}
+    if "A" in image.getbands():
+        for colour in ("white", "black", "grey"):
+            back = Image.new("RGBA", image.size, colour)
+            put = Image.alpha_composite(back, image.convert("RGBA"))
+            found[f"transparent pixels are put on {colour}"] = put.convert(mode)
+        found["transparency is dropped, and the colours beneath show"] = plain
+    if image.mode == "P":
+        found["the numbers of the palette's colours are read as grey"] = Image.fromarray(
+            np.asarray(image)
+        ).convert(mode)
+    if image.mode == "CMYK":
+        found["the inks of CMYK are read inverted"] = ImageChops.invert(image).convert(mode)
+    if image.mode.startswith("I;16"):
+        levels = np.asarray(image).astype(np.float64)
+        for said, made in (
+            ("numbers of 16 bits lose their low byte (>> 8)", levels // 256),
+            ("numbers of 16 bits are scaled by 1/257", np.rint(levels / 257)),
+            ("numbers of 16 bits are clipped at 255", np.minimum(levels, 255)),
+            ("numbers of 16 bits keep their low byte alone", levels % 256),
+        ):
+            found[said] = Image.fromarray(made.astype(np.uint8)).convert(mode)
+    return found
+
+
+def best(
+    ways: Iterable[Fault],
+    decoded: Sequence[NDArray[np.uint8]],
+    theirs: Sequence[Levels],
+    *,
+    cropped: bool,
+) -> tuple[Fault, Fit] | None:
+    """The way that leaves least of a port's arrays, and its fit.
+
+    All ways are tried on the first image, and those that leave least of it on all images.
+    """
+    for count, most in ((1, _RUNNERS_UP), (len(decoded), 1)):
+        found = []
+        for way in ways:
+            made = [way.made(image, cropped=cropped) for image in decoded[:count]]
+            whole = [one for one in made if one is not None]
+            if len(whole) == count and (fit := fitted(whole, theirs[:count])):
+                found.append((way, fit))
+        found.sort(key=lambda pair: pair[1].mean)
+        ways = [way for way, _ in found[:most]]
+    return found[0] if found else None
