@@ -88,6 +88,7 @@ ELSEWHERE = {
     "says what may be typed": "of options that click refuses: test_convert.py",
     "leave out -o, or give the checkpoint": "predict of an export: runtimes/test_exported.py",
     "without --kind": "likewise",
+    "record it again: `vitconvert golden": "a folder of pixels: pixel_goldens/test_recorded.py",
     "leave out --image-column": _OPTIONS,
     "--adapter (in Python, adapter=)": _OPTIONS,
     "what computes is the runtime": _OPTIONS,

@@ -92,6 +92,7 @@ PYTHON = {
 # What the command line says otherwise -> the option of Python, or the tests of the verbs alone.
 OTHERWISE = {"set": "overrides", "force": "overwrite", "checkpoint": "source", "file": "output"}
 ALONE = {
+    "../test_attesting": ("attestation", "public_key", "attest", "sign_with"),
     "test_attention": ("heads", "query", "rollout", "raw", "features"),
     "test_golden": ("pixels", "check"),
     "test_plan": ("dry_run", "verbose"),
@@ -120,5 +121,5 @@ def test_every_option_is_one_of_python_or_has_a_test(verb: str) -> None:
         name = re.sub("_(a|b|against)$", "", option.name)
         if OTHERWISE.get(name, name) in known or option.name == "against":
             continue
-        text = Path(__file__).with_name(f"{tested[name]}.py").read_text(encoding="utf-8")
+        text = Path(__file__).parent.joinpath(f"{tested[name]}.py").read_text(encoding="utf-8")
         assert any(f'"{flag}' in text or f" {flag}" in text for flag in option.opts), option.opts

@@ -25,12 +25,14 @@ def test_json_and_safetensors_say_all_without_vitconvert(golden):
     seen = set()
     for name, image in stated["images"].items():
         content = (golden.folder / name).read_bytes()
+        with Image.open(golden.folder / name) as file:
+            mode = file.mode
         assert hashlib.sha256(content).hexdigest() == stated["sha256"][name]
         for step, one in image["steps"].items():
             array = tensors[one["tensor"]]
             assert (str(array.dtype), list(array.shape)) == (one["dtype"], one["shape"])
             assert hashlib.sha256(array.tobytes()).hexdigest() == one["sha256"]
-            seen.add((Image.open(golden.folder / name).mode, array.dtype.str, step))
+            seen.add((mode, array.dtype.str, step))
     assert {mode for mode, _, _ in seen} == {"RGB", "RGBA", "L", "P", "CMYK", "I;16"}
     assert {dtype for _, dtype, step in seen if step == "normalised"} == {"<f4"}
     assert stated["steps"]["cropped"] == "the middle 48x48, its corner half a pixel rounded to even"
@@ -38,7 +40,10 @@ def test_json_and_safetensors_say_all_without_vitconvert(golden):
 
 
 def test_sizes_are_odd_and_one_image_is_smaller(golden):
-    sizes = [Image.open(golden.folder / name).size for name in golden.images]
+    sizes = []
+    for name in golden.images:
+        with Image.open(golden.folder / name) as file:
+            sizes.append(file.size)
     assert all(side % 2 for size in sizes for side in size)
     assert sorted(min(size) < 48 for size in sizes).count(True) == 1
 

@@ -113,7 +113,8 @@ def test_it_is_found_in_the_larger_model(tower, tmp_path):
     assert found.table.name == table
     images = torch.rand(2, 3, 36, 60)
     ours = vitconvert.load_model(tmp_path, **stated(36, 60))
-    assert relative(ours(images), run(model, images)) < 1e-6
+    # 1.1e-6 of GLM-OCR's on a processor without AVX-512, whose products round otherwise.
+    assert relative(ours(images), run(model, images)) < 2e-6
 
 
 @pytest.mark.slow
