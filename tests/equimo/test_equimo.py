@@ -14,7 +14,7 @@ from tests.packages import jax
 from tests.small_models import relative
 from vitconvert.errors import CorruptFile
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.coverage, pytest.mark.filterwarnings("ignore")]
 ROUNDING = 1e-6
 DIALECTS = {
     "dinov2_vitg14": "equimo_swiglu",

@@ -134,7 +134,7 @@ def test_positions_are_fitted_to_other_spectrograms(saved):
         vitconvert.load_model(folder, patch_size=8)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_exported_and_embedded(saved, tmp_path):
     rt = pytest.importorskip("onnxruntime")
     model, folder = saved
@@ -226,7 +226,7 @@ def test_recordings_are_classified_and_embedded(heard, tmp_path, capsys):
         assert found["top"][0]["index"] == theirs.logits.argmax()
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_recordings_of_folders_are_found(heard, tmp_path):
     _, folder, _ = heard
     (tmp_path / "sounds").mkdir()

@@ -148,7 +148,7 @@ def test_outputs_are_those_of_its_class_at_every_size(its, tmp_path):
         assert relative(ours(images), run_opened(model, images)) < 1e-6
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_written_again_and_for_all_that_hold_it(encoder, tmp_path):
     its, model, folder = encoder
     images = images_for(its.sizes[-1])
@@ -240,16 +240,9 @@ LARGER = {
     ),
 }
 
-RARE = ("sam3_lite_text", "sam3_tracker", "sam3_tracker_video")
 
-
-@pytest.mark.parametrize(
-    "model_type",
-    [
-        pytest.param(name, marks=pytest.mark.coverage if name in RARE else pytest.mark.slow)
-        for name in LARGER
-    ],
-)
+@pytest.mark.coverage
+@pytest.mark.parametrize("model_type", LARGER)
 @torch.inference_mode()
 def test_it_is_found_in_the_larger_model(model_type, tmp_path):
     encoder, name, place, around = LARGER[model_type]
@@ -266,7 +259,7 @@ def test_it_is_found_in_the_larger_model(model_type, tmp_path):
     assert vitconvert.verify(tmp_path).verdict == "equal"
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_exported_and_embedded(encoder, tmp_path):
     rt = pytest.importorskip("onnxruntime")
     its, model, folder = encoder

@@ -57,7 +57,7 @@ def test_it_is_written_again_and_opened(saved, tmp_path):
         vitconvert.convert(folder, output=tmp_path / "tv", to="torchvision")
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_exported(saved, tmp_path):
     rt = pytest.importorskip("onnxruntime")
     model, folder = saved

@@ -187,7 +187,7 @@ IN_EVERY_RUN = ("bilinear", "crop first", "half a pixel", "halves", "exif")
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(f, marks=() if f in IN_EVERY_RUN else pytest.mark.slow) for f in FAULTS],
+    [pytest.param(f, marks=() if f in IN_EVERY_RUN else pytest.mark.coverage) for f in FAULTS],
 )
 def test_a_mistake_is_named_by_the_result_alone(golden, fault):
     port, said = FAULTS[fault]

@@ -196,7 +196,7 @@ PROJECTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("project", PROJECTS)
 def test_every_step_is_that_of_the_projects_own_code(project, tmp_path):
     steps, prepare = PROJECTS[project]()

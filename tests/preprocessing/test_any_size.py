@@ -159,7 +159,7 @@ MODELS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("name", MODELS)
 def test_the_file_goes_on_to_the_same_class_and_no_other(name, tmp_path, photograph):
     folder, size = saved(name, tmp_path / "source"), (32, 48)

@@ -96,7 +96,7 @@ def the_norms(model):
                     break
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_what_was_exported_is_computed(engine, rotated, capsys):
     pytest.importorskip(engine)
@@ -107,7 +107,7 @@ def test_what_was_exported_is_computed(engine, rotated, capsys):
     assert names == ["embedded", "blocks.0", "blocks.1", "output"]
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize(
     ("change", "where"),
     [
@@ -157,7 +157,7 @@ def shapes(model):
     model.graph.node.insert(index + 2, again)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -174,7 +174,7 @@ def test_what_engines_get_wrong_is_a_fault_though_numbers_are_equal(
     assert "departs" not in printed
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_the_script_needs_numpy_and_an_engine_alone(rotated, tmp_path):
     script = tmp_path / "check.py"
     shutil.copy(check_onnx.__file__, script)
@@ -188,10 +188,8 @@ def test_the_script_needs_numpy_and_an_engine_alone(rotated, tmp_path):
     assert done.stdout.endswith("\n[]\n"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [pytest.param(None, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.coverage)],
-)
+@pytest.mark.coverage
+@pytest.mark.parametrize("batch", [None, 3])
 def test_an_export_has_golden_outputs_and_constants(batch, tmp_path, capsys):
     choices = {"batch_size": batch, "with_preprocessing": True, "softmax": True}
     exported = vitconvert.export_model(DIGITS, tmp_path / "d.onnx", to="onnx", **choices)

@@ -157,7 +157,7 @@ def test_what_is_refused(saved, tmp_path):
         vitconvert.load_checkpoint(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_exported_and_embedded(saved, tmp_path):
     rt = pytest.importorskip("onnxruntime")
     model, folder = saved

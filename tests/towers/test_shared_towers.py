@@ -117,7 +117,7 @@ def test_it_is_found_in_the_larger_model(tower, tmp_path):
     assert relative(ours(images), run(model, images)) < 2e-6
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_exported_and_embedded(tower, tmp_path):
     rt = pytest.importorskip("onnxruntime")
     _, model, folder = tower
