@@ -223,7 +223,7 @@ HOW = {
     *((name, "attest") for name in ("convert", "plan_conversion")),
     ("plan_conversion", "sign_with"),
     *(("embed_dataset", option) for option in ("retry_failed", "max_errors")),
-    ("plan_conversion", "output"),
+    *((name, "output") for name in ("plan_conversion", "record_pixels")),
     ("convert", "command"),  # which is in the record alone
     ("record_golden", "tolerance"),  # of a proof in which no bit differs
     *(("record_pixels", option) for option in ("overrides", "labels")),  # nothing of pixels

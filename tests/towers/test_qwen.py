@@ -147,7 +147,7 @@ def test_it_is_found_in_the_larger_model(tower, start, typed, tmp_path):
     assert vitconvert.verify(tmp_path, **stated(size)).verdict == "equal"
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_it_is_exported_and_embedded(tower, tmp_path):
     rt = pytest.importorskip("onnxruntime")
     _, model, folder, (*_, size) = tower

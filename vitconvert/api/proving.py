@@ -233,8 +233,8 @@ def record_pixels(
 
     Example:
         >>> golden = vitconvert.record_pixels("my-vit", "my-vit.pixels")
-        >>> list(golden.images)[:2]
-        ['gradient.png', 'edges.png']
+        >>> "edges.png" in golden.images
+        True
     """
     from vitconvert.checkpoint.images import needed_preprocessing
     from vitconvert.conversion.output import check_output
@@ -280,7 +280,9 @@ def check_pixels(
 
     Example:
         >>> golden = vitconvert.record_pixels("my-vit", "my-vit.pixels")
-        >>> theirs = golden.images["edges.png"].steps["normalised"][::-1]
+        >>> import numpy
+        >>> steps = golden.images["edges.png"].steps
+        >>> theirs = numpy.flip(steps["normalised"], 0)
         >>> report = vitconvert.check_pixels("my-vit.pixels", {"edges.png": theirs})
         >>> report.causes
         ('the channels are in the order blue, green, red',)

@@ -177,7 +177,7 @@ def _read_key(path: Path, kind: str) -> object:
     except ModuleNotFoundError:
         raise MissingPackage(
             "cryptography, which signs statements, is not installed.",
-            hint="pip install 'vitconvert[signed]', or leave out the key.",
+            hint="pip install cryptography, or leave out the key.",
         ) from None
     try:
         text = path.read_bytes()
