@@ -251,6 +251,7 @@ def workplace(tmp_path, monkeypatch):
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.coverage  # a minute
 @pytest.mark.usefixtures("cluster", "workplace")
 def test_a_cluster(run, subtests):
     for scenario in (
