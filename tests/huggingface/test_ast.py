@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers
 from tests.small_models import assert_same_tensors, randomise_calmly, relative
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import (
@@ -136,21 +137,13 @@ def test_positions_are_fitted_to_other_spectrograms(saved):
 
 @pytest.mark.coverage
 def test_it_is_exported_and_embedded(saved, tmp_path):
-    rt = pytest.importorskip("onnxruntime")
     model, folder = saved
-    vitconvert.export_model(folder, tmp_path / "ast.onnx", to="onnx")
-    session = rt.InferenceSession(tmp_path / "ast.onnx")
     spectrograms = torch.randn(2, 1, 22, 31)
-    (found,) = session.run(None, {session.get_inputs()[0].name: spectrograms.numpy()})
+    found = in_onnx_runtime(folder, spectrograms, tmp_path)
     with torch.inference_mode():
-        assert relative(torch.from_numpy(found), run(model, spectrograms)) < 1e-5
-    photo, output = sorted((DIGITS / "samples").glob("*.png"))[0], tmp_path / "x.npz"
-    with pytest.raises(SystemExit) as exit_:
-        options = ("--mean", "0.4", "--std", "0.3", "-q")
-        main(["embed", str(folder), str(photo), "-o", str(output), *options])
-    assert exit_.value.code in (0, None)
-    with np.load(output) as written:
-        assert written["features"].shape == (1, 48)
+        assert relative(found, run(model, spectrograms)) < 1e-5
+    features = embedded(folder, tmp_path, "--mean", "0.4", "--std", "0.3")
+    assert features.shape == (1, 48)
 
 
 EXTRACTOR = {"num_mel_bins": 22, "max_length": 31, "mean": -3.25, "std": 2.5}

@@ -5,7 +5,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,8 +15,7 @@ from tests.huggingface.every_class import parts_of_sam_3, vision_of_sam_3
 from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
 from tests.towers.families import LANGUAGE, NECK
-from vitconvert.cli import main
-from vitconvert.demo.demonstration import DIGITS
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
 from vitconvert.programs.transformers.running import run_opened
 
@@ -261,21 +259,13 @@ def test_it_is_found_in_the_larger_model(model_type, tmp_path):
 
 @pytest.mark.coverage
 def test_it_is_exported_and_embedded(encoder, tmp_path):
-    rt = pytest.importorskip("onnxruntime")
     its, model, folder = encoder
     images = images_for(its.sizes[-1])
-    vitconvert.export_model(folder, tmp_path / "encoder.onnx", to="onnx")
-    session = rt.InferenceSession(tmp_path / "encoder.onnx")
-    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    found = in_onnx_runtime(folder, images, tmp_path)
     with torch.inference_mode():
-        assert relative(torch.from_numpy(found), run_opened(model, images)) < 1e-5
-    photo, output = sorted((DIGITS / "samples").glob("*.png"))[0], tmp_path / "x.npz"
-    with pytest.raises(SystemExit) as exit_:
-        pixels = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
-        main(["embed", str(folder), str(photo), "-o", str(output), *pixels])
-    assert exit_.value.code in (0, None)
-    with np.load(output) as written:
-        assert written["features"].shape == (1, *found.shape[1:])
+        assert relative(found, run_opened(model, images)) < 1e-5
+    features = embedded(folder, tmp_path, "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert features.shape == (1, *found.shape[1:])
 
 
 def test_the_frames_of_v_jepa_2(tmp_path):

@@ -12,6 +12,7 @@ from PIL import Image
 import vitconvert
 from tests.packages import timm
 from tests.small_models import randomise_calmly, relative
+from tests.uses import in_onnx_runtime
 from vitconvert import Preprocessing
 from vitconvert.errors import NotRepresentable
 
@@ -59,14 +60,11 @@ def test_it_is_written_again_and_opened(saved, tmp_path):
 
 @pytest.mark.coverage
 def test_it_is_exported(saved, tmp_path):
-    rt = pytest.importorskip("onnxruntime")
     model, folder = saved
-    vitconvert.export_model(folder, tmp_path / "mae.onnx", to="onnx")
-    session = rt.InferenceSession(tmp_path / "mae.onnx")
     spectrograms = torch.randn(2, 1, 64, 24)
-    (found,) = session.run(None, {session.get_inputs()[0].name: spectrograms.numpy()})
+    found = in_onnx_runtime(folder, spectrograms, tmp_path)
     with torch.inference_mode():
-        assert relative(torch.from_numpy(found), model(spectrograms)) < 1e-5
+        assert relative(found, model(spectrograms)) < 1e-5
 
 
 def test_its_features_are_embedded(saved, tmp_path):

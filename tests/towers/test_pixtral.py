@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,8 +10,7 @@ import vitconvert
 from tests.packages import transformers as t
 from tests.small_models import assert_same_tensors, randomise_calmly, relative
 from tests.towers.families import LANGUAGE
-from vitconvert.cli import main
-from vitconvert.demo.demonstration import DIGITS
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.programs.transformers.running import run
 
@@ -159,18 +157,10 @@ def test_what_is_refused(saved, tmp_path):
 
 @pytest.mark.coverage
 def test_it_is_exported_and_embedded(saved, tmp_path):
-    rt = pytest.importorskip("onnxruntime")
     model, folder = saved
-    vitconvert.export_model(folder, tmp_path / "pixtral.onnx", to="onnx", **sized((36, 24)))
-    session = rt.InferenceSession(tmp_path / "pixtral.onnx")
     images = torch.rand(2, 3, 36, 24)
-    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    found = in_onnx_runtime(folder, images, tmp_path, **sized((36, 24)))
     with torch.inference_mode():
-        assert relative(torch.from_numpy(found), run(model, images)) < 1e-5
-    photo = sorted((DIGITS / "samples").glob("*.png"))[0]
-    pixels = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
-    with pytest.raises(SystemExit) as exit_:
-        main(["embed", str(folder), str(photo), "-o", str(tmp_path / "x.npz"), *pixels])
-    assert exit_.value.code in (0, None)
-    with np.load(tmp_path / "x.npz") as written:
-        assert written["features"].shape == (1, 16, 48)
+        assert relative(found, run(model, images)) < 1e-5
+    features = embedded(folder, tmp_path, "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert features.shape == (1, 16, 48)

@@ -3,7 +3,6 @@
 import json
 from importlib import import_module
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -11,8 +10,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
-from vitconvert.cli import main
-from vitconvert.demo.demonstration import DIGITS
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
 from vitconvert.programs.transformers.running import image_inputs, run
 
@@ -149,23 +147,14 @@ def test_it_is_found_in_the_larger_model(tower, start, typed, tmp_path):
 
 @pytest.mark.coverage
 def test_it_is_exported_and_embedded(tower, tmp_path):
-    rt = pytest.importorskip("onnxruntime")
     _, model, folder, (*_, size) = tower
-    vitconvert.export_model(folder, tmp_path / "qwen.onnx", to="onnx", **stated(size))
-    session = rt.InferenceSession(tmp_path / "qwen.onnx")
     images = torch.rand(2, 3, *size)
-    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    found = in_onnx_runtime(folder, images, tmp_path, **stated(size))
     with torch.inference_mode():
-        assert relative(torch.from_numpy(found), run(model, images)) < 1e-5
-    photo = sorted((DIGITS / "samples").glob("*.png"))[0]
-    output = tmp_path / "x.npz"
+        assert relative(found, run(model, images)) < 1e-5
     said = f"--set=image_size={size[0]}x{size[1]}"
-    pixels = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
-    with pytest.raises(SystemExit) as exit_:
-        main(["embed", str(folder), str(photo), "-o", str(output), said, *pixels])
-    assert exit_.value.code in (0, None)
-    with np.load(output) as written:
-        assert written["features"].shape == (1, found.shape[1], 20)
+    features = embedded(folder, tmp_path, said, "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert features.shape == (1, found.shape[1], 20)
 
 
 def test_what_is_refused(tower, tmp_path):

@@ -2,7 +2,6 @@
 
 from importlib import import_module
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -10,8 +9,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.packages import transformers
 from tests.small_models import relative
-from vitconvert.cli import main
-from vitconvert.demo.demonstration import DIGITS
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.programs.transformers.running import run
 
 SIZES = {"hidden_size": 48, "intermediate_size": 50, "out_hidden_size": 20}
@@ -119,18 +117,10 @@ def test_it_is_found_in_the_larger_model(tower, tmp_path):
 
 @pytest.mark.coverage
 def test_it_is_exported_and_embedded(tower, tmp_path):
-    rt = pytest.importorskip("onnxruntime")
     _, model, folder = tower
-    vitconvert.export_model(folder, tmp_path / "x.onnx", to="onnx", **stated(24, 36))
-    session = rt.InferenceSession(tmp_path / "x.onnx")
     images = torch.rand(2, 3, 24, 36)
-    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    found = in_onnx_runtime(folder, images, tmp_path, **stated(24, 36))
     with torch.inference_mode():
-        assert relative(torch.from_numpy(found), run(model, images)) < 1e-5
-    photo = sorted((DIGITS / "samples").glob("*.png"))[0]
-    said = ("--set=image_size=24x36", "--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
-    with pytest.raises(SystemExit) as exit_:
-        main(["embed", str(folder), str(photo), "-o", str(tmp_path / "x.npz"), *said])
-    assert exit_.value.code in (0, None)
-    with np.load(tmp_path / "x.npz") as written:
-        assert written["features"].shape[1:] == found.shape[1:]
+        assert relative(found, run(model, images)) < 1e-5
+    said = ("--set=image_size=24x36", "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert embedded(folder, tmp_path, *said).shape[1:] == found.shape[1:]
