@@ -133,7 +133,7 @@ def convert(
         command=command,
     )
     if attest:
-        attest(checkpoint)
+        attest(checkpoint, conversion.proof.sha256_in)
     return conversion
 
 

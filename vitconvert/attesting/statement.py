@@ -7,14 +7,14 @@ what sigstore's bundles hold inside, and offline. `docs/pages/tutorials/attested
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, read_checkpoint
 from vitconvert.conversion.output import files_of
-from vitconvert.conversion.record import source_hashes, source_record
+from vitconvert.conversion.record import source_record
 from vitconvert.documents import JsonDict, JsonObject, parse_object, read_object, write_json
 from vitconvert.errors import CorruptFile, MissingPackage, UsageError, VitConvertError
 from vitconvert.formats import hash_file
@@ -41,8 +41,10 @@ def place_of(directory: Path) -> Path:
     return directory.parent / f"{directory.name}{SUFFIX}"
 
 
-def attester(output: Path, key: Path | None, *, overwrite: bool) -> Callable[[Checkpoint], Path]:
-    """What writes the statement once an output is written, from what was converted.
+def attester(
+    output: Path, key: Path | None, *, overwrite: bool
+) -> Callable[[Checkpoint, Mapping[str, str]], Path]:
+    """What writes the statement once an output is written, from its source and the source's hashes.
 
     Raises:
         OutputExists, UsageError: The statement cannot be written, or not signed by this key.
@@ -53,8 +55,8 @@ def attester(output: Path, key: Path | None, *, overwrite: bool) -> Callable[[Ch
     require_replaceable(place, _is_ours, overwrite=overwrite)
     private = None if key is None else private_key(key)
 
-    def attest(source: Checkpoint) -> Path:
-        statement = _statement(output, source)
+    def attest(source: Checkpoint, sha256: Mapping[str, str]) -> Path:
+        statement = _statement(output, source, sha256)
         write_json(place, statement if private is None else signed(statement, private))
         return place
 
@@ -68,7 +70,7 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _statement(output: Path, source: Checkpoint) -> JsonDict:
+def _statement(output: Path, source: Checkpoint, sha256: Mapping[str, str]) -> JsonDict:
     record = read_object(output / RECORD)
     subject = [
         {"name": name, "digest": {"sha256": hash_file(output / name)}} for name in files_of(output)
@@ -76,7 +78,7 @@ def _statement(output: Path, source: Checkpoint) -> JsonDict:
     # Of the output as it is read back, whatever the record says.
     of_output = read_checkpoint(locate(output)).function_hash
     predicate = {
-        "source": source_record(source, source_hashes(source)()),
+        "source": source_record(source, sha256),
         "function": {"source": source.function_hash, "output": of_output},
         **{name: record.get(name) for name in _TOLD},
         "versions": {"vitconvert": VERSION, **{name: version(name) for name in ("torch", "numpy")}},

@@ -3,14 +3,14 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _IncompatibleKeys
+from torch.utils.hooks import RemovableHandle
 
 from vitconvert.auditing.arithmetic import computed_from, likeness
 from vitconvert.auditing.content import FileContent, Origin, is_constant, numbers
@@ -55,7 +55,7 @@ class LoadAudit:
         self._before: Mapping[str, str] | None = None
         self._missing: dict[str, str] = {}  # why a parameter is untouched
         self._count = 0
-        self._hooks = ExitStack()
+        self._hook: RemovableHandle | None = None
 
     @property
     def complete(self) -> bool:
@@ -64,8 +64,7 @@ class LoadAudit:
 
     def __enter__(self) -> Self:
         self._before = {name: _digest(t) for name, t in _held(self.model)}
-        hook = self.model.register_load_state_dict_post_hook(self._answered)  # type: ignore[no-untyped-call]
-        self._hooks.callback(hook.remove)
+        self._hook = self.model.register_load_state_dict_post_hook(self._answered)  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -74,7 +73,8 @@ class LoadAudit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._hooks.close()
+        if self._hook:
+            self._hook.remove()
         if error is None:
             self.look()
 
@@ -137,17 +137,17 @@ class LoadAudit:
         return "\n".join(self._lines())
 
     def __repr__(self) -> str:
-        return f"<LoadAudit {self._source.title!r}: {self._lines_of_counts()[0]}>"
+        return f"<LoadAudit {self._source.title!r}: {self._counts()}>"
 
-    def _lines_of_counts(self) -> list[str]:
+    def _counts(self) -> str:
         bad = {*self.untouched, *self.misplaced, *self.unexplained, *self.undecidable}
         held = self._count - len(bad)
         share = f"{held} of {self._count} parameters hold what the file has for them"
-        return [share + ("" if self.complete else ": NOT COMPLETE")]
+        return share if self.complete else f"{share}: NOT COMPLETE"
 
     def _lines(self) -> Iterator[str]:
         yield f"{self._source.title} -> {type(self.model).__name__}"
-        yield from self._lines_of_counts()
+        yield self._counts()
         for answer in self.answers:
             yield f"  {answer}"
         explained = {p: how for p, how in self.changed.items() if p not in self.unexplained}
@@ -252,7 +252,7 @@ class _Comparison:
         if own and not {*own} & {*origin.names}:
             if any(self._read(candidate).shape == shape for candidate in own):
                 found.misplaced[name] = f"holds {', '.join(origin.names)}"
-        elif origin.rows is not None and own and "another order" in origin.how:
+        elif origin.reordered and own:
             found.misplaced[name] = f"holds {origin.names[0]}: {origin.how}"
         parts = "".join(part_of(tensor) for tensor in origin.names)
         if len(parts) == len(origin.names) > 1 and parts not in ("qk", "kv", "qv", "qkv"):
@@ -265,7 +265,7 @@ class _Comparison:
         stored = ", ".join(sorted(_word(dtype) for dtype in dtypes))
         cast = f"cast from {stored} to {_word(parameter.dtype)}"
         how = f"{origin.how}, {cast}" if origin.how else cast
-        return Origin(names=origin.names, how=how, rows=origin.rows)
+        return replace(origin, how=how)
 
     def judge_unfound(self, name: str, found: "_Found", *, unchanged: bool) -> None:
         """A parameter whose numbers are not in the file: as initialised, or computed."""

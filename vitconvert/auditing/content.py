@@ -81,12 +81,12 @@ class Origin:
     Attributes:
         names: Tensors of the file.
         how: What was done to them; "" if nothing was.
-        rows: Of one tensor, which in which order; None where that is no matter.
+        reordered: Whether it is one whole tensor whose parts are in another order.
     """
 
     names: tuple[str, ...]
     how: str = ""
-    rows: tuple[int, ...] | None = None
+    reordered: bool = False
 
 
 class FileContent:
@@ -167,18 +167,20 @@ class FileContent:
             torch.zeros(matrix.shape[1]) if p == ZEROS else found[p.name][p.way][1][p.row]
             for p in chosen
         ]
-        order = tuple(place.row for place in chosen)
-        alone = len(names) == 1 and ZEROS not in chosen
-        if alone:
-            words = [_order(order, len(found[names[0]][chosen[0].way][1]))]
+        same, reordered = torch.equal(torch.stack(rows), matrix), False
+        if len(names) == 1 and ZEROS not in chosen:
+            order = [place.row for place in chosen]
+            every = list(range(len(found[names[0]][chosen[0].way][1])))
+            words = [_order(order, len(every))]
+            reordered = not same or (order != every and sorted(order) == every)
         else:
             pieces = [key for key, _ in groupby(chosen, lambda place: place.name or "zeros")]
             words = [f"joined of {', '.join(pieces)}"]
         words += dict.fromkeys(found[p.name][p.way][0] for p in chosen if p != ZEROS)
-        if not torch.equal(torch.stack(rows), matrix):
+        if not same:
             words.append("the numbers of each row in another order")
         how = ", ".join(word for word in words if word)
-        return Origin(names=names, how=how, rows=order if alone else None)
+        return Origin(names=names, how=how, reordered=reordered)
 
 
 def _order(rows: Sequence[int], count: int) -> str:

@@ -286,7 +286,7 @@ class Properties(Fields):
     @property
     def window_pixels(self) -> int:
         """Side of a window in pixels, where patches are square."""
-        return self.window_size * self.patch_size[0]
+        return self.window_image[0]
 
     @property
     def window_image(self) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from vitconvert.formats.headers import (
     parse_strict_object,
     truncated,
 )
-from vitconvert.formats.npz import DTYPES, LONGEST_NPY_HEADER, parse_header
+from vitconvert.formats.npz import DTYPES, LONGEST_NPY_HEADER, header_of, parse_header
 from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
@@ -203,7 +203,6 @@ def write_file(
     from numpy.lib.format import write_array, write_array_header_1_0
 
     contents = checked_contents(tensors, list(DTYPES.values()), "Equinox's")
-    codes = {dtype: code for code, dtype in DTYPES.items()}
     config = surroundings.config
     leaves = list(_leaves(config)) if config else []
     missing = contents.keys() ^ {leaf for leaf in leaves if not leaf.endswith(_SCALARS)}
@@ -217,11 +216,7 @@ def write_file(
             if leaf.endswith(_SCALARS):
                 write_array(file, array(0.0 if leaf.endswith(".p") else False))
                 continue
-            info = contents[leaf].info
-            code = codes[info.dtype]
-            sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
-            header = {"descr": sign + code, "fortran_order": False, "shape": info.shape}
-            write_array_header_1_0(file, header)
+            write_array_header_1_0(file, header_of(contents[leaf].info))
             for chunk in contents[leaf].chunks(file.room):
                 file.write(chunk)
     return file.sha256

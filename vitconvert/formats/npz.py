@@ -202,7 +202,6 @@ def write_file(
     from numpy.lib.format import write_array_header_1_0
 
     contents = checked_contents(tensors, list(DTYPES.values()), "npz")
-    codes = {dtype: code for code, dtype in DTYPES.items()}
     for name in contents:
         if "\0" in name or len(name.encode()) > _LONGEST_NAME:
             raise UsageError(
@@ -213,16 +212,19 @@ def write_file(
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
     ):
         for name in sorted(contents):
-            info = contents[name].info
-            code = codes[info.dtype]
-            sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
-            header = {"descr": sign + code, "fortran_order": False, "shape": info.shape}
             entry = _aligned_entry(f"{name}.npy", file.tell())
             with archive.open(entry, "w", force_zip64=True) as member:
-                write_array_header_1_0(member, header)
+                write_array_header_1_0(member, header_of(contents[name].info))
                 for chunk in contents[name].chunks(file.room):
                     member.write(chunk)
     return file.sha256
+
+
+def header_of(info: TensorInfo) -> dict[str, object]:
+    """What a .npy says of an array of little-endian numbers in row-major order."""
+    code = next(code for code, dtype in DTYPES.items() if dtype == info.dtype)
+    sign = "|" if code[0] in "Vb" or code[1] == "1" else "<"
+    return {"descr": sign + code, "fortran_order": False, "shape": info.shape}
 
 
 def _aligned_entry(name: str, position: int) -> zipfile.ZipInfo:
