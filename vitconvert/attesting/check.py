@@ -128,7 +128,7 @@ def _parity(directory: Path, source: Checkpoint) -> Iterator[Finding]:
     for name, checkpoint in (("source", source), ("output", None)):
         try:
             report = verify_checkpoint(
-                checkpoint or read_checkpoint(locate(directory)), until_equal=True
+                checkpoint or read_checkpoint(locate(directory)), briefly=True
             )
         except VitConvertError as error:
             yield Finding("parity", False, f"of the {name}: {error.fact}")

@@ -265,7 +265,7 @@ def convert_checkpoint(
         from vitconvert.parity.verification import verify_checkpoint
 
         # Of the source as it was read: what is changed after it is measured by itself.
-        parity = verify_checkpoint(checkpoint, until_equal=True)
+        parity = verify_checkpoint(checkpoint, briefly=True)
         parity.raise_if_failed()
     try:
         prepared = prepare(checkpoint, options, measured=True)

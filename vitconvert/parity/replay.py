@@ -49,7 +49,7 @@ def record(
             "The images are too large to record golden outputs of.",
             evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{MOST_NUMBERS:,}"},
         )
-    report = verify_checkpoint(checkpoint, tolerance=tolerance, until_equal=True)
+    report = verify_checkpoint(checkpoint, tolerance=tolerance, briefly=True)
     report.raise_if_failed()
     model = build_model(checkpoint)
     images = drawn.images()

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from functools import partial
 
+import torch
+
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.comparison import TOLERANCE
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
@@ -27,7 +29,7 @@ def verify_checkpoint(
     seed: int = 0,
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
-    until_equal: bool = False,
+    briefly: bool = False,
     images: Images | None = None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
@@ -39,8 +41,9 @@ def verify_checkpoint(
         model: The model that should compute the same, which is not changed; by default, the
             checkpoint in vitconvert's model.
         tolerance, seed, batch, dtypes: As for `vitconvert.verify`.
-        until_equal: Leave out float64 if no bit differs in float32 in any layer: it would show
-            nothing more, and takes three times as long.
+        briefly: One image of each kind, all in one batch, whatever `batch` is; and no float64 if
+            no bit differs in float32 in any layer: it would show nothing more, and takes three
+            times as long.
         images: Compared as well, through both preprocessings.
 
     Raises:
@@ -59,7 +62,8 @@ def verify_checkpoint(
                 evidence={f"{field} of the model": found, f"{field} of the checkpoint": wanted},
             )
     size, channels = checkpoint.config.image_size, checkpoint.config.in_channels
-    draw = partial(sampled_images, size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
+    batch = 1 if briefly else batch
+    drawn = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
     report = partial(
         ParityReport,
         source=checkpoint.located.reference,
@@ -68,17 +72,17 @@ def verify_checkpoint(
     )
     with isolated():
         asked = set(dtypes) & LOWER.keys()
-        lower = measure_precision(checkpoint, draw(), asked) if asked else Findings()
+        lower = measure_precision(checkpoint, drawn, asked) if asked else Findings()
         try:
             reference = build_reference(theirs)
             sides = Sides(
                 tested=of_vit(reference.adapt(model), name="vitconvert", reads=reference.reads),
                 reference=of_reference(reference, theirs),
-                images=draw(),
+                images={", ".join(drawn): torch.cat([*drawn.values()])} if briefly else drawn,
                 dtypes={*exact} & {*reference.dtypes} or reference.dtypes,
             )
             prepared = of_both_checkpoints(checkpoint, against) if images else None
-            found = sides.compare(tolerance, until_equal=until_equal)
+            found = sides.compare(tolerance, until_equal=briefly)
         except MissingPackage as error:
             skipped = f"{error.fact.rstrip('.')} ({error.hint})."
             return report(skipped=skipped, **vars(lower))
