@@ -103,9 +103,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 38_906,
-    "files": 301,
-    "core": 30_431,
+    "lines of code": 38_931,
+    "files": 302,
+    "core": 30_452,
     "attesting": 260,
     "auditing": 800,
     "demo": 355,

@@ -12,7 +12,8 @@ from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
 from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
-from vitconvert.programs.transformers.running import image_inputs, run
+from vitconvert.programs.transformers.modules import places_of
+from vitconvert.programs.transformers.running import run
 
 SIZES = {"depth": 11, "num_heads": 3}
 KINDS = {
@@ -97,7 +98,7 @@ def test_the_merger_is_a_module_of_its_own(tower):
     assert torch.equal(ours.merge(tokens), ours(images))
     norm, seen = getattr(model, "post_layernorm", None) or model.merger.ln_q, []
     handle = norm.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    model(**image_inputs(model, images))
+    model(**places_of(model).inputs(model, images))
     handle.remove()
     (theirs,) = seen
     assert tokens[0].shape == theirs.shape

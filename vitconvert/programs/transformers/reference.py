@@ -14,11 +14,8 @@ from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.program import Foreign
 from vitconvert.programs.reference import Reference, check_size, own_tensors, package
 from vitconvert.programs.taps import Tap, Taps, block_taps, channels_last
+from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules
 from vitconvert.programs.transformers.running import (
-    IN_SQUARES,
-    MODULES,
-    TOWER,
-    Modules,
     behind_normalisation,
     class_named,
     gives_output,
@@ -32,17 +29,6 @@ _WITH_PROJECTION = {
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
-# What some classes compute in float32, whatever the dtype of the weights
-_IN_FLOAT32 = {
-    "DINOv3ViTModel": "rotary angles",
-    "Aimv2VisionModel": "norms",
-    "Gemma4VisionModel": "norms",
-    "MLCDVisionModel": "rotary angles",
-    "RadioModel": "fitted positions",
-    "Sam3ViTModel": "rotation of queries and keys",
-}
-# What vitconvert does of a class
-_SUMMED = {"VJEPA2Model": "sum over frames", "VitPoseBackbone": "sums of positions"}
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -79,20 +65,16 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
-    rounded = _IN_FLOAT32.get(kind) or _SUMMED.get(kind)
-    apart = kind.startswith((*IN_SQUARES, "Pixtral"))
-    if apart:
-        rounded = "rotary angles"
-    elif kind == "InternVLVisionModel" and config.norm == "rms":
+    rounded = places.rounded or places.summed
+    if kind == "InternVLVisionModel" and config.norm == "rms":
         rounded = "norms"
-    who = "vitconvert" if kind in _SUMMED else "transformers"
+    who = "vitconvert" if places.summed else "transformers"
     note = f"{who} computes the {rounded} in float32, so float64 was not compared"
     whole = gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
         model=model.eval(),
-        # These have their tokens in another order, until they are merged, or those of all images.
-        taps={} if apart else _taps(model, places, config.depth),
+        taps=_taps(model, places, config.depth) if places.tapped else {},
         run=run if whole else run_to_tokens,
         reads="output" if whole else "tokens",
         told=() if own else _TOLD,
@@ -192,8 +174,9 @@ def _built(
 class _Projected(nn.Module):
     """An image tower with the projection of its larger model, as `get_image_features` has them."""
 
-    def __init__(self, tower: nn.Module, weight: Tensor) -> None:
+    def __init__(self, tower: Foreign, weight: Tensor) -> None:
         super().__init__()
+        self.config = tower.config
         self.vision_model = tower
         self.visual_projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         self.visual_projection.weight = nn.Parameter(weight)
