@@ -22,7 +22,7 @@ from vitconvert.errors import (
     UsageError,
 )
 from vitconvert.formats import hash_file
-from vitconvert.runtimes import RUNTIMES, graph, onnx
+from vitconvert.runtimes import RUNTIMES, check_onnx, graph, onnx
 from vitconvert.runtimes import export as module
 from vitconvert.runtimes.export import ExportOptions
 from vitconvert.runtimes.onnx import OnnxRuntime
@@ -166,6 +166,16 @@ def test_int8_is_measured_on_photographs(tmp_path):
     assert exported.output.stat().st_size < 0.6 * weights
     assert exported.record["dtype"] == "int8"
     assert 1e-4 < max(comparison.relative for comparison in exported.comparisons) < 0.2
+    stated = json.loads(check_onnx.read_model(exported.output).metadata["golden"])
+    assert 1e-4 < stated["tolerance"] < 0.1  # twice what 8 bits cost, and not anything
+    assert check_onnx.main([str(exported.output)]) == 0
+    files = pytest.importorskip("onnx")
+    model = files.load(exported.output)
+    scale = next(tensor for tensor in model.graph.initializer if tensor.name.endswith("_scale"))
+    wrong = files.numpy_helper.to_array(scale) * np.float32(1.5)
+    scale.CopyFrom(files.numpy_helper.from_array(wrong, scale.name))
+    files.save(model, tmp_path / "wrong.onnx")
+    assert check_onnx.main([str(tmp_path / "wrong.onnx")]) == 1
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A port's arrays against a pixel golden: which step departs first, and the likely cause."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,25 +10,16 @@ from numpy.typing import NDArray
 
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, nearest
-from vitconvert.formats import open_container
-from vitconvert.pixel_goldens.faults import (
-    EXACT,
-    ROUNDED,
-    Fault,
-    Fit,
-    best,
-    decodings,
-    faults,
-    fitted,
-    normalisation_faults,
-)
-from vitconvert.pixel_goldens.filters import Levels
-from vitconvert.pixel_goldens.golden import STEPS, Array, PixelGolden, own_modes, seen_of
+from vitconvert.pixel_goldens import faults
+from vitconvert.pixel_goldens.faults import EXACT, ROUNDED, Fault, Fit
+from vitconvert.pixel_goldens.filters import Numbers
+from vitconvert.pixel_goldens.golden import STEPS, PixelGolden, arrays_of, own_modes, seen_of
 from vitconvert.preprocessing import pixels
+from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.image_files import open_image
+from vitconvert.preprocessing.pixels import Pixels
 
 _PORT = tuple[str, str]  # an image and a step
-_Numbers = NDArray[np.float64]
 _MUCH = 0.5  # what a likely cause leaves of the mean difference at most
 _MOST = 12.0  # levels, the mean of what a likely cause may leave
 _OF_DECODERS = 4.0  # levels, the mean of what two decoders of JPEG differ by
@@ -115,11 +107,7 @@ class PixelReport:
         yield f"{self.verdict} to {golden.folder.name}, recorded of {golden.source}"
         width = max(map(len, (image for image, _ in self.compared)))
         for image in dict.fromkeys(image for image, _ in self.compared):
-            found = (
-                f"{step} {self.compared[image, step]}"
-                for step in STEPS
-                if (image, step) in self.compared
-            )
+            found = (f"{step} {one}" for (of, step), one in self.compared.items() if of == image)
             yield f"  {image:<{width}}  {'  '.join(found)}"
         if self.first:
             image, step = self.first
@@ -147,30 +135,25 @@ def check(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> PixelRepo
     return _Comparison(golden, _port(golden, theirs)).report()
 
 
-def _port(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> dict[_PORT, _Numbers]:
+def _port(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> dict[_PORT, Numbers]:
     """A port's arrays by image and step, as the golden lays them out."""
-    if isinstance(theirs, Path):
-        with open_container(theirs) as container:
-            theirs = {name: container.read(name).numpy().copy() for name in container.manifest}
-    known = {f"{name}/{step}": (name, step) for name in golden.images for step in STEPS}
-    short = {name: (name, _LAST) for name in golden.images}
-    stems: dict[str, list[str]] = {}
+    theirs = arrays_of(theirs) if isinstance(theirs, Path) else theirs
+    stems = Counter(Path(name).stem for name in golden.images)
+    known: dict[str, _PORT] = {}
     for name in golden.images:
-        stems.setdefault(Path(name).stem, []).append(name)
-    for stem, names in stems.items():
-        if len(names) == 1:
-            short[stem] = names[0], _LAST
-            known |= {f"{stem}/{step}": (names[0], step) for step in STEPS}
+        stem = Path(name).stem
+        for short in {name, stem if stems[stem] == 1 else name}:
+            known |= {short: (name, _LAST)} | {f"{short}/{step}": (name, step) for step in STEPS}
     found = {}
     for name, array in theirs.items():
-        if name not in known | short:
-            near = nearest(name, [*known, *short])
+        if name not in known:
+            near = nearest(name, known)
             raise UsageError(
                 f"{name!r} is of none of the golden's images and steps.",
                 evidence={"golden": golden.folder, "its images": ", ".join(golden.images)},
                 hint=f"did you mean {near[0]}?" if near else "name arrays IMAGE or IMAGE/STEP.",
             )
-        image, step = (known | short)[name]
+        image, step = known[name]
         if step in golden.images[image].steps:
             expected = golden.images[image].steps[step]
             found[image, step] = _laid_out(np.asarray(array), expected, scaled=step == _LAST)
@@ -180,10 +163,11 @@ def _port(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> dict[_POR
             evidence={"golden": golden.folder, "its images": ", ".join(golden.images)},
             hint="name arrays IMAGE or IMAGE/STEP, such as edges.png/resized.",
         )
-    return dict(sorted(found.items(), key=lambda one: [*golden.images].index(one[0][0])))
+    order = {name: place for place, name in enumerate((*golden.images, *STEPS))}
+    return {key: found[key] for key in sorted(found, key=lambda key: [order[of] for of in key])}
 
 
-def _laid_out(array: Array, golden: Array, *, scaled: bool) -> NDArray[np.float64]:
+def _laid_out(array: Pixels, golden: Pixels, *, scaled: bool) -> Numbers:
     """(C, H, W); levels and shares of 255 on the golden's scale, unless it is `scaled` already."""
     made = array.astype(np.float64)
     made = made[0] if made.ndim == golden.ndim + 1 and len(made) == 1 else made
@@ -200,9 +184,9 @@ def _laid_out(array: Array, golden: Array, *, scaled: bool) -> NDArray[np.float6
 class _Comparison:
     """A port's arrays and a golden."""
 
-    def __init__(self, golden: PixelGolden, port: Mapping[_PORT, _Numbers]) -> None:
+    def __init__(self, golden: PixelGolden, port: Mapping[_PORT, Numbers]) -> None:
         self.golden, self.port = golden, port
-        self.steps = golden.preprocessing
+        self.steps, self.own = golden.preprocessing, faults.own_way(golden.preprocessing)
         self.compared = {key: self.departure(*key) for key in port}
         self.departing = [key for key, one in self.compared.items() if not one.equal]
 
@@ -235,7 +219,7 @@ class _Comparison:
         if step == _LAST:
             std, mean = np.array(self.steps.std), np.array(self.steps.mean)
             slope, shift = factor / std, -mean / std
-        elif step != "decoded" and self.golden.rescales_first:
+        elif step != "decoded" and BACKENDS[self.steps.backend].numbers == "first":
             slope = slope * factor
         return Fit(slope=slope, shift=shift, order=(*range(channels),), most=0.0, mean=0.0)
 
@@ -249,7 +233,7 @@ class _Comparison:
         """What is wrong with plain images, and with others beside."""
         given = [image for image, of in self.port if of == step]
         plain = [image for image in given if self.golden.images[image].plain] or given
-        way, fit = self.own_way(), self.own_fit(step, self.steps.channels)
+        way, fit = self.own, self.own_fit(step, self.steps.channels)
         if any(not self.compared[image, step].equal for image in plain):
             found = self.search(step, plain)
             if found is None:
@@ -264,23 +248,15 @@ class _Comparison:
                 if said := self.cause_of_image(image, of, way, own):
                     yield f"{image}: {said}"
 
-    def own_way(self) -> Fault:
-        ((own,), *_) = faults(self.steps, ())
-        return own
-
     def search(self, step: str, images: Sequence[str]) -> tuple[Fault, Fit] | None:
         """The mistakes that leave least of what the port makes of these images."""
         decoded = {image: self.decoded(image) for image in images}
         # Fine detail tells most.
         images = sorted(images, key=lambda image: -np.abs(np.diff(decoded[image] / 255)).mean())
         theirs = [self.port[image, step].astype(np.float32) for image in images]
-        if step == "decoded":
-            fit = fitted([decoded[image].astype(np.float32) for image in images], theirs)
-            return (self.own_way(), fit) if fit and fit.mean < ROUNDED else None
         usual, found = np.inf, None
-        for number, ways in enumerate(faults(self.steps, self.within(step))):
-            levels = [decoded[image] for image in images]
-            one = best(ways, levels, theirs, cropped=step != "resized")
+        for number, ways in enumerate(faults.stages(self.own, self.within(step))):
+            one = faults.best(ways, [decoded[image] for image in images], theirs, step)
             if one and number == 0:
                 usual = one[1].mean
             if one and (found is None or one[1].mean < _MUCH * found[1].mean):
@@ -299,7 +275,7 @@ class _Comparison:
     def said(self, way: Fault, fit: Fit, step: str) -> Iterator[str]:
         left = "" if fit.most <= EXACT else f" (at most {fit.most:.2g} levels are left)"
         own = self.own_fit(step, len(fit.slope))
-        first, *others = [*way.said, *normalisation_faults(fit, own)] or ["rounding"]
+        first, *others = [*way.said, *faults.normalisation_faults(fit, own)] or ["rounding"]
         yield from (f"{first}{left}", *others)
 
     def cause_of_image(self, image: str, step: str, way: Fault, fit: Fit) -> str:
@@ -307,19 +283,13 @@ class _Comparison:
         theirs = self.port[image, step].astype(np.float32)
 
         def left(decoded: NDArray[np.uint8]) -> tuple[float, float]:
-            """The largest and the mean of what is left, in levels."""
-            made: Levels | None = decoded.astype(np.float32)
-            if step != "decoded":
-                made = way.made(decoded, cropped=step != "resized")
-            if made is None or len(made) != len(fit.slope):
-                return np.inf, np.inf
-            return fit.left(made, theirs)
+            return fit.left(way.made(decoded, step), theirs)
 
         enough, own = max(ROUNDED, 2 * fit.most), left(self.decoded(image))
         if own[0] <= enough and not own_modes(self.steps):
             return ""
         with open_image(self.golden.folder / image) as file:
-            other = decodings(file, self.steps.channels, own_modes=own_modes(self.steps))
+            other = faults.decodings(file, self.steps.channels, own_modes=own_modes(self.steps))
             arrays = {said: pixels.channels_first(one) for said, one in other.items()}
         found = {said: left(one.astype(np.uint8)) for said, one in arrays.items()}
         said = min(found, key=lambda name: found[name][1])

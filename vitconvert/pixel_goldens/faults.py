@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageChops, ImageOps
 
 from vitconvert.errors import VitConvertError
@@ -19,8 +19,6 @@ from vitconvert.pixel_goldens.filters import Filter, Levels, filters, own_filter
 from vitconvert.preprocessing import Preprocessing, pixels
 from vitconvert.preprocessing.backends import BACKENDS, CLIP, HALVES, IMAGENET
 from vitconvert.preprocessing.transform import size_resized
-
-_Change = dict[str, object]  # fields of a fault
 
 EXACT, ROUNDED = 0.02, 1.01  # levels: rounding of float32, and to whole numbers
 _RUNNERS_UP = 12
@@ -44,8 +42,10 @@ class Fault:
     cut_first: bool
     corner: str
 
-    def made(self, decoded: NDArray[np.uint8], *, cropped: bool) -> Levels | None:
-        """What it makes of an image; None if it makes nothing."""
+    def made(self, decoded: NDArray[np.uint8], step: str) -> Levels | None:
+        """What it makes of an image, as far as to a step; None if it makes nothing."""
+        if step == "decoded":
+            return decoded.astype(np.float32)
         size = decoded.shape[1], decoded.shape[2]
         try:
             resized_to = size_resized(self.steps, size)
@@ -54,8 +54,8 @@ class Fault:
         if self.cut_first:
             (top, left), (height, width) = pixels.largest_middle(size, resized_to)
             decoded = decoded[:, top : top + height, left : left + width]
-        resized = self.filter(decoded, resized_to)
-        return self._cropped(resized) if cropped else resized
+        resized = self.filter(decoded, resized_to).astype(np.float32)
+        return resized if step == "resized" else self._cropped(resized)
 
     def _cropped(self, resized: Levels) -> Levels | None:
         size = self.steps.image_size
@@ -68,28 +68,29 @@ class Fault:
         return resized[:, top : top + size[0], left : left + size[1]]
 
 
-def faults(steps: Preprocessing, within: Sequence[str]) -> Iterator[tuple[Fault, ...]]:
+def own_way(steps: Preprocessing) -> Fault:
+    """How the golden resizes and crops."""
+    corner = BACKENDS[steps.backend].crop_rounding
+    return Fault((), own_filter(steps), steps, steps.resize == "cut", corner)
+
+
+def stages(own: Fault, within: Sequence[str]) -> Iterator[tuple[Fault, ...]]:
     """The golden's own way; then ways with one mistake; then with two.
 
     Args:
-        steps: The golden's.
+        own: The golden's.
         within: The steps that may be wrong.
     """
-    backend = BACKENDS[steps.backend]
-    own = Fault((), own_filter(steps), steps, steps.resize == "cut", backend.crop_rounding)
     yield (own,)
-    resized, cropped = "resized" in within, "cropped" in within
-    sizes = sizes_of(steps) if resized else {}
-    found = filters(steps) if resized else {}
-    others: dict[str, _Change] = {said: {"filter": one} for said, one in found.items()}
-    others |= {said: {"corner": corner} for corner, said in _WRONG_CORNERS if cropped}
+    sizes = sizes_of(own) if "resized" in within else {}
+    found = filters(own.steps) if "resized" in within else {}
+    others = {said: replace(own, filter=one) for said, one in found.items()}
+    if "cropped" in within:
+        others |= {said: replace(own, corner=one) for one, said in _WRONG_CORNERS.items()}
+    yield tuple(replace(one, said=(said,)) for said, one in (others | sizes).items())
     yield tuple(
-        replace(own, said=(said,), **change)  # type: ignore[arg-type]
-        for said, change in (others | sizes).items()
-    )
-    yield tuple(
-        replace(own, said=(said_of_size, said), **size, **change)  # type: ignore[arg-type]
-        for said, change in others.items()
+        replace(size, said=(said_of_size, said), filter=one.filter, corner=one.corner)
+        for said, one in others.items()
         for said_of_size, size in sizes.items()
     )
 
@@ -100,16 +101,17 @@ _CORNERS: dict[str, Callable[[int], int]] = {  # of so many pixels that are cut 
     "up": lambda surplus: (surplus + 1) // 2,
     "even": lambda surplus: round(surplus / 2),
 }
-_WRONG_CORNERS = (
-    ("first", "the crop begins at the top left, not in the middle"),
-    ("down", "the crop's corner is rounded down, one pixel off where the surplus is odd"),
-    ("up", "the crop's corner is rounded up, one pixel off where the surplus is odd"),
-    ("even", "half a pixel of the crop's corner is rounded to even, one pixel off at times"),
-)
+_WRONG_CORNERS = {
+    "first": "the crop begins at the top left, not in the middle",
+    "down": "the crop's corner is rounded down, one pixel off where the surplus is odd",
+    "up": "the crop's corner is rounded up, one pixel off where the surplus is odd",
+    "even": "half a pixel of the crop's corner is rounded to even, one pixel off at times",
+}
 
 
-def sizes_of(steps: Preprocessing) -> dict[str, _Change]:
+def sizes_of(own: Fault) -> dict[str, Fault]:
     """Other sizes."""
+    steps = own.steps
     size, before = steps.image_size, steps.resize_size or steps.image_size
     larger = int(size[0] / _SHARE), int(size[1] / _SHARE)
     ratio = "" if steps.resize == "squash" else ": the aspect ratio is not kept"
@@ -126,21 +128,16 @@ def sizes_of(steps: Preprocessing) -> dict[str, _Change]:
         ("not resized", "none", None),
         ("cropped to the aspect ratio before resizing", "cut", size),
     )
-    found: dict[str, _Change] = {}
-    made = {(steps.resize, steps.resize_size)}
+    plain = replace(
+        steps, resize="squash", resize_size=size, crop=True, patch_size=None, max_patches=None
+    )
+    found, made = {}, {(steps.resize, steps.resize_size)}
     for said, resize, to in stated:
         if (resize, to) not in made:
             made.add((resize, to))
-            # The golden's backend may have no "cut", and only the size is asked for.
-            other = replace(
-                steps,
-                resize="squash" if resize == "cut" else resize,
-                resize_size=to,
-                crop=True,
-                patch_size=None,
-                max_patches=None,
-            )
-            found[said] = {"steps": other, "cut_first": resize == "cut"}
+            cut = resize == "cut"  # which the golden's backend may not have
+            other = replace(plain, resize="squash" if cut else resize, resize_size=to)
+            found[said] = replace(own, steps=other, cut_first=cut)
     return found
 
 
@@ -160,9 +157,14 @@ class Fit:
     most: float
     mean: float
 
-    def left(self, made: Levels, theirs: Levels) -> tuple[float, float]:
+    @property
+    def of_shares(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The same as mean and std of pixels from 0 to 1."""
+        return -self.shift / self.slope / 255, 1 / (255 * self.slope)
+
+    def left(self, made: Levels | None, theirs: Levels) -> tuple[float, float]:
         """The largest and the mean of what is left of another image, in levels."""
-        if made.shape != theirs.shape:
+        if made is None or not made.shape == theirs.shape == (len(self.slope), *made.shape[1:]):
             return np.inf, np.inf
         slope, shift = (v[:, None, None] for v in (self.slope, self.shift))
         apart = np.abs((theirs - shift) / slope - made[list(self.order)])
@@ -197,31 +199,26 @@ def normalisation_faults(fit: Fit, own: Fit) -> Iterator[str]:
     near = 1e-3 if exact else 0.05
     if fit.order != own.order:
         yield "the channels are in the order blue, green, red"
-    # In the words of a mean and a deviation of pixels from 0 to 1
-    std, mean = (1 / (255 * fit.slope), -fit.shift / fit.slope / 255)
-    usual_std, usual_mean = (1 / (255 * own.slope), -own.shift / own.slope / 255)
+    (mean, std), (usual_mean, usual_std) = fit.of_shares, own.of_shares
 
-    def is_(means: object, stds: object) -> bool:
-        sizes = np.abs(usual_std) + np.abs(std)
-        alike = np.abs(np.asarray(stds) / std - 1) < near
-        return bool(np.all(alike) and np.all(np.abs(mean - np.asarray(means)) < near * sizes * 2))
+    def is_(means: NDArray[np.float64], stds: NDArray[np.float64]) -> bool:
+        sizes = 2 * near * (np.abs(usual_std) + np.abs(std))
+        return bool(np.all(np.abs(stds / std - 1) < near) and np.all(np.abs(mean - means) < sizes))
 
     orders = {"": slice(None), ", in the order blue, green, red": slice(None, None, -1)}
-    if fit.order != own.order and is_(usual_mean[::-1], usual_std[::-1]):
-        return  # each channel by its own mean
     if is_(usual_mean, usual_std):
         return
-    known = {
+    if fit.order != own.order and is_(usual_mean[::-1], usual_std[::-1]):
+        return  # each channel by its own mean
+    unscaled = "mean and std of pixels from 0 to 1, on pixels from 0 to 255"
+    known: Mapping[str, tuple[ArrayLike, ArrayLike]] = {
+        unscaled: (usual_mean / 255, usual_std / 255),
         "mean and std": (usual_mean, usual_std),
         "ImageNet's mean and std": IMAGENET,
         "mean 0.5 and std 0.5 (-1 to 1)": HALVES,
         "CLIP's mean and std": CLIP,
         "no mean and std: pixels stay 0 to 1": (0.0, 1.0),
         "no scale, mean and std: pixels stay 0 to 255": (0.0, 1 / 255),
-        "mean and std of pixels from 0 to 1, on pixels from 0 to 255": (
-            usual_mean / 255,
-            usual_std / 255,
-        ),
         "the division by 255 made twice": (usual_mean * 255, usual_std * 255),
         "the division by 256, not by 255": (usual_mean * 256 / 255, usual_std * 256 / 255),
         "mean without std": (usual_mean, 1.0),
@@ -230,8 +227,9 @@ def normalisation_faults(fit: Fit, own: Fit) -> Iterator[str]:
     }
     for said, (means, stds) in known.items():
         for order, slice_ in orders.items():
-            values = [np.broadcast_to(np.asarray(v, float), std.shape) for v in (means, stds)]
-            if len(values[0]) == len(std) and is_(values[0][slice_], values[1][slice_]):
+            if np.size(means) in (1, len(std)) and is_(
+                *(np.broadcast_to(v, std.shape)[slice_] for v in (means, stds))
+            ):
                 yield f"normalised by {said}{order}"
                 return
     shown = (", ".join(f"{v:.4g}" for v in values) for values in (mean, std))
@@ -241,11 +239,11 @@ def normalisation_faults(fit: Fit, own: Fit) -> Iterator[str]:
 def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[str, Image.Image]:
     """Other readings of an image file, by what is said of them."""
     mode = "L" if channels == 1 else "RGB"
-    found: dict[str, Image.Image] = {}
-    turned = ImageOps.exif_transpose(image)
     plain = image.convert(mode)
-    found["the EXIF orientation is not applied"] = plain
-    found["the EXIF orientation is applied"] = turned.convert(mode)
+    found = {
+        "the EXIF orientation is not applied": plain,
+        "the EXIF orientation is applied": ImageOps.exif_transpose(image).convert(mode),
+    }
     if own_modes and image.mode not in ("L", "RGB"):
         found = {f"{image.mode} becomes {mode} before it is resized": plain}
     if "A" in image.getbands():
@@ -255,9 +253,8 @@ def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[
             found[f"transparent pixels are put on {colour}"] = put.convert(mode)
         found["transparency is dropped, and the colours beneath show"] = plain
     if image.mode == "P":
-        found["the numbers of the palette's colours are read as grey"] = Image.fromarray(
-            np.asarray(image)
-        ).convert(mode)
+        numbers = Image.fromarray(np.asarray(image))
+        found["the numbers of the palette's colours are read as grey"] = numbers.convert(mode)
     if image.mode == "CMYK":
         found["the inks of CMYK are read inverted"] = ImageChops.invert(image).convert(mode)
     if image.mode.startswith("I;16"):
@@ -273,11 +270,7 @@ def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[
 
 
 def best(
-    ways: Iterable[Fault],
-    decoded: Sequence[NDArray[np.uint8]],
-    theirs: Sequence[Levels],
-    *,
-    cropped: bool,
+    ways: Iterable[Fault], decoded: Sequence[NDArray[np.uint8]], theirs: Sequence[Levels], step: str
 ) -> tuple[Fault, Fit] | None:
     """The way that leaves least of a port's arrays, and its fit.
 
@@ -286,7 +279,7 @@ def best(
     for count, most in ((1, _RUNNERS_UP), (len(decoded), 1)):
         found = []
         for way in ways:
-            made = [way.made(image, cropped=cropped) for image in decoded[:count]]
+            made = [way.made(image, step) for image in decoded[:count]]
             whole = [one for one in made if one is not None]
             if len(whole) == count and (fit := fitted(whole, theirs[:count])):
                 found.append((way, fit))

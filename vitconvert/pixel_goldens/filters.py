@@ -3,84 +3,60 @@
 Letters: C channels, H height, W width. Levels are numbers from 0 to 255.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitconvert.preprocessing import Preprocessing, pixels
-from vitconvert.preprocessing.backends import BACKENDS
+from vitconvert.preprocessing.backends import BACKENDS, INTERPOLATIONS
+from vitconvert.preprocessing.pixels import Pixels
 from vitconvert.preprocessing.steps import Size
 
 Levels = NDArray[np.float32]  # (C, H, W)
-Filter = Callable[[NDArray[np.uint8], Size], Levels]
+Numbers = NDArray[np.floating]
+Filter = Callable[[NDArray[np.uint8], Size], Pixels]
 
 
 def own_filter(steps: Preprocessing) -> Filter:
     """How the golden resizes, in levels."""
     backend, name = BACKENDS[steps.backend], steps.interpolation
-    if backend.resize == "pil":
-        return by_pillow(name)
-    if backend.resize == "weights":
-        return by_keras(name, antialias=backend.antialias)
-    whole = backend.resize == "uint8"
-    resize = by_torch(name, antialias=backend.antialias, whole=whole)
-    return then(resize, np.trunc) if backend.truncate else resize
+    antialias = backend.antialias
+    found: Mapping[str, Filter] = {
+        "pil": by_pillow(name),
+        "weights": partial(pixels.resized_by_weights, interpolation=name, antialias=antialias),
+        "uint8": partial(pixels.resized_on_tensor, interpolation=name, antialias=antialias),
+        "float": on_floats(name, antialias=antialias),
+    }
+    own = found[backend.resize]
+    return then(own, np.trunc) if backend.truncate else own
 
 
 def by_pillow(name: str) -> Filter:
     """As Pillow resizes images."""
 
-    def resize(values: NDArray[np.uint8], size: Size) -> Levels:
+    def resize(values: NDArray[np.uint8], size: Size) -> Pixels:
         image = Image.fromarray(np.moveaxis(values, 0, -1) if len(values) > 1 else values[0])
-        return pixels.channels_first(pixels.resized_on_pil(image, size, name)).astype(np.float32)
+        return pixels.channels_first(pixels.resized_on_pil(image, size, name))
 
     return resize
 
 
-def by_torch(name: str, *, antialias: bool, whole: bool = False) -> Filter:
-    """As torch resizes tensors of floats, or of `whole` numbers."""
-
-    def resize(values: NDArray[np.uint8], size: Size) -> Levels:
-        of = values if whole else values.astype(np.float32)
-        return pixels.resized_on_tensor(of, size, name, antialias=antialias).astype(np.float32)
-
-    return resize
+def on_floats(interpolation: str, *, antialias: bool) -> Filter:
+    """As torch resizes tensors of floats."""
+    resize = partial(pixels.resized_on_tensor, interpolation=interpolation, antialias=antialias)
+    return lambda values, size: resize(values.astype(np.float32), size)
 
 
-def by_keras(name: str, *, antialias: bool = False) -> Filter:
-    """As Keras resizes arrays."""
-
-    def resize(values: NDArray[np.uint8], size: Size) -> Levels:
-        return pixels.resized_by_weights(values, size, name, antialias=antialias).astype(np.float32)
-
-    return resize
-
-
-def aligned(values: NDArray[np.uint8], size: Size) -> Levels:
-    """Bilinear, the corners of both images on each other."""
-    import torch
-
-    of = torch.from_numpy(values.astype(np.float32))[None]
-    made = torch.nn.functional.interpolate(of, size, mode="bilinear", align_corners=True)
-    return made[0].numpy()
-
-
-def floor(values: NDArray[np.uint8], size: Size) -> Levels:
-    """The nearest pixel, counted from the corner and not from the middle of pixels."""
-    rows, columns = (np.arange(n) * m // n for m, n in zip(values.shape[1:], size, strict=True))
-    return values[:, rows[:, None], columns].astype(np.float32)
-
-
-def from_corner(name: str) -> Filter:
-    """Places of pixels counted from their corners, not from their middles."""
+def by_weights(weights_of: Callable[[int, int], Numbers]) -> Filter:
+    """Weighted means of rows, then of columns, by the weights (m, n) of m that become n."""
 
     def resize(values: NDArray[np.uint8], size: Size) -> Levels:
         made = values.astype(np.float64)
         for axis, (m, n) in enumerate(zip(values.shape[1:], size, strict=True), start=1):
-            apart = np.abs(np.arange(n)[None, :] * (m / n) - np.arange(m)[:, None])
-            weights = pixels.KERNELS[name](apart)
+            weights = weights_of(m, n)
             made = np.tensordot(made, weights / weights.sum(axis=0), axes=(axis, 0))
             made = np.moveaxis(made, -1, axis)
         return made.astype(np.float32)
@@ -88,44 +64,57 @@ def from_corner(name: str) -> Filter:
     return resize
 
 
-def area(values: NDArray[np.uint8], size: Size) -> Levels:
+def around(name: str, places: Numbers, m: int) -> Numbers:
+    """The weights of pixels 0 to m around places between them."""
+    return pixels.KERNELS[name](np.abs(places[None, :] - np.arange(m)[:, None]))
+
+
+def aligned(m: int, n: int) -> Numbers:
+    """Bilinear, the corners of both images on each other."""
+    return around("bilinear", np.arange(n) * ((m - 1) / max(n - 1, 1)), m)
+
+
+def from_corner(name: str) -> Filter:
+    """Places of pixels counted from their corners, not from their middles."""
+    return by_weights(lambda m, n: around(name, np.arange(n) * (m / n), m))
+
+
+def floor(m: int, n: int) -> Numbers:
+    """The nearest pixel, counted from the corner and not from the middle of pixels."""
+    return np.eye(m)[:, np.arange(n) * m // n]
+
+
+def area(m: int, n: int) -> Numbers:
     """The mean of the area that a pixel covers, as OpenCV's INTER_AREA reduces images."""
-    made = values.astype(np.float64)
-    for axis, (m, n) in enumerate(zip(values.shape[1:], size, strict=True), start=1):
-        line = np.moveaxis(made, axis, -1)
-        sums = np.concatenate([np.zeros_like(line[..., :1]), line.cumsum(-1)], axis=-1)
-        places = np.arange(n + 1) * (m / n)
-        before = np.minimum(places.astype(int), m - 1)
-        at = sums[..., before] + line[..., before] * (places - before)
-        made = np.moveaxis(np.diff(at) / (m / n), -1, axis)
-    return made.astype(np.float32)
+    edges, of = np.arange(n + 1) * (m / n), np.arange(m)[:, None]
+    shared: Numbers = np.minimum(edges[1:], of + 1) - np.maximum(edges[:-1], of)
+    return shared * (shared > 0)
 
 
 def filters(steps: Preprocessing) -> dict[str, Filter]:
     """Other filters, and the golden's own with another rounding."""
-    own, name = own_filter(steps), steps.interpolation
+    own, name, both = own_filter(steps), steps.interpolation, ("bilinear", "bicubic")
+    on_tensors, by_keras = pixels.resized_on_tensor, pixels.resized_by_weights
     whole = {
-        "nearest, counted from the corner of pixels": floor,
-        "nearest, counted from the middle of pixels": by_torch("nearest", antialias=False),
+        "nearest, counted from the corner of pixels": by_weights(floor),
+        "nearest, counted from the middle of pixels": on_floats("nearest", antialias=False),
     }
-    floats: dict[str, Filter] = {
-        "bilinear with align_corners": aligned,
-        "the mean of areas, as OpenCV's INTER_AREA": area,
-    }
-    for other in ("bilinear", "bicubic", "lanczos", "nearest", "box", "hamming"):
-        whole[f"{other} on Pillow images"] = by_pillow(other)
+    whole |= {f"{other} on Pillow images": by_pillow(other) for other in INTERPOLATIONS}
     for other in ("bicubic", "lanczos"):
-        whole[f"{other} without antialias, as TensorFlow's and Keras'"] = by_keras(other)
-    for other in ("bilinear", "bicubic"):
-        on_levels = by_torch(other, antialias=True, whole=True)
-        whole[f"{other} with antialias on uint8 tensors, as torchvision's"] = on_levels
-        floats |= {
-            f"{other} with antialias on float tensors": by_torch(other, antialias=True),
-            f"{other} without antialias, as OpenCV's and torch's": by_torch(other, antialias=False),
-            f"{other} without antialias, counted from the corner of pixels, as sharp's affine": (
-                from_corner(other)
-            ),
-        }
+        said = f"{other} without antialias, as TensorFlow's and Keras'"
+        whole[said] = partial(by_keras, interpolation=other, antialias=False)
+    for other in both:
+        said = f"{other} with antialias on uint8 tensors, as torchvision's"
+        whole[said] = partial(on_tensors, interpolation=other, antialias=True)
+    floats = {
+        "bilinear with align_corners": by_weights(aligned),
+        "the mean of areas, as OpenCV's INTER_AREA": by_weights(area),
+    }
+    for other in both:
+        plain, corner = f"{other} without antialias", "counted from the corner of pixels"
+        floats[f"{other} with antialias on float tensors"] = on_floats(other, antialias=True)
+        floats[f"{plain}, as OpenCV's and torch's"] = on_floats(other, antialias=False)
+        floats[f"{plain}, {corner}, as sharp's affine"] = from_corner(other)
     found = {f"resized by {said}, not as the golden's {name}": one for said, one in whole.items()}
     for how, function in _ROUNDINGS.items():
         for said, one in floats.items():
@@ -146,4 +135,4 @@ _ROUNDINGS: dict[str, Callable[[Levels], Levels]] = {
 
 def then(filter_: Filter, function: Callable[[Levels], Levels]) -> Filter:
     """A filter, and what becomes of its levels."""
-    return lambda values, size: function(filter_(values, size))
+    return lambda values, size: function(filter_(values, size).astype(np.float32))

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from PIL import Image, features
 
 from vitconvert.conversion.output import whole_output
@@ -45,7 +45,6 @@ TENSORS = "pixels.safetensors"
 _KEY, _FORMAT = "pixel_golden", 1
 _EQUAL, _OTHER, _REFUSED = "equal", "the result alone is known", "refused"
 
-Array = Pixels
 Prepare = Callable[[Image.Image], object]
 """What a project's own code makes of an open image: (C, H, W), or one of them in a batch."""
 
@@ -67,7 +66,7 @@ class Recorded:
     plain: bool
     verdict: str
     mode: str
-    steps: Mapping[str, Array] = field(repr=False)
+    steps: Mapping[str, Pixels] = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +92,8 @@ class PixelGolden:
     @cached_property
     def others(self) -> Mapping[str, Recorded]:
         """The images that the project's own code refuses, or prepares to other bits."""
-        if not self.reference:
-            return {}
-        return {name: one for name, one in self.images.items() if one.verdict != _EQUAL}
+        known = self.images.items() if self.reference else ()
+        return {name: one for name, one in known if one.verdict != _EQUAL}
 
     @property
     def verdict(self) -> str:
@@ -109,11 +107,6 @@ class PixelGolden:
     def words(self) -> Mapping[str, str]:
         """What each step does."""
         return in_words(self.preprocessing)
-
-    @property
-    def rescales_first(self) -> bool:
-        """Whether pixels are from 0 to 1 before they are resized."""
-        return BACKENDS[self.preprocessing.backend].numbers == "first"
 
     def to_dict(self) -> JsonDict:
         """What `vitconvert.json` says, but for the hashes of the files."""
@@ -195,7 +188,12 @@ def record(
     with whole_output(output, overwrite=overwrite) as folder:
         for one in drawings:
             (folder / one.name).write_bytes(one.content)
-        _write_tensors(images, folder / TENSORS)
+        tensors = {
+            f"{name}/{step}": torch.from_numpy(array.copy())
+            for name, image in images.items()
+            for step, array in image.steps.items()
+        }
+        write_safetensors(folder / TENSORS, tensors)
         hashes = {file.name: hash_file(file) for file in sorted(folder.iterdir())}
         write_json(folder / RECORD, golden.to_dict() | {"sha256": hashes})
     return golden
@@ -211,7 +209,7 @@ def seen_of(file: Path | bytes | Image.Image, steps: Preprocessing) -> Seen:
 def _recorded(one: Drawing, steps: Preprocessing, own: tuple[str, Prepare] | None) -> Recorded:
     with open_image(one.content) as image:
         mode = image.mode if own_modes(steps) else "L" if steps.channels == 1 else "RGB"
-        seen: Mapping[str, Array] = {}
+        seen: Mapping[str, Pixels] = {}
         verdict = "not verified"
         try:
             seen = seen_of(one.content, steps)
@@ -219,22 +217,15 @@ def _recorded(one: Drawing, steps: Preprocessing, own: tuple[str, Prepare] | Non
             verdict = f"{_REFUSED} by vitconvert: {error.fact}"
         if own:
             try:
-                theirs = _as_array(own[1](image))
+                theirs = torch.as_tensor(own[1](image)).detach().cpu().float().numpy()
             except Exception as error:  # a project may raise anything
                 verdict, seen = f"{_REFUSED}: {printable(what_was_raised(error))[:200]}", {}
             else:
+                theirs = theirs[0] if theirs.ndim == 4 and len(theirs) == 1 else theirs
                 same = bool(seen) and np.array_equal(theirs, seen["normalised"])
                 verdict = _EQUAL if same else _OTHER
                 seen = seen if same else {"normalised": theirs}
     return Recorded(about=one.about, plain=one.plain, verdict=verdict, mode=mode, steps=seen)
-
-
-def _as_array(prepared: object) -> NDArray[np.float32]:
-    """(C, H, W) of what a project's own code returns."""
-    import torch
-
-    array: NDArray[np.float32] = torch.as_tensor(prepared).detach().cpu().float().numpy()
-    return array[0] if array.ndim == 4 and len(array) == 1 else array
 
 
 def own_modes(steps: Preprocessing) -> bool:
@@ -258,22 +249,17 @@ def _stated(name: str, image: Recorded) -> JsonDict:
                 "tensor": f"{name}/{step}",
                 "dtype": str(array.dtype),
                 "shape": list(array.shape),
-                "sha256": hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest(),
+                "sha256": hashlib.sha256(array.tobytes()).hexdigest(),
             }
             for step, array in image.steps.items()
         },
     }
 
 
-def _write_tensors(images: Mapping[str, Recorded], path: Path) -> None:
-    import torch
-
-    tensors = {
-        f"{name}/{step}": torch.from_numpy(np.ascontiguousarray(array))
-        for name, image in images.items()
-        for step, array in image.steps.items()
-    }
-    write_safetensors(path, tensors)
+def arrays_of(path: Path) -> dict[str, Pixels]:
+    """All arrays of a file."""
+    with open_container(path) as container:
+        return {name: container.read(name).numpy().copy() for name in container.manifest}
 
 
 def read(folder: Path) -> PixelGolden:
@@ -287,8 +273,7 @@ def read(folder: Path) -> PixelGolden:
     try:
         if stated[_KEY] != _FORMAT:
             raise ValueError(f"format {stated[_KEY]!r}; {_FORMAT} is read here")
-        with open_container(folder / TENSORS) as container:
-            arrays = {name: container.read(name).numpy().copy() for name in container.manifest}
+        arrays = arrays_of(folder / TENSORS)
         return PixelGolden(
             source=str(stated["source"]),
             reference=str(stated["reference"]),
@@ -308,16 +293,11 @@ def read(folder: Path) -> PixelGolden:
         ) from None
 
 
-def _of_json(name: str, image: JsonObject, arrays: Mapping[str, Array]) -> Recorded:
+def _of_json(name: str, image: JsonObject, arrays: Mapping[str, Pixels]) -> Recorded:
     if Path(name).name != name:
         raise ValueError(f"{name!r} is no name of a file")
     steps = {step: arrays[f"{name}/{step}"] for step in STEPS if step in image["steps"]}
     if any(array.ndim != 3 for array in steps.values()):
         raise ValueError(f"{name} has arrays that are no images")
-    return Recorded(
-        about=str(image["about"]),
-        plain=image["plain"] is True,
-        verdict=str(image["verdict"]),
-        mode=str(image["mode"]),
-        steps=steps,
-    )
+    words = {word: str(image[word]) for word in ("about", "verdict", "mode")}
+    return Recorded(plain=image["plain"] is True, steps=steps, **words)

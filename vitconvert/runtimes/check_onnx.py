@@ -246,9 +246,9 @@ def tensorrt_engine(
         profile.set_shape(taken.name, one, one, both)
         settings.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, settings)
-    if plan is None:
-        raise RuntimeError("TensorRT built no engine; its messages are above")
-    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    engine = None if plan is None else trt.Runtime(logger).deserialize_cuda_engine(plan)
+    if engine is None:
+        raise RuntimeError("TensorRT has no engine of it here; its messages are above")
     context, cuda = engine.create_execution_context(), Cuda(int(device or 0))
 
     def compute(batch: np.ndarray) -> Arrays:

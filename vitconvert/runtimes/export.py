@@ -32,9 +32,9 @@ from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.check import Expected, agreement, compare_exported, worst
 from vitconvert.runtimes.check_onnx import GOLDEN
-from vitconvert.runtimes.golden import golden_of
+from vitconvert.runtimes.golden import as_measured, golden_of
 from vitconvert.runtimes.graph import OUTPUTS, Graph, Shape, traced
-from vitconvert.runtimes.onnx import quantise
+from vitconvert.runtimes.onnx import quantise, restate
 from vitconvert.runtimes.runtime import Runtime
 from vitconvert.version import VERSION
 from vitconvert.whole import require_file, require_replaceable, whole_files
@@ -221,6 +221,8 @@ def export_checkpoint(
         else:
             write_graph(checkpoint, draft, wanted, shape, metadata)
         found = _verified(trial, draft, wanted.computed_in, images) if verify else _Found()
+        if wanted.int8 and verify:
+            restate(draft, GOLDEN, as_measured(metadata[GOLDEN], draft))
         remaining = wanted.runtime.remaining(draft)
         sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
     return Exported(

@@ -130,6 +130,16 @@ def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
     )
 
 
+def restate(path: Path, name: str, value: str) -> None:
+    """Write another value of an entry of a file's metadata; weights beside it stay there."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    (entry,) = (entry for entry in model.metadata_props if entry.key == name)
+    entry.value = value
+    onnx.save(model, path)
+
+
 def _name_the_batch(graph: "Graph") -> None:
     """Call the one size that is open "batch", and not by torch's own symbol for it."""
     values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
