@@ -103,18 +103,18 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 38_931,
-    "files": 302,
-    "core": 30_452,
+    "lines of code": 39_107,
+    "files": 304,
+    "core": 30_468,
     "attesting": 260,
     "auditing": 800,
-    "demo": 355,
+    "demo": 424,
     "drafting": 1_100,
     "embedding": 1_985,
     "inference": 596,
     "pictures": 1_115,
     "pixel_goldens": 800,
-    "runtimes": 1_437,
+    "runtimes": 1_577,
     "testing": 190,
     "modules with one importer": 58,
     "private functions, per mille": 348,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 47_089,
+    "tests": 47_247,
     "storeys": 11,
 }
 

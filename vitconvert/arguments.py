@@ -429,6 +429,7 @@ NAMES_OF_CLASSES = Values(
 SIZE = Values("a size: pixels, or height and width", "(224, 320)", _size)
 SAID = Values("a mapping of options of reading", "{'dialect': 'timm'}", _words)
 FACTS = Values("a mapping of fields of ViTConfig", "{'num_heads': 3}", _words)
+IMAGES = such(_are_images, "an image, a path or several of them", "['photos']")
 
 
 VALUES: Mapping[str, Values] = {
@@ -436,7 +437,7 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("a", "b"), LOCATED),
     "model": MODEL,
     "state_dict": Values("tensors by name", "model.state_dict()", _tensors),
-    "images": such(_are_images, "an image, a path or several of them", "['photos']"),
+    **dict.fromkeys(("images", "calibrate"), IMAGES),
     "output": PATH,
     "golden": PATH,
     "theirs": ARRAYS,

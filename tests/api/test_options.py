@@ -159,6 +159,7 @@ def values(at: Path) -> dict[str, Any]:
         "with_preprocessing": True,
         "batch_size": 1,
         "int8": True,
+        "calibrate": at / "images",
         "probes": True,
         "opset": 18,
         "runtime": "nonsense",

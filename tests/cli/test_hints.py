@@ -63,6 +63,11 @@ CASES = [
     Case("`vitconvert list` describes all of them", "file digits --to hugging -o OUT"),
     Case("`vitconvert list` shows the names", f"file plain.pth {PLAIN} --architecture zzz -o OUT"),
     Case("--kind features", f"export headless.pth {PLAIN} --to pt2 --kind logits -o OUT.pt2"),
+    Case(
+        "--calibrate PHOTOS/",
+        "export digits --to openvino --int8 -o OUT.xml",
+        {"PHOTOS/": "photo.png"},
+    ),
     Case("leave out --max-shard-size", "file digits --to timm --max-shard-size 1KB -o OUT"),
     Case("--recursive", "predict digits nested"),
     Case("leave out --projected", "embed digits photo.png --projected"),

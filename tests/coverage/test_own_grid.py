@@ -19,7 +19,8 @@ from vitconvert.model.attention_maps import attentions
 from vitconvert.model.fast import FastLinear
 from vitconvert.model.layers import ClippedLinear
 from vitconvert.model.pruning import prune_heads
-from vitconvert.runtimes.export import ExportOptions, export_checkpoint
+from vitconvert.runtimes.export import export_checkpoint
+from vitconvert.runtimes.options import ExportOptions
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": [48, 32], "patch_size": 8}
 GEMMA = {"head_dim": 20, "intermediate_size": 50, "position_embedding_size": 9}

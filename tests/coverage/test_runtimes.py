@@ -6,7 +6,8 @@ from tests.coverage.families import random_model, small_arguments, smallest_of_e
 from tests.packages import timm
 from vitconvert.api import load_checkpoint
 from vitconvert.runtimes import RUNTIMES
-from vitconvert.runtimes.export import ExportOptions, export_checkpoint
+from vitconvert.runtimes.export import export_checkpoint
+from vitconvert.runtimes.options import ExportOptions
 from vitconvert.tables.architectures import named
 
 

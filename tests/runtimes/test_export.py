@@ -24,8 +24,8 @@ from vitconvert.errors import (
 from vitconvert.formats import hash_file
 from vitconvert.runtimes import RUNTIMES, check_onnx, graph, onnx
 from vitconvert.runtimes import export as module
-from vitconvert.runtimes.export import ExportOptions
 from vitconvert.runtimes.onnx import OnnxRuntime
+from vitconvert.runtimes.options import ExportOptions
 from vitconvert.runtimes.runtime import Pt2
 
 SAMPLES = sorted((DIGITS / "samples").glob("*.png"))

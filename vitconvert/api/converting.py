@@ -202,6 +202,7 @@ def export_model(
     batch_size: int | None = None,
     dtype: str = "float32",
     int8: bool = False,
+    calibrate: "ImageSource | Iterable[ImageSource] | None" = None,
     opset: int | None = None,
     probes: bool = False,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
@@ -229,7 +230,11 @@ def export_model(
         dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
             float32. What float16 is too small for is in the notes of the result. Weights of a
             quantised file are computed in it.
-        int8: Round the weights of an ONNX file to 8 bits, and activations as it runs.
+        int8: Round the weights of an ONNX or OpenVINO file to 8 bits, and activations by the
+            ranges that `calibrate` makes; without it, which ONNX allows, as the file runs.
+        calibrate: Images such as the model will see, as for `predict`; 20 at least, and of more
+            than 512 as many, spread over all. Every second one is held out, and the file is
+            compared on it. Needs the extra `int8`.
         opset: Version of ONNX's operators; by default, torch's choice.
         probes: Give the embedded tokens and those of each block as further outputs of an ONNX file,
             by which `check_onnx.py` says where an engine departs.
@@ -258,7 +263,8 @@ def export_model(
         'my-vit.pt2'
     """
     from vitconvert.preprocessing.finding import find_images
-    from vitconvert.runtimes.export import ExportOptions, check_export, export_checkpoint
+    from vitconvert.runtimes.export import check_export, export_checkpoint
+    from vitconvert.runtimes.options import ExportOptions
 
     wanted = ExportOptions(
         to=to,
@@ -268,6 +274,7 @@ def export_model(
         batch_size=batch_size,
         dtype=dtype,
         int8=int8,
+        calibrated=calibrate is not None,
         opset=opset,
         probes=probes,
     )
@@ -279,6 +286,7 @@ def export_model(
         Path(output),
         wanted,
         images=None if images is None else find_images(images),
+        calibrate=() if calibrate is None else find_images(calibrate),
         verify=verify,
         overwrite=overwrite,
         command=command,

@@ -52,7 +52,13 @@ class Export(Reading):
         default="float32",
         type=click.Choice(["float32", "float16"]),
     )
-    int8: bool = flag("With --to onnx: dynamic quantisation to 8 bits.", default=False)
+    int8: bool = flag("Round to 8 bits; OpenVINO needs --calibrate.", default=False)
+    calibrate: tuple[str, ...] = flag(
+        "With --int8: images such as the model will see (a file, a folder or a pattern), 20 or "
+        "more, half of which are held out and compared on. May be repeated.",
+        default=(),
+        metavar="PATH",
+    )
     opset: int | None = flag("With --to onnx; default: torch's choice.")
     probes: bool = flag(
         "With --to onnx: give the tokens of each block too, by which check_onnx.py says where an "
@@ -69,11 +75,12 @@ class Export(Reading):
 
     def run(self) -> int:
         from vitconvert.api import export_model
-        from vitconvert.runtimes.export import ExportOptions, check_export
+        from vitconvert.runtimes.export import check_export
+        from vitconvert.runtimes.options import ExportOptions
 
         names = ("to", "softmax", "with_preprocessing", "batch_size", "dtype", "int8", "opset")
         asked = {name: getattr(self, name) for name in (*names, "probes")}
-        wanted = ExportOptions(**asked, output=self.kind)
+        wanted = ExportOptions(**asked, output=self.kind, calibrated=bool(self.calibrate))
         check_export(self.file, wanted, overwrite=self.force)  # before anything is downloaded
         located = self.located(self.model)
         exported = export_model(
@@ -82,6 +89,7 @@ class Export(Reading):
             **asked,
             kind=self.kind,
             images=self.images or None,
+            calibrate=self.calibrate or None,
             verify=self.verify,
             overwrite=self.force,
             command=command_line(but=_UNSAID),
@@ -110,8 +118,10 @@ def _report(exported: "Exported") -> Iterator[str]:
     yield line("output", f"{kind}, computed in {record['dtype']}")
     compared = [f"{found.images}: {_compared(found)}" for found in exported.comparisons]
     yield line("verified", exported.runtime, *compared) if compared else line("verified", "no")
-    if seen := exported.photographs:
-        yield line(seen.images, _compared(seen))
+    for seen in filter(None, (exported.photographs, exported.held_out)):
+        yield line(seen.images, f"{_compared(seen)}, cosine at least {seen.cosine:.4f}")
+    if stated := record.get("calibration"):
+        yield line("calibrated", f"with {stated['images']} images, sha256 {stated['sha256']}")
     if remaining := exported.remaining:
         yield line("graph", *remaining)
     yield line("written", *exported.sha256)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MARGIN = 15
 _FEW = 3  # ignored tensors of one reason that are listed by name
 SHOWN = 12  # tensors that differ, or are left over, without -v
+_PLACES = ("images", "calibrate", "adapter")  # options that name places of this machine
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -153,7 +154,7 @@ def command_line(*, but: Collection[str] = (), **instead: object) -> str:
             return value
         if parameter.name == "token":
             return "..."
-        places = isinstance(parameter, click.Argument) or parameter.name in ("images", "adapter")
+        places = isinstance(parameter, click.Argument) or parameter.name in _PLACES
         public = published if places else printable
         if isinstance(value, tuple):
             return [public(str(one)) for one in value]

@@ -1,11 +1,11 @@
 """A file in the runtime that it is for, compared with vitconvert's own model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import torch
-from PIL import Image
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitconvert.comparison import Comparison, compare_outputs
@@ -15,11 +15,11 @@ from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.pixels import normalised
 from vitconvert.preprocessing.sample_images import normalisation, sample_images
 from vitconvert.runtimes.graph import Shape
+from vitconvert.runtimes.images import Picture, levels, prepared
 from vitconvert.runtimes.runtime import Run
 
 BATCHES = (1, 3)  # a runtime may mix the images of a batch, or have a size built in
 _AT_ONCE = 8  # images, where any number is allowed
-_Image = Path | Image.Image
 
 
 class Expected:
@@ -72,12 +72,18 @@ class Expected:
         if self.shape.pixels is None:
             return images
         images["noise"] = 0.5 + images["noise"] / 4
-        return {kind: _levels(x) for kind, x in images.items()}
+        return {kind: levels(x) for kind, x in images.items()}
 
-    def prepared(self, image: _Image, preprocessing: Preprocessing) -> Tensor:
-        """A user's image, resized and cropped, as the graph takes it."""
-        x = preprocessing(image)[None]
-        return x if self.shape.pixels is None else as_levels(x, preprocessing)
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement(Comparison):
+    """A comparison on a user's images.
+
+    Attributes:
+        cosine: Of the outputs of an image, the smallest.
+    """
+
+    cosine: float
 
 
 def compare_exported(
@@ -116,12 +122,13 @@ def agreement(
     run: Run,
     expected: Expected,
     preprocessing: Preprocessing,
-    images: Iterable[_Image],
+    images: Iterable[Picture],
     *,
     dtype: str,
     tolerance: float,
-) -> tuple[Comparison | None, int]:
-    """Compare on a user's images, all of them.
+    called: str = "photographs",
+) -> tuple[Agreement | None, int]:
+    """Compare on a user's images, all of them, which are `called` so.
 
     Returns:
         The comparison, None where no image could be read; and how many could not.
@@ -132,7 +139,7 @@ def agreement(
         nonlocal failed
         for image in images:
             try:
-                yield expected.prepared(image, preprocessing)
+                yield prepared(image, preprocessing, expected.shape)
             except VitConvertError:
                 failed += 1
 
@@ -148,23 +155,13 @@ def agreement(
     compared = compare_outputs(
         ours,
         theirs,
-        images="photographs",
+        images=called,
         dtype=dtype,
         tolerance=tolerance,
         output=expected.shape.output,
     )
-    return compared, failed
-
-
-def as_levels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """(B, C, H, W) normalised, to the (B, H, W, C) uint8 that it was before."""
-    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std))
-    return _levels((images * std + mean) / (255 * (preprocessing.rescale_factor or 1)))
-
-
-def _levels(images: Tensor) -> Tensor:
-    """(B, C, H, W) from 0 to 1, to (B, H, W, C) uint8."""
-    return (255 * images).round().clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+    cosine = float(F.cosine_similarity(ours.double(), theirs.double(), dim=-1).min())
+    return Agreement(**vars(compared), cosine=cosine), failed
 
 
 def worst(comparisons: Sequence[Comparison]) -> Comparison:

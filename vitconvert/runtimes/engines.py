@@ -33,7 +33,8 @@ from vitconvert.machine import busy, processor
 from vitconvert.model import ViT
 from vitconvert.model.fast import FastLinear
 from vitconvert.runtimes import RUNTIMES
-from vitconvert.runtimes.export import ExportOptions, export_checkpoint
+from vitconvert.runtimes.export import export_checkpoint
+from vitconvert.runtimes.options import ExportOptions
 from vitconvert.runtimes.runtime import Run, Runtime
 from vitconvert.sources.web import default_cache
 from vitconvert.version import VERSION

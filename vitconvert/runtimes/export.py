@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,96 +18,26 @@ from vitconvert.comparison import TOLERANCE, Comparison
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.record import source_hashes, source_record
 from vitconvert.errors import (
-    ConflictingFact,
     ParityFailed,
     UsageError,
     VitConvertError,
-    nearest,
     some,
     what_was_raised,
 )
 from vitconvert.formats import hash_file
 from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
-from vitconvert.runtimes import RUNTIMES
-from vitconvert.runtimes.check import Expected, agreement, compare_exported, worst
+from vitconvert.runtimes.check import Agreement, Expected, agreement, compare_exported, worst
 from vitconvert.runtimes.check_onnx import GOLDEN
 from vitconvert.runtimes.golden import as_measured, golden_of
-from vitconvert.runtimes.graph import OUTPUTS, Graph, Shape, traced
+from vitconvert.runtimes.graph import Graph, Shape, traced
+from vitconvert.runtimes.images import Calibration, Picture
 from vitconvert.runtimes.onnx import quantise, restate
-from vitconvert.runtimes.runtime import Runtime
+from vitconvert.runtimes.options import ExportOptions
 from vitconvert.version import VERSION
 from vitconvert.whole import require_file, require_replaceable, whole_files
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-
 RECORD = "vitconvert"  # the name of our record in a file's metadata
-DTYPES = ("float32", "float16")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """How a file is written; see `vitconvert.export_model`."""
-
-    to: str
-    output: str | None = None
-    softmax: bool = False
-    with_preprocessing: bool = False
-    batch_size: int | None = None
-    dtype: str = "float32"
-    int8: bool = False
-    opset: int | None = None
-    probes: bool = False
-
-    def __post_init__(self) -> None:
-        if self.to not in RUNTIMES:
-            near = nearest(self.to, RUNTIMES)
-            raise UsageError(
-                f"There is no format {self.to!r} to export to.",
-                evidence={"formats": ", ".join(RUNTIMES)},
-                hint=f"did you mean {near[0]}?" if near else None,
-            )
-        if self.output not in (None, *OUTPUTS):
-            raise UsageError(
-                f"There is no output {self.output!r}.", evidence={"outputs": ", ".join(OUTPUTS)}
-            )
-        if self.dtype not in DTYPES:
-            raise UsageError(
-                f"{self.dtype} is no dtype to export in.", evidence={"dtypes": ", ".join(DTYPES)}
-            )
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UsageError(f"batch_size = {self.batch_size} must be at least 1.")
-        for given, name in ((self.opset is not None, "opsets"), (self.probes, "probes")):
-            if given and self.to != "onnx":
-                raise UsageError(f"Only ONNX has {name}, not {self.to}.")
-        if self.int8 and (self.to != "onnx" or self.dtype != "float32"):
-            raise UsageError("int8 is for ONNX, and made from float32.")
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime that writes and runs it."""
-        return RUNTIMES[self.to]
-
-    @property
-    def computed_in(self) -> str:
-        """float32, float16 or int8."""
-        return "int8" if self.int8 else self.dtype
-
-    def shape(self, checkpoint: Checkpoint) -> Shape:
-        """The inputs and outputs of the graph, for one checkpoint."""
-        classes = checkpoint.config.num_classes
-        output = self.output or ("logits" if classes else "features")
-        if output == "logits" and not classes:
-            raise ConflictingFact(
-                "The model has no classification head.", hint="--kind features, or tokens."
-            )
-        if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
-            raise ConflictingFact("Only the logits of a classifier can become probabilities.")
-        pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
-        batch, probes = self.batch_size, self.probes
-        return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=batch, probes=probes)
 
 
 def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
@@ -125,7 +55,7 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
             evidence={"output": path},
         )
     require_file(path)
-    runtime.require()
+    runtime.require(calibrating=wanted.calibrated)
 
     def is_ours(path: Path) -> bool:
         try:
@@ -156,6 +86,7 @@ class Exported:
         comparisons: In the runtime, one for each kind of images and batch size; empty if it was
             not verified.
         photographs: The same on the user's images, or None.
+        held_out: The same on images of a calibration by which nothing was rounded, or None.
         notes: What was taken of the checkpoint, overflows or was left out, in sentences.
         remaining: Of an ONNX graph, what engines may get wrong or compute for each batch, and why.
     """
@@ -166,7 +97,8 @@ class Exported:
     record: Mapping[str, Any]
     config: ViTConfig
     comparisons: tuple[Comparison, ...]
-    photographs: Comparison | None
+    photographs: Agreement | None
+    held_out: Agreement | None
     notes: tuple[str, ...]
     remaining: tuple[str, ...] = ()
 
@@ -176,14 +108,14 @@ class Exported:
 
     def to_dict(self) -> dict[str, object]:
         """For `--json`."""
-        photographs = self.photographs and vars(self.photographs)
         return {
             "output": str(self.output),
             "sha256": dict(self.sha256),
             "runtime": self.runtime,
             "record": dict(self.record),
             "comparisons": [dict(vars(comparison)) for comparison in self.comparisons],
-            "photographs": photographs and dict(photographs),
+            "photographs": self.photographs and dict(vars(self.photographs)),
+            "held_out": self.held_out and dict(vars(self.held_out)),
             "notes": list(self.notes),
             "remaining": list(self.remaining),
         }
@@ -194,7 +126,8 @@ def export_checkpoint(
     path: Path,
     wanted: ExportOptions,
     *,
-    images: "Iterable[Path | Image.Image] | None" = None,
+    images: "Iterable[Picture] | None" = None,
+    calibrate: "Iterable[Picture]" = (),
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
@@ -203,7 +136,10 @@ def export_checkpoint(
     shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
     if images is not None:
         needed_preprocessing(checkpoint)
-    trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape)
+    calibration = None
+    if wanted.calibrated:
+        calibration = Calibration.of(calibrate, needed_preprocessing(checkpoint), shape)
+    trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, calibration=calibration)
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
     with whole_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in(), verify=verify, command=command)
@@ -217,11 +153,14 @@ def export_checkpoint(
                 write_graph(checkpoint, whole, wanted, shape, metadata)
                 if verify:  # what is wrong in float32 is no matter of 8 bits
                     _verified(trial, whole, "float32", None)
-                quantise(whole, draft)
+                if calibration:
+                    wanted.runtime.calibrate(whole, draft, calibration.batches())
+                else:
+                    quantise(whole, draft)
         else:
             write_graph(checkpoint, draft, wanted, shape, metadata)
         found = _verified(trial, draft, wanted.computed_in, images) if verify else _Found()
-        if wanted.int8 and verify:
+        if wanted.int8 and verify and GOLDEN in metadata:
             restate(draft, GOLDEN, as_measured(metadata[GOLDEN], draft))
         remaining = wanted.runtime.remaining(draft)
         sha256 = {file.name: hash_file(file) for file in sorted(draft.parent.iterdir())}
@@ -233,6 +172,7 @@ def export_checkpoint(
         config=checkpoint.config,
         comparisons=found.comparisons,
         photographs=found.photographs,
+        held_out=found.held_out,
         notes=(
             *checkpoint.ledger.notes,
             *([f"{found.unreadable} images could not be read"] if found.unreadable else []),
@@ -259,6 +199,7 @@ class _Trial:
     checkpoint: Checkpoint
     wanted: ExportOptions
     shape: Shape
+    calibration: Calibration | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +207,8 @@ class _Found:
     """The comparisons of a file; empty where there were none."""
 
     comparisons: tuple[Comparison, ...] = ()
-    photographs: Comparison | None = None
+    photographs: Agreement | None = None
+    held_out: Agreement | None = None
     unreadable: int = 0
 
 
@@ -294,9 +236,7 @@ def _expected(trial: _Trial) -> Expected:
     return Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
 
 
-def _verified(
-    trial: _Trial, path: Path, dtype: str, images: "Iterable[Path | Image.Image] | None"
-) -> _Found:
+def _verified(trial: _Trial, path: Path, dtype: str, images: "Iterable[Picture] | None") -> _Found:
     """Compare a file in its runtime with vitconvert's own model in float32."""
     expected = _expected(trial)
     prepared = trial.checkpoint.preprocessing
@@ -313,11 +253,16 @@ def _verified(
             evidence={"raised": what_was_raised(error)},
         ) from error
     _require(comparisons, trial)
-    if images is None or prepared is None:
-        return _Found(comparisons=comparisons)
-    seen, unreadable = agreement(run, expected, prepared, images, dtype=dtype, tolerance=tolerance)
-    _require((seen,) if seen else (), trial)
-    return _Found(comparisons=comparisons, photographs=seen, unreadable=unreadable)
+    agree = partial(agreement, run, expected, dtype=dtype, tolerance=tolerance)
+    seen, kept, unreadable = None, None, 0
+    if images is not None and prepared is not None:
+        seen, unreadable = agree(prepared, images)
+    if trial.calibration and dtype == "int8":
+        of = trial.calibration
+        kept, _ = agree(of.preprocessing, of.held_out, called="held out")
+        unreadable += of.unreadable
+    _require([found for found in (seen, kept) if found], trial)
+    return _Found(comparisons=comparisons, photographs=seen, held_out=kept, unreadable=unreadable)
 
 
 def _require(comparisons: Sequence[Comparison], trial: _Trial) -> None:
@@ -379,6 +324,7 @@ def _record(
         },
         "output": {"name": "output", "kind": shape.output, "softmax": shape.softmax},
         "dtype": wanted.computed_in,
+        **({"calibration": trial.calibration.record()} if trial.calibration else {}),
         "config": config.to_dict(),
         "origins": dict(config.origins),
         "preprocessing": checkpoint.preprocessing and checkpoint.preprocessing.to_dict(),

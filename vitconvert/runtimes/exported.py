@@ -18,8 +18,8 @@ from vitconvert.labels import Labels
 from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.runtimes import RUNTIMES
-from vitconvert.runtimes.check import as_levels
 from vitconvert.runtimes.export import RECORD
+from vitconvert.runtimes.images import as_levels
 from vitconvert.runtimes.runtime import Run, Runtime
 
 

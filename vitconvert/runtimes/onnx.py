@@ -4,7 +4,7 @@ Weights of more than 2 GiB do not fit into a protocol buffer: torch then writes 
 (https://onnx.ai/onnx/repo-docs/ExternalData.html), under the file's name with `.data` after it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1_900_000_000  # bytes of weights within the file: 2 GiB, and room for the rest
 _OLDEST_OPSET = 18  # of torch's exporter (2.15)
+_PRODUCTS = ["MatMul", "Gemm"]  # operators that are quantised
 
 
 class OnnxRuntime(Runtime):
@@ -28,6 +29,7 @@ class OnnxRuntime(Runtime):
 
     name, suffix = "ONNX Runtime", ".onnx"
     packages = ("onnxruntime", "onnx", "onnxscript")
+    calibrated_by = ()
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
@@ -72,6 +74,28 @@ class OnnxRuntime(Runtime):
         exported.model.producer_name = "vitconvert"
         size = sum(x.numel() * x.element_size() for x in program.state_dict.values())
         exported.save(path, external_data=size > _LARGEST)
+
+    def calibrate(self, path: Path, output: Path, images: "Iterable[Tensor]") -> None:
+        """As `Runtime.calibrate`, by ONNX Runtime's own static quantisation."""
+        from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+
+        class Images(CalibrationDataReader):  # type: ignore[misc]
+            rest = iter(images)
+
+            def get_next(self) -> Mapping[str, object] | None:
+                return next(({"images": x.numpy()} for x in self.rest), None)
+
+        quantize_static(
+            path,
+            output,
+            Images(),
+            op_types_to_quantize=_PRODUCTS,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_quantize=_with_weights(path),
+            extra_options={"OpTypesToExcludeOutputQuantization": _PRODUCTS},
+        )
 
     def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
         """As `Runtime.open`; sessions may be called by several threads."""
@@ -122,7 +146,7 @@ def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
     quantize_dynamic(
         path,
         output,
-        op_types_to_quantize=["MatMul", "Gemm"],
+        op_types_to_quantize=_PRODUCTS,
         per_channel=True,
         weight_type=QuantType.QInt8,
         nodes_to_exclude=list(nodes),
@@ -138,6 +162,16 @@ def restate(path: Path, name: str, value: str) -> None:
     (entry,) = (entry for entry in model.metadata_props if entry.key == name)
     entry.value = value
     onnx.save(model, path)
+
+
+def _with_weights(path: Path) -> list[str]:
+    """The products of activations with weights; those of attention are of activations alone."""
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    held = {tensor.name for tensor in graph.initializer}
+    products = (node for node in graph.node if node.op_type in _PRODUCTS)
+    return [node.name for node in products if node.input[1] in held]
 
 
 def _name_the_batch(graph: "Graph") -> None:

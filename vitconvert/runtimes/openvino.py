@@ -3,7 +3,10 @@
 Source: https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
 """
 
+import io
 import threading
+from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ class OpenVino(Runtime):
 
     name, suffix = "OpenVINO", ".xml"
     packages = ("openvino",)
+    calibrated_by = ("nncf",)
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
@@ -51,6 +55,22 @@ class OpenVino(Runtime):
         for key, value in metadata.items():
             model.set_rt_info(value, [_SECTION, key])
         openvino.save_model(model, path, compress_to_fp16=False)
+
+    def calibrate(self, path: Path, output: Path, images: "Iterable[Tensor]") -> None:
+        """As `Runtime.calibrate`, by NNCF."""
+        import nncf
+        import openvino
+
+        arrays = [x.numpy() for x in images]
+        with redirect_stdout(io.StringIO()):  # bars of progress
+            model = nncf.quantize(
+                openvino.Core().read_model(str(path)),
+                nncf.Dataset(arrays),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=len(arrays),
+            )
+        name_by_place(model)
+        openvino.save_model(model, output, compress_to_fp16=False)
 
     def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
         """As `Runtime.open`; each thread gets a request of its own, which is no other's."""

@@ -2,7 +2,7 @@
 
 import importlib.util
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -25,16 +25,22 @@ class Runtime:
         name: Of the program, for people.
         suffix: Of the file's name.
         packages: Of Python, that writing and running needs.
+        calibrated_by: Packages that quantising by images needs too; None: it has no int8 so.
     """
 
     name: ClassVar[str]
     suffix: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
+    calibrated_by: ClassVar[tuple[str, ...] | None] = None
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
     ) -> None:
         """Write a traced model, perhaps with files beside it whose names begin as this one's."""
+        raise NotImplementedError
+
+    def calibrate(self, path: Path, output: Path, images: "Iterable[Tensor]") -> None:
+        """Write a file in float32 as one in int8, by the activations that images make."""
         raise NotImplementedError
 
     def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
@@ -68,19 +74,21 @@ class Runtime:
         except PackageNotFoundError:
             return self.name
 
-    def missing(self) -> list[str]:
-        """Packages that are not installed."""
-        return [name for name in self.packages if importlib.util.find_spec(name) is None]
+    def missing(self, *more: str) -> list[str]:
+        """Packages that are not installed, of its own and of others."""
+        needed = (*self.packages, *more)
+        return [name for name in needed if importlib.util.find_spec(name) is None]
 
-    def require(self) -> None:
+    def require(self, *, calibrating: bool = False) -> None:
         """Refuse to go on without the packages.
 
         Raises:
             MissingPackage: Some are not installed.
         """
-        if missing := self.missing():
+        if missing := self.missing(*(self.calibrated_by or () if calibrating else ())):
+            what = f"{self.name}, calibrated," if calibrating else self.name
             raise MissingPackage(
-                f"{self.name} needs packages that are not installed.",
+                f"{what} needs packages that are not installed.",
                 evidence={"missing": ", ".join(missing)},
                 hint=f"pip install {' '.join(missing)}",
             )

@@ -1,0 +1,87 @@
+"""How a checkpoint is exported."""
+
+from dataclasses import dataclass
+
+from vitconvert.arguments import refuse
+from vitconvert.checkpoint import Checkpoint
+from vitconvert.checkpoint.images import needed_preprocessing
+from vitconvert.errors import ConflictingFact, UsageError, nearest
+from vitconvert.runtimes import RUNTIMES
+from vitconvert.runtimes.graph import OUTPUTS, Shape
+from vitconvert.runtimes.runtime import Runtime
+
+DTYPES = ("float32", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How a file is written; see `vitconvert.export_model`."""
+
+    to: str
+    output: str | None = None
+    softmax: bool = False
+    with_preprocessing: bool = False
+    batch_size: int | None = None
+    dtype: str = "float32"
+    int8: bool = False
+    calibrated: bool = False
+    opset: int | None = None
+    probes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.to not in RUNTIMES:
+            near = nearest(self.to, RUNTIMES)
+            raise UsageError(
+                f"There is no format {self.to!r} to export to.",
+                evidence={"formats": ", ".join(RUNTIMES)},
+                hint=f"did you mean {near[0]}?" if near else None,
+            )
+        if self.output not in (None, *OUTPUTS):
+            raise UsageError(
+                f"There is no output {self.output!r}.", evidence={"outputs": ", ".join(OUTPUTS)}
+            )
+        if self.dtype not in DTYPES:
+            raise UsageError(
+                f"{self.dtype} is no dtype to export in.", evidence={"dtypes": ", ".join(DTYPES)}
+            )
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UsageError(f"batch_size = {self.batch_size} must be at least 1.")
+        for given, name in ((self.opset is not None, "opsets"), (self.probes, "probes")):
+            if given and self.to != "onnx":
+                raise UsageError(f"Only ONNX has {name}, not {self.to}.")
+        self._check_int8()
+
+    def _check_int8(self) -> None:
+        if self.int8 and (self.runtime.calibrated_by is None or self.dtype != "float32"):
+            raise UsageError("int8 is for ONNX and OpenVINO, and made from float32.")
+        if self.calibrated and not self.int8:
+            refuse(["calibrate"], "int8 alone is calibrated, and is not asked for.")
+        if self.int8 and not self.calibrated and self.to != "onnx":
+            raise UsageError(
+                "int8 of OpenVINO is calibrated with images.",
+                hint="--calibrate PHOTOS/ names some (in Python, calibrate=).",
+            )
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime that writes and runs it."""
+        return RUNTIMES[self.to]
+
+    @property
+    def computed_in(self) -> str:
+        """float32, float16 or int8."""
+        return "int8" if self.int8 else self.dtype
+
+    def shape(self, checkpoint: Checkpoint) -> Shape:
+        """The inputs and outputs of the graph, for one checkpoint."""
+        classes = checkpoint.config.num_classes
+        output = self.output or ("logits" if classes else "features")
+        if output == "logits" and not classes:
+            raise ConflictingFact(
+                "The model has no classification head.", hint="--kind features, or tokens."
+            )
+        if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
+            raise ConflictingFact("Only the logits of a classifier can become probabilities.")
+        pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
+        batch, probes = self.batch_size, self.probes
+        return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=batch, probes=probes)
