@@ -58,12 +58,17 @@ def peak_until_exit(process: subprocess.Popen[str]) -> Memory:
     return Memory(resident=resident, anonymous=anonymous)
 
 
-def timed(arguments: Sequence[str], **environment: str) -> tuple[float, str]:
-    """Seconds of a whole process of Python, offline, and its output."""
+def timed(arguments: Sequence[str], *, given: str = "", **environment: str) -> tuple[float, str]:
+    """Seconds of a whole process of Python, offline, given some input; and its output."""
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", **environment}
     start = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=offline, capture_output=True, text=True
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=offline,
+        input=given,
+        capture_output=True,
+        text=True,
     )
     seconds = time.perf_counter() - start
     if done.returncode:

@@ -1,13 +1,16 @@
 """`vitconvert inspect MODEL`, and which weights of a file the verbs take."""
 
+import io
 import json
 import pickle
 import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from tests.hub_server import HubServer, use_hub
 from tests.spelling import google_arrays
 from vitconvert.demo.demonstration import DIGITS
 
@@ -111,3 +114,44 @@ def test_several_files_are_inspected_whatever_is_wrong_with_one(training, run, t
     assert answer["inspections"][str(plain)]["ok"]
     out = run("inspect", training, plain, "-q").out
     assert out == f"{training}: google_jax\n{plain}: google_jax\n"
+
+
+def lines(answer):
+    return [json.loads(line) for line in answer.out.splitlines()]
+
+
+def test_every_checkpoint_below_a_folder_is_a_line(training, run, tmp_path):
+    plain = training.with_name("plain.npz")
+    for name in ("models/b", "models/a/deep", "models/.hidden"):
+        shutil.copytree(DIGITS, tmp_path / name)
+    (tmp_path / "models" / "several").mkdir()
+    for name in ("one.npz", "two.pth", "optimizer.pt"):
+        shutil.copy(training if name != "one.npz" else plain, tmp_path / "models/several" / name)
+    (tmp_path / "models" / "several" / "evil.npz").write_bytes(b"no archive")
+    answer = run("inspect", tmp_path / "models", "--lines")
+    names = ("a/deep", "b", "several/evil.npz", "several/one.npz", "several/two.pth")
+    found = lines(answer)
+    assert [line["model"] for line in found] == [str(tmp_path / "models" / n) for n in names]
+    assert [line["ok"] for line in found] == [True, True, False, True, True]
+    assert found[2]["error"]["code"] == "corrupt-file" and answer.code == 1
+    alone = json.loads(run("inspect", tmp_path / "models" / "b", "--json").out)
+    assert found[1] == {"model": found[1]["model"], **alone}
+
+
+def test_repositories_on_stdin_are_inspected_by_their_headers_and_asked_once(
+    run, tmp_path, monkeypatch
+):
+    files = {path.name: path.read_bytes() for path in DIGITS.iterdir() if path.is_file()}
+    repos = {f"org/vit-{i}": files for i in range(12)}
+    names = "".join(f"hf:{repo}\n\n" for repo in [*repos, "org/no"])
+    monkeypatch.setattr("sys.stdin", io.StringIO(names))
+    with HubServer(repos) as server:
+        use_hub(monkeypatch, server, tmp_path)
+        answer = run("inspect", "-", "--lines")
+        asked = [(one.method, one.path, one.headers.get("range")) for one in server.requests]
+    *found, missing = lines(answer)
+    assert [line["model"] for line in found] == [f"hf:{repo}" for repo in repos]
+    assert {line["dialect"] for line in found} == {"timm"}
+    assert missing["error"]["code"] == "source-not-found" and answer.code == 1
+    assert len(asked) == len(set(asked))
+    assert all(span for _, path, span in asked if path.endswith(".safetensors"))

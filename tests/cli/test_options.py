@@ -95,6 +95,7 @@ ALONE = {
     "../test_attesting": ("attestation", "public_key", "attest", "sign_with"),
     "test_attention": ("heads", "query", "rollout", "raw", "features"),
     "test_golden": ("pixels", "check"),
+    "test_inspect": ("lines",),
     "test_plan": ("dry_run", "verbose"),
     "test_predict": ("as_json", "quiet", "null"),
     "test_push": ("private", "create_pr", "message", "revision", "token"),

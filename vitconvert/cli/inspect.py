@@ -1,8 +1,14 @@
 """`vitconvert inspect MODEL ...`."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from vitconvert.cli.options import Computed, argument, flag
 from vitconvert.cli.report import ignored_lines, line, print_json, show, source_line, tell
@@ -10,6 +16,8 @@ from vitconvert.errors import VitConvertError
 
 if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
+
+_AT_ONCE = 8
 
 
 @dataclass(kw_only=True)
@@ -19,13 +27,18 @@ class Inspect(Computed):
     details = " Of several, each is inspected, and the highest exit code counts."
 
     models: tuple[str, ...] = argument("MODEL...")
+    lines: bool = flag(
+        "Print a JSON object a line: for each checkpoint below a folder, and for each name that is "
+        "typed or, for -, read from stdin.",
+        default=False,
+    )
     with_hash: bool = flag(
         "Compute the hash of the function, for which all weights are read.", "--hash", default=False
     )
 
     def run(self) -> int:
-        if len(self.models) > 1:
-            return self._run_several()
+        if self.lines or len(self.models) > 1:
+            return self._run_several([*self._names()] if self.lines else self.models)
         inspection = self._inspect(self.models[0])
         self.report(
             inspection.to_dict,
@@ -35,29 +48,51 @@ class Inspect(Computed):
         )
         return inspection.problem.exit_code if inspection.problem else 0
 
-    def _run_several(self) -> int:
+    def _names(self) -> Iterator[str]:
+        """What each line of JSON is about."""
+        for model in self.models:
+            if model == "-":
+                yield from (name for line in sys.stdin if (name := line.strip()))
+            elif Path(model).is_dir():
+                from vitconvert.formats import checkpoints_below
+
+                yield from map(str, checkpoints_below(Path(model)))
+            else:
+                yield model
+
+    def _run_several(self, models: Sequence[str]) -> int:
         """Inspect each, whatever is wrong with one, under its own name."""
         answers: dict[str, object] = {}
         worst = 0
-        for model in self.models:
-            try:
-                inspection = self._inspect(model)
-            except VitConvertError as error:
-                problem: VitConvertError | None = error
-                answers[model] = {"ok": False, "error": error.to_dict()}
-                text = str(error)
-            else:
-                problem = inspection.problem
-                answers[model] = {"ok": not problem, **inspection.to_dict()}
-                text = inspection.dialect or "unknown"
-                if not self.quiet:
-                    text = "\n".join(filter(None, inspection_report(inspection)))
-            worst = max(worst, problem.exit_code if problem else 0)
-            if not self.as_json:
-                tell(f"{model}: {text}" if self.quiet else f"{model}\n{text}\n")
-        if self.as_json:
+        # Servers let wait. Bars of several downloads would mix.
+        one = replace(self, quiet=self.quiet or self.lines)
+        with ThreadPoolExecutor(_AT_ONCE if self.lines else 1) as pool:
+            for model, (answer, text, code) in zip(
+                models, pool.map(one._answer, models), strict=True
+            ):
+                worst = max(worst, code)
+                if self.lines:
+                    click.echo(json.dumps({"model": model, **answer}, default=str))
+                elif not self.as_json:
+                    tell(f"{model}: {text}" if self.quiet else f"{model}\n{text}\n")
+                else:
+                    answers[model] = answer
+        if self.as_json and not self.lines:
             print_json({"ok": worst == 0, "inspections": answers})
         return worst
+
+    def _answer(self, model: str) -> tuple[dict[str, object], str, int]:
+        """What is said of one, as JSON and in words, and the exit code."""
+        try:
+            inspection = self._inspect(model)
+        except VitConvertError as error:
+            return {"ok": False, "error": error.to_dict()}, str(error), error.exit_code
+        problem = inspection.problem
+        text = inspection.dialect or "unknown"
+        if not self.quiet:
+            text = "\n".join(filter(None, inspection_report(inspection)))
+        code = problem.exit_code if problem else 0
+        return {"ok": not problem, **inspection.to_dict()}, text, code
 
     def _inspect(self, model: str) -> "Inspection":
         from vitconvert.api import inspect

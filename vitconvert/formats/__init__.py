@@ -11,7 +11,13 @@ from vitconvert.formats.content import (
 )
 from vitconvert.formats.format_modules import Surroundings, written_module
 from vitconvert.formats.hashing import hash_file
-from vitconvert.formats.opening import has_weights, open_container, weights_among, weights_in
+from vitconvert.formats.opening import (
+    checkpoints_below,
+    has_weights,
+    open_container,
+    weights_among,
+    weights_in,
+)
 from vitconvert.formats.safetensors import write_safetensors
 from vitconvert.formats.shards import read_index, split, write_index
 
@@ -24,6 +30,7 @@ __all__ = [
     "Surroundings",
     "TensorInfo",
     "bytes_of",
+    "checkpoints_below",
     "chunks_of",
     "content_of",
     "has_weights",

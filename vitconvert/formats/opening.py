@@ -6,9 +6,10 @@ The first bytes of a file say what it is, not its suffix. A format that is read 
 
 from __future__ import annotations
 
+import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,24 @@ def weights_among(names: Collection[str]) -> list[str]:
     if len({name.removesuffix(_suffix(name)) for name in meant}) == 1:
         return [min(meant, key=lambda name: known.index(_suffix(name)))]
     return found
+
+
+def checkpoints_below(folder: Path) -> Iterator[Path]:
+    """The checkpoints in a folder and in the folders below it, by the names of files alone.
+
+    Hidden folders are left out.
+
+    Returns:
+        A directory that has one, or each file of a directory that has several.
+    """
+    for place, folders, names in os.walk(folder):
+        whole = of_directory(names)
+        folders[:] = [] if whole else sorted(name for name in folders if name[0] != ".")
+        found = weights_among(names)
+        if whole or len(found) == 1:
+            yield Path(place)
+        else:
+            yield from (Path(place, name) for name in found)
 
 
 def has_weights(directory: Path) -> bool:
