@@ -163,3 +163,24 @@ def test_a_wrong_target_is_named_before_the_source_is_looked_at(run, tmp_path):
     assert result.code == 2
     assert "There is no dialect 'timmm'" in result.err
     assert re.search("nearest  +timm,", result.err) and "\n  ecosystems: aimv2, " in result.err
+
+
+@pytest.mark.parametrize(
+    ("to", "hint"),
+    [
+        ("transformers", "did you mean hf?"),
+        ("PyTorch", "did you mean vit?"),
+        ("onnx", "`vitconvert export a/no --to onnx -o no.onnx` writes it."),
+        ("openvino", "`vitconvert export a/no --to openvino -o no.xml` writes it."),
+    ],
+)
+def test_a_target_by_another_name_is_understood(to, hint, run):
+    code, _, err = run("convert", "a/no", "--to", to)
+    assert code == 2 and err.endswith(f"hint: {hint}\n")
+
+
+def test_a_step_and_a_format_that_are_none_are_told_what_is_near(run, fine_tuned, tmp_path):
+    wanted = ["convert", fine_tuned, "--to", "timm", "--no-verify", "--allow", "norm_eps"]
+    assert run(*wanted, "-o", tmp_path / "out").err.endswith("hint: did you mean norm-eps?\n")
+    told = run("export", fine_tuned, "--to", "timm", "-o", tmp_path / "out.onnx").err
+    assert told.endswith("hint: `vitconvert convert MODEL --to ...` writes for other projects.\n")

@@ -34,3 +34,37 @@ def test_an_interrupt_is_told_in_a_word(imported, start, tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.communicate() == ("", "\ninterrupted\n")
     assert process.returncode == 130
+
+
+# Hashes until the process ends, as a large model is hashed; the disk is full meanwhile.
+FAILING = """
+import sys
+import torch
+from vitconvert.checkpoint.checkpoint import Checkpoint
+from vitconvert.cli import main
+from vitconvert.conversion import convert
+
+def hashed(_):
+    while True:
+        torch.ones(99) + torch.ones(99)
+
+def full(*_, **__):
+    raise OSError(28, "No space left on device")
+
+Checkpoint.function_hash = property(hashed)
+convert.write_weights = full
+sys.argv = ["vitconvert", "convert", sys.argv[1], "-o", sys.argv[2]]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_failure_while_a_thread_computes_ends_with_its_own_code(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING, MODEL, tmp_path / "out"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert "No space left on device" in done.stderr and "terminate" not in done.stderr
+    assert done.returncode == 1 and not any(tmp_path.iterdir())

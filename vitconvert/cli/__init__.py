@@ -12,7 +12,9 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -141,10 +143,25 @@ def vitconvert() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    if arguments is None:
-        arguments = sys.argv[1:]
-        _prepare(arguments)
-    sys.exit(run(vitconvert, list(arguments)))
+    if arguments is not None:
+        sys.exit(run(vitconvert, list(arguments)))
+    _prepare(sys.argv[1:])
+    code = run(vitconvert, sys.argv[1:])
+    _leave_threads(code)
+    sys.exit(code)
+
+
+def _leave_threads(code: int) -> None:
+    """End a process that failed while a thread computes, which nobody waits for any more.
+
+    Python ends threads that ask for its lock while it exits. One within torch's C++ brings the
+    whole process down then ("terminate called without an active exception", exit code 134).
+    """
+    if code and any(thread.daemon for thread in threading.enumerate()):
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _prepare(arguments: Sequence[str]) -> None:
@@ -186,6 +203,9 @@ def run(command: click.Command, arguments: list[str]) -> int:
     except click.exceptions.Abort:
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # `vitconvert` alone: the help
+        return error.exit_code
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
             error = _named_setting(error)

@@ -1,6 +1,7 @@
 """`vitconvert convert SOURCE`: convert, verify, write, report; or, with `--dry-run`, plan."""
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ from vitconvert.cli.report import (
     typed_again,
 )
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile
+from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile, UsageError
 from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
@@ -115,12 +116,12 @@ class Convert(Reading):
             "classes": parse_classes(self.write["classes"]),
             "dtype": parse_dtype(self.dtype),
         }
-        from vitconvert.tables.dialects import find_tables, is_of
+        from vitconvert.tables.dialects import is_of
 
         # A table of one's own explains the source, unless it is what the output is written by.
         is_target = is_of(to, self.read["table"])
         if not is_target:
-            find_tables(to)  # which ends here before anything is downloaded, if there is none
+            _check_target(to, self.model)  # before anything is downloaded
         by_table = self.read["table"] and not is_target
         if not options["dialect"] and not by_table and source not in _DETECTED:
             options["dialect"] = source
@@ -189,6 +190,25 @@ def _reference_for(source: str, model: str) -> str:
     if source not in _NAMED or is_path or ":" in model or (source == "timm" and "/" in model):
         return model
     return f"{_NAMED[source]}:{model}"
+
+
+def _check_target(to: str, model: str) -> None:
+    """Refuse a target that there is none of, with the verb that writes it if it is a runtime's."""
+    from vitconvert.tables.dialects import find_tables
+
+    try:
+        find_tables(to)
+    except UsageError:
+        from vitconvert.runtimes import RUNTIMES
+
+        if to not in RUNTIMES:
+            raise
+        file = _default_name(model, to).removesuffix(f"-{to}") + RUNTIMES[to].suffix
+        command = shlex.join(["vitconvert", "export", model, "--to", to, "-o", file])
+        raise UsageError(
+            f"{to} is a format of runtimes, and no other project's spelling.",
+            hint=f"`{command}` writes it.",
+        ) from None
 
 
 def _default_name(model: str, to: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.steps import NORM_EPS, STEPS, Step, replace_norm_eps
-from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError
+from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, UsageError, nearest
 from vitconvert.facts.fact import named_architecture
 from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.target import DescribedText, Target, check_place
@@ -77,8 +77,11 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str]) 
     """
     known = (*STEPS, NORM_EPS, *_adapted_modules(to))
     if unknown := [name for name in allow if name not in known]:
+        near = nearest(unknown[0], known)
         raise UsageError(
-            f"There is no step {unknown[0]!r} to allow.", evidence={"steps": ", ".join(known)}
+            f"There is no step {unknown[0]!r} to allow.",
+            evidence={"steps": ", ".join(known)},
+            hint=f"did you mean {near[0]}?" if near else None,
         )
     if NORM_EPS in allow:
         model = _with_any_eps(model)

@@ -34,7 +34,9 @@ class ExportOptions:
             raise UsageError(
                 f"There is no format {self.to!r} to export to.",
                 evidence={"formats": ", ".join(RUNTIMES)},
-                hint=f"did you mean {near[0]}?" if near else None,
+                hint=f"did you mean {near[0]}?"
+                if near
+                else "`vitconvert convert MODEL --to ...` writes for other projects.",
             )
         if self.output not in (None, *OUTPUTS):
             raise UsageError(

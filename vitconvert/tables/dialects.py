@@ -37,6 +37,20 @@ _QUOTED = re.compile(r'"([^"]*)"')
 _LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
 _LINE = 92  # letters
 _WORD = re.compile(r"[A-Za-z]+")
+# What people call an ecosystem, and its name here.
+_CALLED = {
+    "transformers": "hf",
+    "huggingface": "hf",
+    "flax": "hf_flax",
+    "tensorflow": "hf_tf",
+    "tf": "hf_tf",
+    "keras": "keras_hub",
+    "google": "jax",
+    "pytorch": "vit",
+    "torch": "vit",
+    "open_clip": "openclip",
+    "clip": "openai_clip",
+}
 # Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
 _KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
 
@@ -231,7 +245,9 @@ def find_tables(name: str) -> list[Table]:
             width=_LINE,
             subsequent_indent=" " * len("ecosystems: "),
         ),
-        hint="`vitconvert list` describes all of them.",
+        hint=f"did you mean {_CALLED[name.lower()]}?"
+        if name.lower() in _CALLED
+        else "`vitconvert list` describes all of them.",
     )
 
 
