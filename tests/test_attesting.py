@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -11,11 +12,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from safetensors.torch import load_file, save_file
 
 import vitconvert
+from tests.adapters.writing import VIT, saved
 from tests.packages import timm
+from tests.parity import team
+from tests.quantised.writers import save_base, save_quantised
 from tests.small_models import SMALL_TIMM, randomise
 from vitconvert.attesting.check import check_attestation
+from vitconvert.checkpoint import ReadOptions
 from vitconvert.cli import main
-from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
+from vitconvert.errors import CorruptFile, MissingPackage, OutputExists, SourceError, UsageError
 from vitconvert.formats import hash_file
 
 PEM = serialization.Encoding.PEM
@@ -172,8 +177,107 @@ def test_keys_and_statements_that_are_none(at):
             at / "source", to="hf", output=at / "out", overwrite=True, attest=True, verify=False
         )
     (at / "out.intoto.json").unlink()
-    with pytest.raises(SourceError):
+    with pytest.raises(SourceError, match="There is no statement on"):
         check_attestation(at / "out")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda statement: statement["subject"].append({"name": "a"}),
+        lambda statement: statement["subject"].clear(),
+        lambda statement: statement["predicate"]["function"].pop("source"),
+        lambda statement: statement["predicate"].update(source=[]),
+    ],
+)
+def test_statements_that_lack_a_part_are_none(change, at):
+    restated(at, change)
+    with pytest.raises(CorruptFile, match="no statement on a conversion"):
+        check_attestation(at / "out")
+
+
+@pytest.mark.parametrize("signatures", [None, 3, [{}], [{"sig": "AA"}], [{"sig": None}]])
+def test_signatures_that_are_none_are_wrong(signatures, at):
+    place = at / "out.intoto.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | {"signatures": signatures}))
+    (told,) = wrong(at, public_key=at / "key.pub")
+    assert told.startswith("signature: wrong signature")
+
+
+def test_without_cryptography_a_key_is_refused_and_no_key_needs_it(at, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization", None)
+    with pytest.raises(MissingPackage, match="cryptography, which signs statements"):
+        vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / "key.pem")
+    assert not (at / "new").exists()
+    with pytest.raises(MissingPackage, match="cryptography, which signs statements"):
+        check_attestation(at / "out", public_key=at / "key.pub")
+    assert wrong(at) == []
+
+
+def test_a_statement_that_was_published_lies_among_the_files(at):
+    (at / "out.intoto.json").rename(at / "out" / "attestation.intoto.json")
+    assert wrong(at, public_key=at / "key.pub") == []
+    other_weights(at)
+    assert wrong(at)[0].startswith("files: tampered file: model.safetensors")
+
+
+def test_an_output_by_a_table_of_ones_own(at):
+    (at / "team.toml").write_text(team.TABLE)
+    table = {"table": at / "team.toml"}
+    vitconvert.convert(
+        at / "source", to="team", output=at / "ours", attest=True, verify=False, **table
+    )
+    assert check_attestation(at / "ours", reading=ReadOptions(**table)).ok
+    unread = check_attestation(at / "ours").findings[-1]
+    assert not unread.ok and unread.text.startswith("no function can be read: ")
+
+
+def told_of(place, source):
+    done = check_attestation(place, source=source)
+    return done, [one.text for one in done.findings if one.ok is None and one.about == "function"]
+
+
+def test_what_was_changed_on_purpose_is_told(at):
+    changes = {"dtype": torch.float16, "attest": True, "verify": False}
+    vitconvert.convert(at / "source", to="hf", output=at / "half", **changes)
+    done, (told,) = told_of(at / "half", None)
+    assert done.ok
+    assert told.startswith("not the source's, as the statement says: ")
+    assert "float16" in told
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of PEFT
+def test_a_merged_adapter_is_part_of_the_source(tmp_path):
+    base, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["q_proj"], bias="lora_only")
+    place = tmp_path / "merged"
+    vitconvert.convert(base, to="hf", output=place, adapter=adapter, attest=True, verify=False)
+    with_adapter = vitconvert.load_checkpoint(base, adapter=adapter)
+    assert check_attestation(place, source=with_adapter).ok
+    done = check_attestation(place, source=vitconvert.load_checkpoint(base))
+    wrong = [one.text for one in done.findings if one.ok is False]
+    assert wrong[:2] == [
+        "another source: no file of it has adapter_config.json's sha256",
+        "another source: no file of it has adapter_model.safetensors's sha256",
+    ]
+    assert wrong[2].startswith("another function: vit1:")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torchao
+def test_a_quantised_source_is_attested_as_what_it_computes(tmp_path):
+    pytest.importorskip("torchao")
+    save_quantised(save_base(tmp_path / "base"), tmp_path / "quantised", "int8")
+    source = vitconvert.load_checkpoint(tmp_path / "quantised", dequantise="float32")
+    place = tmp_path / "out"
+    vitconvert.convert(source, to="hf", output=place, attest=True, verify=False)
+    done, told = told_of(place, source)
+    assert done.ok and not told
+    (at_once,) = (one for one in done.findings if one.about == "function")
+    assert at_once.text.startswith(source.function_hash)
+    done = check_attestation(place, source=vitconvert.load_checkpoint(tmp_path / "base"))
+    wrong = [one.text.split(":")[0] for one in done.findings if one.ok is False]
+    assert {*wrong} == {"another source", "another function"}
 
 
 def test_the_command_line_says_so(at, capsys, monkeypatch):
@@ -184,11 +288,13 @@ def test_the_command_line_says_so(at, capsys, monkeypatch):
         ["verify", "out", "--attestation", "-q"],
         ["verify", "out", "--attestation", "--seed", "1"],
         ["verify", "out", "--public-key", "key.pub"],
+        ["verify", "out", "--attestation", "--table-against", "key.pub"],
     ):
         with pytest.raises(SystemExit) as exit_:
             main(typed)
         codes.append(exit_.value.code)
     told = capsys.readouterr()
-    assert codes == [3, 2, 2] and told.out == "not as attested\n"
+    assert codes == [3, 2, 2, 2] and told.out == "not as attested\n"
     assert "--seed is about a comparison" in told.err
     assert "--public-key is about a statement" in told.err
+    assert "--table-against is about reading a checkpoint, and --against is missing" in told.err

@@ -104,6 +104,9 @@ def test_dry_run_lists_the_files_and_asks_no_server(hub, run, output):
     assert run("push", output, "me/vit", "--dry-run", "-q").out.splitlines() == list(sizes)
     answer = json.loads(run("push", output, "me/vit", "--dry-run", "--json").out)
     assert answer == {"ok": True, "repo": "me/vit", "dry_run": True, "files": sizes}
+    (output.parent / "out.intoto.json").write_text("{}")  # the statement goes with it
+    told = run("push", output, "me/vit", "--dry-run", "-q").out.splitlines()
+    assert told == [*sizes, "attestation.intoto.json"]
     assert hub.requests == []
 
 

@@ -1,15 +1,18 @@
 """A port with a planted mistake: the step that departs first, and the cause that is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageChops, ImageOps
 from safetensors.numpy import save_file
 
-from tests.pixel_goldens.conftest import MEAN, STD, Port, shortest
+from tests.pixel_goldens.conftest import MEAN, STD, STEPS, Port, shortest
 from vitconvert.api import check_pixels
 from vitconvert.errors import UsageError
 from vitconvert.pixel_goldens.check import UNKNOWN
+from vitconvert.pixel_goldens.golden import record
 
 
 def on_tensors(mode, antialias=None, then=lambda values: values, **options):
@@ -206,6 +209,14 @@ def test_a_faithful_port_is_equal(golden):
     report = check_pixels(golden.folder, arrays)
     assert report.ok
     assert len(report.compared) == 4 * len(golden.images)
+
+
+def test_dropped_transparency_is_told_where_a_project_puts_it_on_white(tmp_path):
+    golden = record(
+        replace(STEPS, transparency="white"), tmp_path / "white", source="vit.pth", own=None
+    )
+    report = check_pixels(golden.folder, Port().results(golden))
+    assert report.causes == ("alpha.png: transparency is dropped, and the colours beneath show",)
 
 
 def test_mistakes_in_several_steps_are_told_apart(golden):

@@ -123,7 +123,8 @@ def convert(
         from vitconvert.attesting.statement import attester
 
         key = Path(options.sign_with) if options.sign_with else None
-        attest = attester(Path(output), key, overwrite=overwrite)
+        table = None if isinstance(options.to, str) else options.to.file
+        attest = attester(Path(output), key, reading=ReadOptions(table=table), overwrite=overwrite)
     conversion = convert_checkpoint(
         checkpoint,
         options,

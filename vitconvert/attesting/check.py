@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitconvert.attesting.statement import is_signed_by, place_of, read_statement
-from vitconvert.checkpoint import Checkpoint, read_checkpoint
+from vitconvert.attesting.statement import PUBLISHED, found_at, is_signed_by, read_statement
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.conversion.output import files_of
 from vitconvert.conversion.record import source_hashes
 from vitconvert.documents import JsonDict, JsonObject
@@ -40,29 +40,37 @@ class Attested:
 
 
 def check_attestation(
-    directory: Path, *, source: Checkpoint | None = None, public_key: Path | None = None
+    directory: Path,
+    *,
+    source: Checkpoint | None = None,
+    public_key: Path | None = None,
+    reading: ReadOptions | None = None,
 ) -> Attested:
-    """Check an output by the statement beside it.
+    """Check an output by the statement beside it, or in it where it was published.
 
     Args:
         directory: The output.
         source: What it was converted from: its files are compared, and parity is computed again.
         public_key: Of whom the signature has to be.
+        reading: How the output is read, such as by a table of one's own.
 
     Raises:
         SourceError, CorruptFile: There is no statement, or none on a conversion.
         UsageError, MissingPackage: The key cannot be read.
     """
-    statement, envelope = read_statement(place_of(directory))
+    statement, envelope = read_statement(found_at(directory))
     predicate = statement["predicate"]
-    findings = [
-        check_signature(envelope, public_key),
-        *check_files(directory, statement),
-        check_function(directory, predicate["function"]["output"]),
-    ]
+    findings = [check_signature(envelope, public_key), *check_files(directory, statement)]
+    sides = {"source": source}
+    try:
+        output = read_checkpoint(locate(directory), reading)
+        findings += check_function(output, predicate)
+        sides["output"] = output
+    except VitConvertError as error:
+        findings.append(Finding("function", False, f"no function can be read: {error.fact}"))
     if source is not None:
         findings += check_source(source, predicate)
-        findings += _parity(directory, source)
+        findings += [_parity(name, one) for name, one in sides.items() if one is not None]
     return Attested(tuple(findings))
 
 
@@ -82,7 +90,7 @@ def check_files(directory: Path, statement: JsonObject) -> Iterator[Finding]:
     """Whether the files are those that were attested, and no others."""
     attested = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     # What tools of Git and the Hub leave in a folder begins with a dot.
-    found = [name for name in files_of(directory) if not name.startswith(".")]
+    found = [name for name in files_of(directory) if name[0] != "." and name != PUBLISHED]
     wrong = [f"missing file: {name}" for name in attested if name not in found]
     wrong += [f"added file: {name}" for name in found if name not in attested]
     for name in found:
@@ -94,15 +102,17 @@ def check_files(directory: Path, statement: JsonObject) -> Iterator[Finding]:
         yield Finding("files", True, f"all {len(attested)} have the sha256 that was attested")
 
 
-def check_function(directory: Path, attested: str) -> Finding:
-    """Whether the files compute what was attested."""
-    try:
-        found = read_checkpoint(locate(directory)).function_hash
-    except VitConvertError as error:
-        return Finding("function", False, f"no function can be read: {error.fact}")
-    if found == attested:
-        return Finding("function", True, f"{found}, computed again")
-    return Finding("function", False, f"another function: {found}, not {attested}")
+def check_function(output: Checkpoint, predicate: JsonObject) -> Iterator[Finding]:
+    """Whether the files compute what was attested, and whether that is what the source computes."""
+    found, attested = output.function_hash, predicate["function"]["output"]
+    same = found == attested
+    text = f"{found}, computed again" if same else f"another function: {found}, not {attested}"
+    yield Finding("function", same, text)
+    if attested != predicate["function"]["source"]:
+        ledger = predicate.get("ledger")
+        changed = ledger.get("changed") if isinstance(ledger, dict) else None
+        told = "; ".join(map(str, changed)) if isinstance(changed, list) else "by what is not said"
+        yield Finding("function", None, f"not the source's, as the statement says: {told}")
 
 
 def check_source(source: Checkpoint, predicate: JsonObject) -> Iterator[Finding]:
@@ -121,19 +131,13 @@ def check_source(source: Checkpoint, predicate: JsonObject) -> Iterator[Finding]
     yield Finding("source", same, text)
 
 
-def _parity(directory: Path, source: Checkpoint) -> Iterator[Finding]:
-    """Source and output, each compared with its own project's implementation, as then."""
+def _parity(name: str, checkpoint: Checkpoint) -> Finding:
+    """Source or output, compared with its own project's implementation, as then."""
     from vitconvert.parity.verification import verify_checkpoint
 
-    for name, checkpoint in (("source", source), ("output", None)):
-        try:
-            report = verify_checkpoint(
-                checkpoint or read_checkpoint(locate(directory)), briefly=True
-            )
-        except VitConvertError as error:
-            yield Finding("parity", False, f"of the {name}: {error.fact}")
-            continue
-        ok = report.ok if report.verified else None
-        yield Finding(
-            "parity", ok, f"of the {name}, computed again: {report.summary().splitlines()[0]}"
-        )
+    try:
+        report = verify_checkpoint(checkpoint, briefly=True)
+    except VitConvertError as error:
+        return Finding("parity", False, f"of the {name}: {error.fact}")
+    text = f"of the {name}, computed again: {report.summary().splitlines()[0]}"
+    return Finding("parity", report.ok if report.verified else None, text)

@@ -12,14 +12,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.checkpoint import Checkpoint, read_checkpoint
+from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.conversion.output import files_of
 from vitconvert.conversion.record import source_record
 from vitconvert.documents import JsonDict, JsonObject, parse_object, read_object, write_json
-from vitconvert.errors import CorruptFile, MissingPackage, UsageError, VitConvertError
+from vitconvert.errors import (
+    CorruptFile,
+    MissingPackage,
+    SourceError,
+    UsageError,
+    VitConvertError,
+)
 from vitconvert.formats import hash_file
 from vitconvert.sources import locate
-from vitconvert.sources.located import RECORD
+from vitconvert.sources.located import RECORD, STATEMENT
 from vitconvert.version import VERSION
 from vitconvert.whole import require_place, require_replaceable
 
@@ -29,8 +35,8 @@ if TYPE_CHECKING:
         Ed25519PublicKey,
     )
 
-SUFFIX = ".intoto.json"
-STATEMENT = "https://in-toto.io/Statement/v1"
+PUBLISHED = f"attestation{STATEMENT}"  # the name among published files
+TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:vitconvert:conversion:v1"
 _PAYLOAD = "application/vnd.in-toto+json"
 _TOLD = ("command", "target", "converted_from", "config", "ledger", "parity", "opened_by")
@@ -38,13 +44,36 @@ _TOLD = ("command", "target", "converted_from", "config", "ledger", "parity", "o
 
 def place_of(directory: Path) -> Path:
     """The statement beside an output."""
-    return directory.parent / f"{directory.name}{SUFFIX}"
+    whole = directory.absolute()  # "." has a name, too
+    return whole.parent / f"{whole.name}{STATEMENT}"
+
+
+def found_at(directory: Path) -> Path:
+    """The statement beside an output, or among the files of one that was published.
+
+    Raises:
+        SourceError: There is none.
+    """
+    places = place_of(directory), directory / PUBLISHED
+    if found := next((place for place in places if place.is_file()), None):
+        return found
+    raise SourceError(
+        f"There is no statement on {directory}.",
+        evidence={"looked for": " and ".join(map(str, places))},
+        hint="convert --attest writes one, and `hf download REPO --local-dir DIR` gets one.",
+    )
 
 
 def attester(
-    output: Path, key: Path | None, *, overwrite: bool
+    output: Path, key: Path | None, *, reading: ReadOptions, overwrite: bool
 ) -> Callable[[Checkpoint, Mapping[str, str]], Path]:
     """What writes the statement once an output is written, from its source and the source's hashes.
+
+    Args:
+        output: The directory.
+        key: The private key that signs, if any.
+        reading: How the output is read back.
+        overwrite: Replace an earlier statement.
 
     Raises:
         OutputExists, UsageError: The statement cannot be written, or not signed by this key.
@@ -56,7 +85,7 @@ def attester(
     private = None if key is None else private_key(key)
 
     def attest(source: Checkpoint, sha256: Mapping[str, str]) -> Path:
-        statement = _statement(output, source, sha256)
+        statement = _statement(output, source, sha256, reading)
         write_json(place, statement if private is None else signed(statement, private))
         return place
 
@@ -70,13 +99,15 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _statement(output: Path, source: Checkpoint, sha256: Mapping[str, str]) -> JsonDict:
+def _statement(
+    output: Path, source: Checkpoint, sha256: Mapping[str, str], reading: ReadOptions
+) -> JsonDict:
     record = read_object(output / RECORD)
     subject = [
         {"name": name, "digest": {"sha256": hash_file(output / name)}} for name in files_of(output)
     ]
     # Of the output as it is read back, whatever the record says.
-    of_output = read_checkpoint(locate(output)).function_hash
+    of_output = read_checkpoint(locate(output), reading).function_hash
     predicate = {
         "source": source_record(source, sha256),
         "function": {"source": source.function_hash, "output": of_output},
@@ -84,7 +115,7 @@ def _statement(output: Path, source: Checkpoint, sha256: Mapping[str, str]) -> J
         "versions": {"vitconvert": VERSION, **{name: version(name) for name in ("torch", "numpy")}},
     }
     return {
-        "_type": STATEMENT,
+        "_type": TYPE,
         "subject": subject,
         "predicateType": PREDICATE,
         "predicate": predicate,
@@ -102,10 +133,13 @@ def read_statement(path: Path) -> tuple[JsonObject, JsonObject]:
     try:
         statement = parse_object(base64.b64decode(envelope["payload"])) if envelope else found
         typed = statement["_type"], statement["predicateType"], envelope.get("payloadType")
-        if typed != (STATEMENT, PREDICATE, _PAYLOAD if envelope else None):
+        if typed != (TYPE, PREDICATE, _PAYLOAD if envelope else None):
             raise ValueError(f"its type is {' of '.join(str(one) for one in typed)}")
-        (statement["subject"][0]["digest"]["sha256"], statement["predicate"]["function"]["output"])
-        statement["predicate"]["source"]["sha256"].values()
+        if not {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}:
+            raise ValueError("it is about no file")
+        stated = statement["predicate"]
+        (stated["function"]["source"], stated["function"]["output"])
+        stated["source"]["sha256"].values()
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as problem:
         raise CorruptFile(
             f"{path.name} is no statement on a conversion that this version reads.",
@@ -141,10 +175,11 @@ def is_signed_by(envelope: JsonObject, public: Path) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     body = base64.b64decode(envelope["payload"])
-    for signature in envelope.get("signatures", ()):
+    signatures = envelope.get("signatures")
+    for signature in signatures if isinstance(signatures, list) else ():
         try:
             key.verify(base64.b64decode(signature["sig"]), _to_sign(body))
-        except (InvalidSignature, ValueError):
+        except (InvalidSignature, ValueError, KeyError, TypeError):
             continue
         return True
     return False

@@ -60,7 +60,7 @@ class Verify(Computed, Against):
     )
     seed: int = flag("Seed of the noise images.", default=0)
     attestation: bool = flag(
-        "Check a converted directory by the statement that --attest wrote beside it; with "
+        "Check a converted directory by the statement that --attest wrote; with "
         "--against SOURCE, its source too, and parity by computing it again.",
         default=False,
     )
@@ -99,8 +99,14 @@ class Verify(Computed, Against):
 
         why = "is about a comparison, and --attestation compares as the conversion did"
         refuse_given(("module", "layers", "images", "dtypes", "tolerance", "seed", "page"), why)
-        source = self.checkpoint_against() if self.against else None
-        done = check_attestation(Path(self.model), source=source, public_key=self.public_key)
+        if not self.against:
+            self.require_against("--against is missing")
+        done = check_attestation(
+            Path(self.model),
+            source=self.checkpoint_against() if self.against else None,
+            public_key=self.public_key,
+            reading=replace(self, dequantise=None).read_options(),  # which is about the source
+        )
         self.report(
             done.to_dict,
             short="as attested" if done.ok else "not as attested",

@@ -12,7 +12,7 @@ from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageErr
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.answers import is_commit, shown
-from vitconvert.sources.located import RECORD
+from vitconvert.sources.located import RECORD, STATEMENT
 from vitconvert.sources.uploading import uploading
 from vitconvert.version import LIBRARY, VERSION
 from vitconvert.whole import is_unfinished
@@ -47,6 +47,8 @@ class Pushed:
 
 def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     """The files of an output that go to the Hub: all but those whose path has a dot in front.
+
+    The statement of `convert --attest` goes with them.
 
     Raises:
         UploadError: The directory is no output of vitconvert, or not all of one, or holds links,
@@ -89,7 +91,8 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
                 "holds.",
                 hint="convert again with another -o, or convert what was changed.",
             )
-    return files
+    beside = directory.absolute().parent / f"{directory.absolute().name}{STATEMENT}"
+    return files | ({f"attestation{STATEMENT}": beside} if beside.is_file() else {})
 
 
 def _record(directory: Path, *, force: bool) -> dict[str, str]:

@@ -273,7 +273,7 @@ class _Comparison:
         return seen.astype(np.uint8)
 
     def said(self, way: Fault, fit: Fit, step: str) -> Iterator[str]:
-        left = "" if fit.most <= EXACT else f" (at most {fit.most:.2g} levels are left)"
+        left = "" if fit.most <= EXACT else f" (at most {fit.most:.3g} levels are left)"
         own = self.own_fit(step, len(fit.slope))
         first, *others = [*way.said, *faults.normalisation_faults(fit, own)] or ["rounding"]
         yield from (f"{first}{left}", *others)
@@ -292,8 +292,8 @@ class _Comparison:
             other = faults.decodings(file, self.steps.channels, own_modes=own_modes(self.steps))
             arrays = {said: pixels.channels_first(one) for said, one in other.items()}
         found = {said: left(one.astype(np.uint8)) for said, one in arrays.items()}
-        said = min(found, key=lambda name: found[name][1])
-        if found[said][0] <= enough or found[said][1] < _MUCH * own[1]:
+        said = min(found, key=lambda name: found[name][1], default="")
+        if said and (found[said][0] <= enough or found[said][1] < _MUCH * own[1]):
             return said
         if image.endswith(".jpg") and own[1] <= _OF_DECODERS:
             return f"another decoder of JPEG ({own[1]:.2g} levels on average)"

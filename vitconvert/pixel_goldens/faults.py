@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageChops, ImageOps
+from PIL import ExifTags, Image, ImageChops, ImageOps
 
 from vitconvert.errors import VitConvertError
 from vitconvert.pixel_goldens.filters import Filter, Levels, filters, own_filter
@@ -240,10 +240,10 @@ def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[
     """Other readings of an image file, by what is said of them."""
     mode = "L" if channels == 1 else "RGB"
     plain = image.convert(mode)
-    found = {
-        "the EXIF orientation is not applied": plain,
-        "the EXIF orientation is applied": ImageOps.exif_transpose(image).convert(mode),
-    }
+    found = {}
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        found["the EXIF orientation is not applied"] = plain
+        found["the EXIF orientation is applied"] = ImageOps.exif_transpose(image).convert(mode)
     if own_modes and image.mode not in ("L", "RGB"):
         found = {f"{image.mode} becomes {mode} before it is resized": plain}
     if "A" in image.getbands():
