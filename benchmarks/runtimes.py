@@ -27,7 +27,8 @@ from benchmarks.peers import Answer, Setting, write_weights
 from benchmarks.predicting import SMALL, make_photographs
 from vitconvert.api import load_checkpoint, load_model
 from vitconvert.runtimes import RUNTIMES
-from vitconvert.runtimes.engines import FORMATS, TORCH, chosen, engine_of, packed
+from vitconvert.runtimes.engines import FORMATS, TORCH, engine_of
+from vitconvert.runtimes.fastest import chosen, packed
 
 AUTO = "auto"
 SIZES, BATCHES = ("tiny", "small", "base"), (1, 8)

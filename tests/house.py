@@ -103,18 +103,18 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_235,
+    "lines of code": 39_369,
     "files": 304,
     "core": 30_569,
     "attesting": 260,
     "auditing": 800,
     "demo": 424,
     "drafting": 1_100,
-    "embedding": 1_985,
-    "inference": 596,
+    "embedding": 1_987,
+    "inference": 609,
     "pictures": 1_115,
     "pixel_goldens": 800,
-    "runtimes": 1_579,
+    "runtimes": 1_702,
     "testing": 190,
     "modules with one importer": 58,
     "private functions, per mille": 348,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 47_545,
+    "tests": 47_625,
     "storeys": 11,
 }
 

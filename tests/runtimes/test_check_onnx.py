@@ -15,10 +15,9 @@ from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import UsageError
 from vitconvert.model import FastViT, ViT
 from vitconvert.runtimes import check_onnx
-from vitconvert.runtimes.check import Expected
+from vitconvert.runtimes.check import Expected, golden_of
 from vitconvert.runtimes.check_onnx import lint, read_model
 from vitconvert.runtimes.export import quiet
-from vitconvert.runtimes.golden import golden_of
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.onnx import OnnxRuntime
 

@@ -7,7 +7,7 @@ from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import checked, taken
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError
-from vitconvert.inference.options import ComputeOptions, FeatureOptions
+from vitconvert.inference.options import AUTO, ComputeOptions, FeatureOptions
 from vitconvert.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ def predict(
         fast: Faster arithmetic, equal within rounding: see `load_model`.
         fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
         dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
-            CPU that has it, and logits differ by 1 to 2 % of the largest.
+            CPU that has it, and logits differ by 1 to 2 % of the largest. "auto": in bfloat16 if
+            that was measured to be faster than float32 here, and `tell` says how far it is from
+            float32 on the first images.
         device: Where the model goes.
         threads: How many decode images; by default, one for each processor.
         runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
             checked, and kept in the cache; or "auto": what is installed and was measured to be the
-            fastest here. It needs a checkpoint, `fast`, float32 and the CPU.
+            fastest here. It needs a checkpoint, `fast`, the CPU, and float32 or `dtype="auto"`.
         tell: Called with a sentence before a runtime does what takes seconds.
 
     Returns:
@@ -144,7 +146,7 @@ def embed(
     computed = "projected" if projected else "tokens" if tokens else "features"
     which = FeatureOptions(**taken(how, FeatureOptions))
     computing = ComputeOptions(**how)
-    which.check(computed, computing.runtime)  # before anything is downloaded
+    which.check(computed, computing.runtime, computing.dtype)  # before anything is downloaded
     running, _ = _ready(model, preprocessing, computed, tell, computing)
     features = Features.of(running.model.config, computed, which)
     return embed_with(running, find_images(images, recursive=recursive), features)
@@ -163,8 +165,8 @@ def _ready(
     make_engine = engines_for(options, tell)
     opened = checkpoint_or_model(
         model,
-        read_in=options.dtype,
-        dtype=options.dtype,
+        read_in=options.weights,
+        dtype=options.weights,
         device=options.device,
         fast=options.fast,
     )
@@ -174,9 +176,9 @@ def _ready(
 
 def engines_for(options: ComputeOptions, tell: Callable[[str], None] | None) -> "MakeEngine | None":
     """What makes an engine of a checkpoint and its model; None: torch computes."""
-    if options.runtime == "torch":
+    if options.runtime == "torch" and options.dtype != AUTO:
         return None
-    from vitconvert.runtimes.engines import engines
+    from vitconvert.runtimes.fastest import engines
 
     return engines(
         options.runtime,

@@ -84,7 +84,7 @@ same command goes on after an interruption.
         if self.output:
             check_output(place, overwrite=self.force)
         which = FeatureOptions(layer=self.layer, pool=self.pool)
-        which.check(computed, self.runtime)
+        which.check(computed, self.runtime, self.dtype)
         checkpoint = self.load_checkpoint()
         if not (which.asked or self.quiet):
             for note in checkpoint.read_by_larger:

@@ -11,7 +11,6 @@ from vitconvert.cli.options import Reading, argument, flag, output_flag
 from vitconvert.cli.report import assumptions, command_line, line, source_line
 
 if TYPE_CHECKING:
-    from vitconvert.comparison import Comparison
     from vitconvert.runtimes.export import Exported
 
 # What is typed, and decides nothing of what is written.
@@ -104,6 +103,8 @@ class Export(Reading):
 
 
 def _report(exported: "Exported") -> Iterator[str]:
+    from vitconvert.runtimes.check import in_words
+
     record = exported.record
     for note in exported.notes:
         yield line("note", note)
@@ -116,19 +117,12 @@ def _report(exported: "Exported") -> Iterator[str]:
     kind = "probabilities" if record["output"]["softmax"] else record["output"]["kind"]
     yield line("images", f"{record['input']['dtype']}, {shape}")
     yield line("output", f"{kind}, computed in {record['dtype']}")
-    compared = [f"{found.images}: {_compared(found)}" for found in exported.comparisons]
+    compared = [f"{found.images}: {in_words(found)}" for found in exported.comparisons]
     yield line("verified", exported.runtime, *compared) if compared else line("verified", "no")
     for seen in filter(None, (exported.photographs, exported.held_out)):
-        yield line(seen.images, f"{_compared(seen)}, cosine at least {seen.cosine:.4f}")
+        yield line(seen.images, seen.in_words)
     if stated := record.get("calibration"):
         yield line("calibrated", f"with {stated['images']} images, sha256 {stated['sha256']}")
     if remaining := exported.remaining:
         yield line("graph", *remaining)
     yield line("written", *exported.sha256)
-
-
-def _compared(found: "Comparison") -> str:
-    return (
-        f"largest difference {found.relative:.1e} of the largest output, "
-        f"{found.agreed} of {found.rows} with the same maximum"
-    )

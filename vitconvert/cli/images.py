@@ -11,7 +11,7 @@ import click
 
 from vitconvert.checkpoint.options import IMAGES
 from vitconvert.cli.options import (
-    DTYPES,
+    MEASURED,
     Reading,
     Reporting,
     argument,
@@ -131,9 +131,10 @@ class Computing(Images):
     model: str = argument(required=False)  # `--check` needs neither
     images: tuple[str, ...] = argument(required=False)
     dtype: str = flag(
-        "Compute in it: bfloat16 is faster if the processor has it, but less precise.",
+        "Compute in it: bfloat16 is faster if the processor has it, but less precise; auto: in "
+        "bfloat16 if it was measured to be faster than float32 here.",
         default="keep",
-        type=DTYPES,
+        type=MEASURED,
     )
     batch_size: int = flag(
         "How many images to compute at once.", default=8, type=click.IntRange(min=1)

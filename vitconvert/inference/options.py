@@ -12,11 +12,19 @@ from vitconvert.arguments import (
     option,
     read_fields,
     refuse,
+    such,
     whole_number,
 )
 
 if TYPE_CHECKING:
     import torch
+
+
+AUTO = "auto"
+
+
+def _is_computed_in(value: object) -> bool:
+    return value == AUTO if isinstance(value, str) else bool(VALUES["dtype"].parse(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +49,10 @@ class ComputeOptions:
         default=False,
         kind=bool,
     )
-    dtype: "torch.dtype | None" = option(
-        VALUES["dtype"],
-        "Compute in it: bfloat16 is faster if the processor has it, but less precise.",
+    dtype: "torch.dtype | str | None" = option(
+        such(_is_computed_in, "a dtype of torch that models compute in, or auto", "'auto'"),
+        "Compute in it: bfloat16 is faster if the processor has it, but less precise; auto: in "
+        "bfloat16 if it was measured to be faster than float32 here.",
     )
     device: "torch.device | str" = option(VALUES["device"], "Where to compute.", default="cpu")
     runtime: str = option(
@@ -55,6 +64,15 @@ class ComputeOptions:
 
     def __post_init__(self) -> None:
         read_fields(self)
+
+    @property
+    def weights(self) -> "torch.dtype | None":
+        """What weights are cast to: of auto, what bfloat16 is compared with."""
+        if isinstance(self.dtype, str):
+            import torch
+
+            return torch.float32
+        return self.dtype
 
 
 POOLS = {
@@ -97,7 +115,7 @@ class FeatureOptions:
         """Names of those that say something."""
         return given(vars(self))
 
-    def check(self, computed: str, runtime: str = "torch") -> None:
+    def check(self, computed: str, runtime: str = "torch", dtype: object = None) -> None:
         """Refuse what contradicts what is computed, and by what.
 
         Raises:
@@ -107,5 +125,7 @@ class FeatureOptions:
             refuse(self.asked, f"{computed} are of the model's own features.")
         if computed == "tokens" and self.pool != "tokens":
             refuse(["pool"] if self.pool else [], "all tokens are asked for.")
+        if dtype == AUTO:
+            refuse(self.asked, "--dtype auto compares the model's own features.")
         if runtime != "torch":
             refuse(self.asked, "torch alone computes other features than the model's own.")

@@ -1,8 +1,11 @@
 """A file in the runtime that it is for, compared with vitconvert's own model."""
 
+import base64
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +17,19 @@ from vitconvert.model import ViT
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.pixels import normalised
 from vitconvert.preprocessing.sample_images import normalisation, sample_images
-from vitconvert.runtimes.graph import Shape
+from vitconvert.runtimes.check_onnx import (
+    differences,
+    onnxruntime_engine,
+    read_model,
+    sampled,
+)
+from vitconvert.runtimes.check_onnx import (
+    images as golden_images,
+)
+from vitconvert.runtimes.graph import Shape, output_names
 from vitconvert.runtimes.images import Picture, levels, prepared
 from vitconvert.runtimes.runtime import Run
+from vitconvert.version import VERSION
 
 BATCHES = (1, 3)  # a runtime may mix the images of a batch, or have a size built in
 _AT_ONCE = 8  # images, where any number is allowed
@@ -85,6 +98,36 @@ class Agreement(Comparison):
 
     cosine: float
 
+    @classmethod
+    def of(
+        cls,
+        ours: Tensor,
+        theirs: Tensor,
+        *,
+        images: str,
+        dtype: str,
+        tolerance: float = 1.0,
+        output: str = "output",
+    ) -> "Agreement":
+        """Of two outputs, as `compare_outputs`."""
+        how = {"images": images, "dtype": dtype, "output": output}
+        compared = compare_outputs(ours, theirs, tolerance=tolerance, **how)
+        cosine = float(F.cosine_similarity(ours.double(), theirs.double(), dim=-1).min())
+        return cls(**vars(compared), cosine=cosine)
+
+    @property
+    def in_words(self) -> str:
+        """Such as people read."""
+        return f"{in_words(self)}, cosine at least {self.cosine:.4f}"
+
+
+def in_words(found: Comparison) -> str:
+    """A comparison such as people read."""
+    return (
+        f"largest difference {found.relative:.1e} of the largest output, "
+        f"{found.agreed} of {found.rows} with the same maximum"
+    )
+
 
 def compare_exported(
     run: Run,
@@ -152,18 +195,40 @@ def agreement(
     if not pairs:
         return None, failed
     ours, theirs = (torch.cat(outputs) for outputs in zip(*pairs, strict=True))
-    compared = compare_outputs(
-        ours,
-        theirs,
-        images=called,
-        dtype=dtype,
-        tolerance=tolerance,
-        output=expected.shape.output,
-    )
-    cosine = float(F.cosine_similarity(ours.double(), theirs.double(), dim=-1).min())
-    return Agreement(**vars(compared), cosine=cosine), failed
+    how = {"images": called, "dtype": dtype, "output": expected.shape.output}
+    return Agreement.of(ours, theirs, tolerance=tolerance, **how), failed
 
 
 def worst(comparisons: Sequence[Comparison]) -> Comparison:
     """The one that is farthest apart."""
     return max(comparisons, key=lambda comparison: comparison.relative)
+
+
+def golden_of(expected: Expected, *, dtype: str, tolerance: float) -> str:
+    """The outputs of a graph, those of `probes` first, for the golden images."""
+    config, shape = expected.model.config, expected.shape
+    pixels = shape.pixels is not None
+    both = torch.from_numpy(golden_images(config.in_channels, *config.image_size, pixels=pixels))
+    states = expected.states(both) if shape.probes else ()
+    output, *probes = output_names(1 + len(states))
+    answers = dict(zip((*probes, output), (*states, expected(both)), strict=True))
+    kept = {
+        name: {
+            "shape": list(answer.shape[1:]),
+            "float32": base64.b64encode(sampled(answer.numpy()).astype("<f4").tobytes()).decode(),
+        }
+        for name, answer in answers.items()
+    }
+    stated = {"version": 1, "dtype": dtype, "tolerance": tolerance, "producer": VERSION}
+    return json.dumps({**stated, "outputs": kept})
+
+
+def as_measured(golden: str, path: Path) -> str:
+    """The same, which allows twice what ONNX Runtime itself departs by: for a file of 8 bits.
+
+    Weights that were rounded give other answers than the model, and how far differs from model to
+    model. Engines that round activations at other places are as far from ONNX Runtime at most.
+    """
+    model = read_model(path)
+    found = differences(model, onnxruntime_engine(path, model, None))
+    return json.dumps({**json.loads(golden), "tolerance": float(f"{2 * max(found.values()):.1e}")})

@@ -27,9 +27,16 @@ from vitconvert.errors import (
 from vitconvert.formats import hash_file
 from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
-from vitconvert.runtimes.check import Agreement, Expected, agreement, compare_exported, worst
+from vitconvert.runtimes.check import (
+    Agreement,
+    Expected,
+    agreement,
+    as_measured,
+    compare_exported,
+    golden_of,
+    worst,
+)
 from vitconvert.runtimes.check_onnx import GOLDEN
-from vitconvert.runtimes.golden import as_measured, golden_of
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.images import Calibration, Picture
 from vitconvert.runtimes.onnx import quantise, restate

@@ -97,7 +97,7 @@ class OnnxRuntime(Runtime):
             extra_options={"OpTypesToExcludeOutputQuantization": _PRODUCTS},
         )
 
-    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
+    def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
         """As `Runtime.open`; sessions may be called by several threads."""
         import onnxruntime
         import torch

@@ -27,6 +27,7 @@ class OpenVino(Runtime):
     name, suffix = "OpenVINO", ".xml"
     packages = ("openvino",)
     calibrated_by = ("nncf",)
+    dtypes = ("float32", "bfloat16")
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
@@ -72,7 +73,7 @@ class OpenVino(Runtime):
         name_by_place(model)
         openvino.save_model(model, output, compress_to_fp16=False)
 
-    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
+    def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
         """As `Runtime.open`; each thread gets a request of its own, which is no other's."""
         import openvino
         import torch
@@ -81,7 +82,7 @@ class OpenVino(Runtime):
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": streams,
             # Without the hint it computes in bfloat16 wherever the processor can.
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[dtype],
         }
         compiled = openvino.Core().compile_model(str(path), "CPU", hints)
         local, first = threading.local(), threading.Lock()

@@ -25,6 +25,7 @@ class Runtime:
         name: Of the program, for people.
         suffix: Of the file's name.
         packages: Of Python, that writing and running needs.
+        dtypes: In which it can compute a file of float32.
         calibrated_by: Packages that quantising by images needs too; None: it has no int8 so.
     """
 
@@ -32,6 +33,7 @@ class Runtime:
     suffix: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     calibrated_by: ClassVar[tuple[str, ...] | None] = None
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
@@ -43,13 +45,14 @@ class Runtime:
         """Write a file in float32 as one in int8, by the activations that images make."""
         raise NotImplementedError
 
-    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
-        """What is written there, ready to compute in float32 on the CPU.
+    def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
+        """What is written there, ready to compute on the CPU.
 
         Args:
             path: The file.
             threads: Of all computations together.
             streams: How many threads call it at once; each computes with its share of `threads`.
+            dtype: One of its `dtypes`; images and output are float32.
         """
         raise NotImplementedError
 
@@ -111,7 +114,7 @@ class Pt2(Runtime):
         with path.open("wb") as file:  # of a path, the archive would repeat the name
             torch.export.save(program, file, extra_files=dict(metadata))
 
-    def open(self, path: Path, *, threads: int, streams: int = 1) -> Run:
+    def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
         """As `Runtime.open`, in torch's own threads."""
         import torch
 
