@@ -49,9 +49,7 @@ class Row:
     def line(self, package: str) -> str:
         """A row of the document; a name that nothing is said of is a KeyError."""
         if self.read:
-            beside = STATED[package].get("beside", {})
-            but = [beside[name] for name in self.classes if name in beside]
-            said = "; ".join((f"read as {_code(self.read)}", *but))
+            said = f"read as {_code(self.read)}"
         else:
             said = _refused(self.refused) if self.refused else stated(package)[self.name]
         test = f"`{self.test}`" if self.read else ""

@@ -42,7 +42,6 @@ WITHOUT_VIT = {
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
-    "PixioBackbone": "a PixioModel under another name, for which config.json has no section",
 }
 _CLASSIFIED = VISION | {"num_labels": 7}
 _WIDE = TEXT | {"hidden_size": 36, "num_attention_heads": 3}

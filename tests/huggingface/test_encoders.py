@@ -17,6 +17,7 @@ from tests.small_models import assert_same_tensors, relative
 from tests.towers.families import LANGUAGE, NECK
 from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
+from vitconvert.programs.reference import as_tokens
 from vitconvert.programs.transformers.running import run_opened
 
 SIZES = {"hidden_size": 60, "num_hidden_layers": 11, "num_attention_heads": 3, "patch_size": 8}
@@ -294,6 +295,24 @@ def test_the_positions_and_experts_of_vitpose(tmp_path):
     with pytest.raises(
         UnknownDialect, match=r"ViTPose\+, which has experts, one for each data set"
     ):
+        vitconvert.load_checkpoint(tmp_path)
+
+
+@torch.inference_mode()
+def test_the_norms_of_pixios_backbone(tmp_path):
+    its, images = ENCODERS["Pixio"], images_for((24, 24))
+    model = its.made((24, 24), kind="PixioBackbone")
+    model.save_pretrained(tmp_path)
+    assert vitconvert.load_checkpoint(tmp_path).dialect == "hf_pixio_backbone"
+    ours = vitconvert.load_model(tmp_path)
+    assert relative(ours(images), run_opened(model.pixio, images)) < 1e-6
+    # transformers 5.24 exchanges its norms
+    loaded = transformers.PixioBackbone.from_pretrained(tmp_path).eval()
+    (patches,) = loaded(images).feature_maps
+    assert relative(ours.forward_features(images)[:, 8:], as_tokens(patches)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+    its.made((24, 24), kind="PixioBackbone", apply_layernorm=False).save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable, match="says apply_layernorm = False"):
         vitconvert.load_checkpoint(tmp_path)
 
 

@@ -267,7 +267,7 @@ def test_a_table_that_is_not_there(tmp_path):
     [
         ("hf_vitt", "The table extends 'hf_vitt', which is no table."),
         ("hf_vit", "The table extends 'hf_vit', which is itself."),
-        ("cores/hf_vit", "The table extends 'cores/hf_vit', which is no table."),
+        ("cores/nothing", "The table extends 'cores/nothing', which is no table."),
     ],
 )
 def test_what_cannot_be_extended(write, parent, fact):

@@ -57,6 +57,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     model_type = theirs["model_type"]
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
+    if checkpoint.dialect == "hf_pixio_backbone":  # the PixioModel in it
+        tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
