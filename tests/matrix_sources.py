@@ -35,6 +35,7 @@ from tests.spelling import google_arrays
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
 from tests.tables.specimens.windows import image_encoder, vitdet_shapes
+from vitconvert.programs.transformers.running import class_named
 
 STATED = {"num_heads": HEADS}
 
@@ -65,7 +66,7 @@ def write_timm(folder: Path) -> Path:
 def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) -> Path:
     sizes = {"hidden_size": 48, "num_hidden_layers": 11, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 72, "image_size": 24, "patch_size": 8}
-    kind = getattr(transformers, family + task)
+    kind = class_named(family + task)
     randomised(kind(kind.config_class(**sizes | changes))).save_pretrained(folder)
     return folder
 
@@ -76,13 +77,6 @@ def write_mlcd(folder: Path) -> Path:
     file = folder / "model.safetensors"
     tensors = {f"vision_model.{name}": tensor for name, tensor in load_file(file).items()}
     save_file(tensors, file, {"format": "pt"})
-    return folder
-
-
-def write_qwen_2(folder: Path) -> Path:
-    kind = transformers.models.qwen2_vl.modeling_qwen2_vl.Qwen2VisionTransformerPretrainedModel
-    sizes = {"embed_dim": 48, "depth": 11, "num_heads": 3, "mlp_ratio": 2, "hidden_size": 20}
-    randomised(kind(kind.config_class(**sizes, patch_size=8))).save_pretrained(folder)
     return folder
 
 
@@ -339,7 +333,16 @@ SOURCES: Mapping[str, Source] = {
     ),
     "hf Qwen2-VL": Source(
         title="Qwen2VisionTransformerPretrainedModel",
-        write=write_qwen_2,
+        write=partial(
+            write_transformers,
+            family="Qwen2Vision",
+            task="TransformerPretrainedModel",
+            embed_dim=48,
+            hidden_size=20,
+            mlp_ratio=2,
+            depth=11,
+            num_heads=3,
+        ),
         stated={"image_size": (32, 48)},
     ),
     "hf Qwen2.5-VL": Source(
@@ -363,6 +366,57 @@ SOURCES: Mapping[str, Source] = {
             num_position_embeddings=25,
             out_hidden_size=20,
             deepstack_visual_indexes=[1, 3],
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    "hf Qwen2.5-Omni": Source(
+        title="Qwen2_5OmniVisionEncoder",
+        write=partial(
+            write_transformers,
+            family="Qwen2_5Omni",
+            task="VisionEncoder",
+            depth=11,
+            num_heads=3,
+            out_hidden_size=20,
+            window_size=32,
+            fullatt_block_indexes=[3, 7],
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    "hf Qwen3-Omni": Source(
+        title="Qwen3OmniMoeVisionEncoder",
+        write=partial(
+            write_transformers,
+            family="Qwen3OmniMoe",
+            task="VisionEncoder",
+            depth=11,
+            num_heads=3,
+            num_position_embeddings=25,
+            out_hidden_size=20,
+            deepstack_visual_indexes=[1, 3],
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    "hf GLM-OCR": Source(
+        title="GlmOcrVisionModel",
+        write=partial(
+            write_transformers,
+            family="GlmOcrVision",
+            task="Model",
+            depth=11,
+            num_heads=3,
+            out_hidden_size=20,
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    "hf ERNIE 4.5 VL": Source(
+        title="Ernie4_5_VLMoeVisionTransformerPretrainedModel",
+        write=partial(
+            write_transformers,
+            family="Ernie4_5_VLMoeVision",
+            task="TransformerPretrainedModel",
+            depth=11,
+            num_heads=3,
         ),
         stated={"image_size": (32, 48)},
     ),
