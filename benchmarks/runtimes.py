@@ -58,7 +58,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(options.threads)
     sizes, batches = (("tiny",), (2,)) if options.quick else (SIZES, BATCHES)
-    with tempfile.TemporaryDirectory() as name, _busy(options.busy):
+    with tempfile.TemporaryDirectory() as name, busy(options.busy):
         os.environ["XDG_CACHE_HOME"] = name
         cases, starts = [], []
         for size in sizes:
@@ -89,7 +89,7 @@ def _options() -> Namespace:
 
 
 @contextmanager
-def _busy(count: int) -> Iterator[None]:
+def busy(count: int) -> Iterator[None]:
     """So many processes that never wait."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
@@ -153,7 +153,7 @@ def as_markdown(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> st
     """The tables."""
     names = list(cases[0].seconds)
     rates = ([c.title, *(f"{c.batch / median(c.seconds[n]):.3g}" for n in names)] for c in cases)
-    shares = ([c.title, *(spread(_to_best(c, n)) for n in names)] for c in cases)
+    shares = ([c.title, *(spread(to_best(c, n)) for n in names)] for c in cases)
     processes = [
         [s.title, *(f"{s.export[n]:.1f}" for n in s.export), *map(spread, s.process.values())]
         for s in starts
@@ -181,7 +181,7 @@ def as_markdown(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> st
     return "\n".join(lines)
 
 
-def _to_best(case: Case, name: str) -> list[float]:
+def to_best(case: Case, name: str) -> list[float]:
     others = [case.seconds[n] for n in case.seconds if n not in (name, AUTO)]
     best = [min(found) for found in zip(*others, strict=True)]
     return ratios(best, case.seconds[name])
