@@ -30,6 +30,7 @@ class Format:
         begins: Whether a file that begins with these 512 bytes has this format.
         holds: Whether a zip archive whose members have these names has this format.
         output: Name of the file of weights in an output; "" for a format that is only read.
+        package: What writes it, if that is not installed with vitconvert.
         sharded: Whether its readers accept several files and an index.
         nested: Whether tensors may lie under a key, with other values beside them.
         fills: Whether a directory with files of these names is one checkpoint of this format; the
@@ -44,6 +45,7 @@ class Format:
     begins: Callable[[bytes], bool] = _never
     holds: Callable[[Collection[str]], bool] = _never
     output: str = ""
+    package: str = ""
     sharded: bool = False
     nested: bool = False
     fills: Callable[[Collection[str]], bool] = _never
@@ -129,6 +131,7 @@ FORMATS: tuple[Format, ...] = (
         standard=("model.weights.h5", "tf_model.h5"),
         begins=lambda start: start.startswith(b"\x89HDF\r\n\x1a\n"),
         output="model.weights.h5",
+        package="h5py",
     ),
     Format(
         name="keras",
@@ -141,6 +144,7 @@ FORMATS: tuple[Format, ...] = (
         module="vitconvert.formats.keras",
         suffixes=(),  # it is read as hdf5, which it is
         output="model.h5",
+        package="h5py",
     ),
     Format(
         name="msgpack",
@@ -149,6 +153,7 @@ FORMATS: tuple[Format, ...] = (
         standard=("flax_model.msgpack",),
         begins=_begins_msgpack,
         output="flax_model.msgpack",
+        package="msgpack",
         sharded=True,
     ),
     Format(
@@ -157,6 +162,7 @@ FORMATS: tuple[Format, ...] = (
         suffixes=(".gguf",),
         begins=lambda start: start.startswith(b"GGUF"),
         output="mmproj.gguf",
+        package="gguf",
     ),
     Format(
         name="orbax",

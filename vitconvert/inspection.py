@@ -11,14 +11,16 @@ from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.reading import begun, open_weights, stages
 from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Text
+from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.fact import Facts
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
+from vitconvert.sources.located import RECORD
 from vitconvert.tables.parts import Tower
-from vitconvert.tables.templates import skeleton_of
+from vitconvert.tables.templates import numbers_of, skeleton_of
 
 # What the `format` of safetensors' metadata says of who wrote it: the frameworks of its own
 # `safetensors` package (https://github.com/huggingface/safetensors), and MLX.
@@ -26,6 +28,11 @@ _FRAMEWORKS = {"pt": "PyTorch", "tf": "TensorFlow", "flax": "Flax", "np": "NumPy
 
 _LACKING = (False, 0, None, "none", ())  # values of parts that a ViT has not
 _COUNTS = ("num_classes",)  # of which none is worth telling
+
+
+def _numbers(name: str) -> list[tuple[int, str]]:
+    """Block 9 before block 10, in whatever order a file has them."""
+    return [(len(number), number) for number in numbers_of(name)]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -51,6 +58,7 @@ class Inspection:
         text_problem: Why there is a text tower that cannot be carried, or "".
         recorded_hash: The name of its function as vitconvert.json states it, or "".
         function_hash: The same, computed of all numbers where that was asked for, or "".
+        idle: Fields that play no part in this function, and of which a record has the default.
     """
 
     located: Located
@@ -71,6 +79,7 @@ class Inspection:
     text_problem: str = ""
     recorded_hash: str = ""
     function_hash: str = ""
+    idle: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         known = f"dialect {self.dialect}" if self.dialect else "no known dialect"
@@ -96,7 +105,7 @@ class Inspection:
         return {
             name: fact
             for name, fact in sorted(self.facts.items())
-            if fact.value not in _LACKING or name in _COUNTS
+            if name in _COUNTS or not (fact.value in _LACKING or name in self.idle)
         }
 
     def tree(self) -> list[str]:
@@ -108,7 +117,8 @@ class Inspection:
         return [
             f"{names[0]}  {shape}"
             if len(names) == 1
-            else f"{names[0]} ... {names[-1]}  {shape}  x {len(names)}"
+            else f"{min(names, key=_numbers)} ... {max(names, key=_numbers)}  {shape}"
+            f"  x {len(names)}"
             for (_, shape), names in groups.items()
         ]
 
@@ -188,7 +198,13 @@ def inspect_located(
         function_hash=function_hash(weights.config, weights.tensors)
         if weights and with_hash
         else "",
+        idle=_idle(gathered.facts, weights.config) if gathered and weights else frozenset(),
     )
+
+
+def _idle(facts: Facts, config: ViTConfig) -> frozenset[str]:
+    played = config.function()
+    return frozenset(n for n, fact in facts.items() if fact.origin == RECORD and n not in played)
 
 
 def _notes(container: Container, reading: Reading) -> Iterator[str]:

@@ -35,3 +35,17 @@ def test_an_adapter_alone_is_told_its_command(run, tmp_path):
         assert answer.code == 1
         assert f"hint: `vitconvert hf BASE --adapter {adapter}` merges the two" in answer.err
         assert not (tmp_path / "x").exists()
+    config.write_text(json.dumps(elsewhere | {"base_model_name_or_path": str(tmp_path)}))
+    told = run("inspect", adapter).out
+    assert f"hint: `vitconvert convert {adapter}` merges it into {tmp_path}, as do" in told
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_export_says_what_was_merged(run, tmp_path):
+    base, adapter, _ = saved(VIT.model(), tmp_path, target_modules=["q_proj"])
+    asked = ("--to", "pt2", "-o", tmp_path / "vit.pt2", "--no-verify")
+    assert (
+        "\nnote           merged the LoRA adapter adapter: "
+        in run("export", base, "--adapter", adapter, *asked).out
+    )

@@ -179,6 +179,19 @@ def test_a_target_by_another_name_is_understood(to, hint, run):
     assert code == 2 and err.endswith(f"hint: {hint}\n")
 
 
+def test_a_package_that_writes_the_target_is_missed_before_the_source_is_looked_at(
+    run, monkeypatch
+):
+    for package in ("h5py", "msgpack"):
+        monkeypatch.setitem(sys.modules, package, None)
+    for to, package in (("keras_hub", "h5py"), ("hf_flax_vit", "msgpack")):
+        code, _, err = run("convert", "nowhere.pth", "--to", to)
+        assert code == 1 and err.endswith(
+            f"{package}, which writes the files of {to}, is not installed.\n"
+            f"  hint: pip install {package}\n"
+        )
+
+
 def test_a_step_and_a_format_that_are_none_are_told_what_is_near(run, fine_tuned, tmp_path):
     wanted = ["convert", fine_tuned, "--to", "timm", "--no-verify", "--allow", "norm_eps"]
     assert run(*wanted, "-o", tmp_path / "out").err.endswith("hint: did you mean norm-eps?\n")

@@ -82,7 +82,18 @@ CASES = [
     Case("`vitconvert convert DIR`", "push base me/vit --dry-run"),
     Case("leave out --revision", "inspect digits --revision main"),
     Case("--ignore '{}.*'", f"file odd.pth {PLAIN} --dry-run"),
-    Case("--table FILE.toml adds one", "file unknown.pth -o OUT"),
+    Case(
+        "`vitconvert table FILE",
+        "file unknown.pth -o OUT",
+        {"FILE": "plain.pth", "NAME": "digits", "my.toml": "OUT.toml"},
+    ),
+    Case("--to {} -o {}` writes it", "convert plain.pth --to onnx"),
+    Case(
+        "`vitconvert convert MODEL --to",
+        "export digits --to timm -o OUT.onnx",
+        {"MODEL": "digits", "...": "timm"},
+        "-o OUT --no-verify",
+    ),
 ]
 
 _OPTIONS = "an option that does not apply: test_options.py"

@@ -79,6 +79,15 @@ def test_parts_that_the_model_lacks_are_counted(run):
     assert len(shown) + int(lacks[1]) == len(answer["config"])
     names = [line.split()[0] for line in shown]
     assert "num_classes" in names and "rope" not in names and "rope" in answer["config"]
+    # Defaults that play no part are in the record of a conversion, and nobody stated them.
+    assert "norm_eps" in names and not {"rope_temperature", "stem_style"} & set(names)
+
+
+def test_the_last_of_many_blocks_is_named(run, tmp_path):
+    rows = {f"layers.{i}.bias": np.zeros(3, np.float32) for i in (0, 1, 10, 11, 2, 9)}
+    np.savez(tmp_path / "many.npz", **rows)
+    out = run("inspect", tmp_path / "many.npz").out
+    assert "layers.0.bias ... layers.11.bias  float32 [3]  x 6\n" in out
 
 
 def test_a_header_that_cannot_be_loaded_is_told_and_fails(run, tmp_path):

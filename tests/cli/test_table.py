@@ -1,6 +1,7 @@
 """`vitconvert table FILE --like REFERENCE -o NAME.toml`."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +44,27 @@ def test_the_draft_is_used_at_once(team, run, tmp_path):
     x = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         assert torch.equal(back(x), team(x))
+
+
+def test_guesses_are_what_comes_next(team, run):
+    other = timm.create_model("vit_tiny_patch16_224", **SIZES)  # of other values than "known"
+    state = _respelled(other.state_dict())
+    names = {name: name.replace("ln1", "a").replace("ln2", "b") for name in state}
+    torch.save({names[name]: tensor for name, tensor in state.items()}, "guessed.pth")
+    code, out, err = run("table", "guessed.pth", "--like", "known", "-o", "own.toml")
+    assert code == 0, err
+    assert (
+        "next           take the # away from those of the 2 guesses in own.toml that are right, "
+        "then\n"
+        "               vitconvert inspect guessed.pth --table own.toml\n"
+    ) in out
+    table = Path("own.toml").read_text()
+    asked = ("verify", "guessed.pth", "--table", "own.toml")
+    Path("own.toml").write_text(table.replace('"patch_embed', '# "patch_embed'))
+    assert "hint: give what is left over rows in the table first. --set " in run(*asked).err
+    Path("own.toml").write_text(table.replace('# "blocks', '"blocks'))
+    told = run(*asked).out
+    assert "a table of your own; `verify --module CODE:build` compares with the code." in told
 
 
 def test_a_fact_that_the_reference_does_not_show_is_set(team, run):

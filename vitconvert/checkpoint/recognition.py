@@ -181,6 +181,8 @@ def proved(reading: Reading) -> Reading:
         check_required(binding, file)
         if left := binding.unexplained:  # of which an answer makes nothing
             error.evidence["left over"] = some(left)
+            if not recognised.table.builtin:
+                error.hint = f"give what is left over rows in the table first. {error.hint}"
         raise
     check_accounts(binding, config, file)
     manifest, prefix = container.manifest, recognised.prefix

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,13 @@ from vitconvert.cli.report import (
     typed_again,
 )
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.errors import NotRepresentable, Quantised, UnsafeFile, UsageError
+from vitconvert.errors import (
+    MissingPackage,
+    NotRepresentable,
+    Quantised,
+    UnsafeFile,
+    UsageError,
+)
 from vitconvert.sources.references import looks_like_path
 
 if TYPE_CHECKING:
@@ -121,7 +128,8 @@ class Convert(Reading):
         # A table of one's own explains the source, unless it is what the output is written by.
         is_target = is_of(to, self.read["table"])
         if not is_target:
-            _check_target(to, self.model)  # before anything is downloaded
+            # Before anything is downloaded.
+            _check_target(to, self.model, written=not self.dry_run)
         by_table = self.read["table"] and not is_target
         if not options["dialect"] and not by_table and source not in _DETECTED:
             options["dialect"] = source
@@ -192,23 +200,33 @@ def _reference_for(source: str, model: str) -> str:
     return f"{_NAMED[source]}:{model}"
 
 
-def _check_target(to: str, model: str) -> None:
-    """Refuse a target that there is none of, with the verb that writes it if it is a runtime's."""
+def _check_target(to: str, model: str, *, written: bool) -> None:
+    """Refuse a target that there is none of, that `export` writes, or whose package is missing."""
+    from vitconvert.file_formats import written_formats
     from vitconvert.tables.dialects import find_tables
 
     try:
-        find_tables(to)
+        formats = {written_formats()[table.container] for table in find_tables(to)}
     except UsageError:
         from vitconvert.runtimes import RUNTIMES
 
         if to not in RUNTIMES:
             raise
-        file = _default_name(model, to).removesuffix(f"-{to}") + RUNTIMES[to].suffix
-        command = shlex.join(["vitconvert", "export", model, "--to", to, "-o", file])
+        file = shlex.quote(_default_name(model, to).removesuffix(f"-{to}") + RUNTIMES[to].suffix)
         raise UsageError(
             f"{to} is a format of runtimes, and no other project's spelling.",
-            hint=f"`{command}` writes it.",
+            hint=f"`vitconvert export {shlex.quote(model)} --to {to} -o {file}` writes it.",
         ) from None
+    packages = [form.package for form in formats]
+    if written and not any(map(_is_there, packages)):
+        raise MissingPackage(
+            f"{packages[0]}, which writes the files of {to}, is not installed.",
+            hint=f"pip install {packages[0]}",
+        )
+
+
+def _is_there(package: str) -> bool:
+    return not package or find_spec(package) is not None
 
 
 def _default_name(model: str, to: str) -> str:

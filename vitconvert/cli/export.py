@@ -106,12 +106,15 @@ def _report(exported: "Exported") -> Iterator[str]:
     from vitconvert.runtimes.check import in_words
 
     record = exported.record
-    for note in exported.notes:
-        yield line("note", note)
-    yield line("assumed", *assumptions(exported.config))
     pixels, named = record["preprocessing"], record["labels_origin"]
+    prepared = pixels["origin"] if pixels else "unknown"
+    below = (f"preprocessing: {prepared}", f"labels: {named}", f"classes are named by {named}")
+    for note in exported.notes:
+        if note not in below:
+            yield line("note", note)
+    yield line("assumed", *assumptions(exported.config))
     assumed = record["labels_assumed"] and not named.startswith("assumed")
-    yield line("preprocessing", pixels["origin"] if pixels else "unknown")
+    yield line("preprocessing", prepared)
     yield line("labels", f"{'assumed: ' * assumed}{named}" if named else "none")
     shape = " x ".join(map(str, record["input"]["shape"]))
     kind = "probabilities" if record["output"]["softmax"] else record["output"]["kind"]

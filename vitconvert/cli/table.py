@@ -85,6 +85,13 @@ class Table(Fetching):
         if draft.problem is None:
             use = f"vitconvert convert {self.source} --table {self.output} -o OUTPUT"
             yield line("next", use)
+        elif guesses:
+            yield line(
+                "next",
+                f"take the # away from those of the {len(guesses)} guesses in {self.output} that "
+                "are right, then",
+                f"vitconvert inspect {self.source} --table {self.output}",
+            )
         else:
             why = f"the table does not read the file yet: {draft.problem.fact}"
             yield line("next", why, *draft.problem.details)

@@ -183,7 +183,8 @@ def _taken(before: Checkpoint, step: Step) -> Checkpoint:
             meaning=meaning,
             hint=hint,
         )
-    change = f"{step.name}: {step.change}; logits change by {effect.relative:.1e}"
+    compared = "what is left of the outputs changes" if step.narrows else "logits change"
+    change = f"{step.name}: {step.change}; {compared} by {effect.relative:.1e}"
     return replace(after, ledger=before.ledger.with_changes([change]))
 
 

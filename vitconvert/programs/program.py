@@ -185,9 +185,11 @@ class Program:
             NotRepresentable: It cannot be installed, or cannot compute this checkpoint.
             TensorsNotTaken: Its class does not take these tensors.
         """
-        raise NotRepresentable(
-            f"{checkpoint.table.title}: a repository of scripts, not a package to install."
-        )
+        table = checkpoint.table
+        why = "a repository of scripts, not a package to install"
+        if not table.builtin:
+            why = "a table of your own; `verify --module CODE:build` compares with the code"
+        raise NotRepresentable(f"{table.title}: {why}.")
 
     def open_both(self, directory: Path) -> "BothTowers":
         """An output of two towers, as the program loads it.

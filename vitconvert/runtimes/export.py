@@ -182,6 +182,7 @@ def export_checkpoint(
         held_out=found.held_out,
         notes=(
             *checkpoint.ledger.notes,
+            *checkpoint.ledger.changed,
             *([f"{found.unreadable} images could not be read"] if found.unreadable else []),
             *(_overflows(trial) if wanted.dtype == "float16" else ()),
         ),

@@ -13,6 +13,11 @@ from vitconvert.tables.others import refuse_quantised, seems_to_be
 from vitconvert.tables.table import Table
 from vitconvert.wrappers import prefixes, why_beside
 
+NO_TABLE = (
+    "`vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
+    "--table my.toml; `vitconvert list` shows the dialects."
+)
+"""What to do about names that no table knows."""
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is
 # then reported as a problem of the file, tensor by tensor, and not as an unknown dialect.
 _MEANT = 0.5
@@ -203,7 +208,7 @@ def _nearest(
         table = nearest.table
         evidence["nearest"] = f"{table.name} ({table.title}), which explains {nearest.explained}"
     fact = "No table of weights_map/ explains these tensors."
-    hint = "`vitconvert list` shows the dialects; --table FILE.toml adds one: `table` drafts it."
+    hint = NO_TABLE
     if seems:
         what, hint = seems
         fact = f"This seems to be {what}, which is no Vision Transformer that vitconvert knows."

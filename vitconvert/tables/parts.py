@@ -9,7 +9,7 @@ from typing import Any
 from vitconvert.errors import NotRepresentable, UnknownDialect, some
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.config_file import look_up
-from vitconvert.tables.detection import Recognised, fitting, identifies, recognise
+from vitconvert.tables.detection import NO_TABLE, Recognised, fitting, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import instead_of, look_alike, quantised_by
 from vitconvert.tables.table import Table
@@ -163,7 +163,7 @@ class Header:
                 ),
             },
             meaning="Tensors of similar names can mean another function.",
-            hint="`vitconvert list` shows the dialects; --table FILE.toml adds one.",
+            hint=NO_TABLE,
         )
 
     def check_model(self, tower: Tower) -> None:

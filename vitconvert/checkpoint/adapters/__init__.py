@@ -64,6 +64,9 @@ def separated(reading: Reading) -> Reading:
             named = base if base and "/" in base and not looks_like_path(base) else "BASE"
             command = shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
             merging = f"`{command}` merges the two (in Python, adapter=)."
+            if base and _lies_here(base, located):
+                command = shlex.join(["vitconvert", "convert", located.reference])
+                merging = f"`{command}` merges it into {base}, as do verbs that read weights."
         raise TensorMismatch(
             "This is an adapter alone, without the model that it changes.",
             evidence={
@@ -123,9 +126,9 @@ def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOpti
     if not located.weights_file().name.startswith(_ITS_FILE):
         return located, options
     config = _stated(located.adapter)
-    base, is_here = config.base or "", located.repo is None and located.url is None
+    base = config.base or ""
     try:
-        if is_here and os.path.exists(base):  # noqa: PTH110 (never an error)
+        if _lies_here(base, located):
             found = locate(f"local-dir:{base}")
         else:
             how = located.fetching
@@ -141,6 +144,12 @@ def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOpti
         return located, options
     note = f"the adapter was merged into {published(base)}, which its adapter_config.json names"
     return replace(found, notes=(*found.notes, note)), replace(options, adapter=located)
+
+
+def _lies_here(base: str, adapter: Located) -> bool:
+    """Whether the base of an adapter that is on this machine is a path here."""
+    is_here = adapter.repo is None and adapter.url is None
+    return is_here and os.path.exists(base)  # noqa: PTH110 (never an error)
 
 
 def open_adapter(reference: object, scale: float | None) -> Adapter:
