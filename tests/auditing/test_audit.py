@@ -354,6 +354,75 @@ def test_functions_files_and_their_mistakes(state, tmp_path):
         vitconvert.audit_load(vit(), tmp_path / "absent.pth")
 
 
+def test_scalars_and_counts_are_no_matter():
+    """As the scale of CLIP's logits and what a batch norm counts."""
+
+    def build():
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+        model.scale = nn.Parameter(torch.tensor(2.5))
+        return model
+
+    file = {n: torch.randn(t.shape) for n, t in build().state_dict().items() if t.ndim}
+    file |= {"scale": torch.tensor(4.6), "1.num_batches_tracked": torch.tensor(7)}
+    audit = audited(build(), file)
+    assert audit.complete and audit.undecidable == ("scale",) and not audit.unused
+    audit = audited(build(), file, {n: t for n, t in file.items() if n != "scale"})
+    assert audit.untouched == ("scale",)
+
+
+def test_a_part_that_is_loaded_by_itself_answers_once(state):
+    whole = nn.ModuleDict({"backbone": vit(), "head": nn.Linear(24, 3)})
+    file = renamed(state, "module.{}".format)
+    with vitconvert.audit_load(whole, file) as audit:
+        whole["backbone"].load_state_dict(file, strict=False)
+    assert not audit.complete
+    assert audit.answers.count(f"{len(state)} names match without 'module.'") == 1
+    assert len(audit.answers) == 3
+
+
+def test_whole_numbers_that_stand_for_weights():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.randint(-99, 99, (4, 6), dtype=torch.int8))
+            self.register_buffer("index", torch.arange(24).view(4, 6))
+            self.scale = nn.Parameter(torch.rand(4))
+
+    file = {n: t for n, t in Packed().state_dict().items() if n != "index"}
+    assert audited(Packed(), file).complete
+    audit = audited(Packed(), file, {"scale": file["scale"]})
+    assert audit.untouched == ("weight",) and audit.unused == ("weight",)
+
+
+def test_weights_that_quantised_ones_stand_for():
+    file = {"weight": torch.randint(-99, 99, (4, 6), dtype=torch.int8), "scale": torch.rand(4)}
+    exact = file["weight"] * file["scale"][:, None]
+    audit = audited(nn.Linear(6, 4, bias=False), file, {"weight": exact})
+    assert audit.complete and audit.landed == {"weight": "weight"}
+    assert audit.changed == {"weight": "each row multiplied by its own number, of weight"}
+    audit = audited(nn.Linear(6, 4, bias=False), file, {"weight": exact + torch.randn(4, 1)})
+    assert audit.unexplained == ("weight",)
+    assert audit.changed == {"weight": "the file has weight as int8: quantised"}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch lets go of its own quantised tensors
+@pytest.mark.parametrize(
+    "as_stored",
+    [
+        lambda tensor: torch.quantize_per_tensor(tensor, 0.01, 0, torch.qint8),
+        lambda tensor: tensor.relu().to_sparse(),
+        lambda tensor: tensor.to(torch.complex64) * (1 + 2j),
+    ],
+)
+def test_tensors_that_are_stored_otherwise(as_stored):
+    model, other = nn.Module(), nn.Module()
+    for one in (model, other):
+        one.register_buffer("weight", as_stored(torch.randn(4, 6)))
+    file = {"weight": model.weight}
+    assert vitconvert.audit_load(lambda: model, file).complete
+    assert vitconvert.audit_load(lambda: other, file).untouched == ("weight",)
+
+
 def test_the_audit_of_code_that_raises_says_what_it_raised(state):
     model = vit(num_classes=3)
     with pytest.raises(RuntimeError, match="size mismatch"), vitconvert.audit_load(model, state):

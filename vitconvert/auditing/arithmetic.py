@@ -9,15 +9,25 @@ from torch import Tensor
 from vitconvert.auditing.content import numbers
 
 _CLOSE = 1e-4  # of the largest number, in float32: others round in another order
+_FEW = 8  # rows
 _MODES = ("bicubic", "bilinear", "nearest")
 
 
 def computed_from(parameter: Tensor, source: Tensor) -> str | None:
     """How a parameter was computed from a tensor of the file; None if in no way that is known."""
-    values = numbers(parameter, torch.float32)
-    most = max(_CLOSE, 4 * torch.finfo(parameter.dtype).eps) * values.abs().max()
-    for how, made in candidates(values, numbers(source, torch.float32)):
-        if made.shape == values.shape and (made - values).abs().max() <= most:
+    if not parameter.is_floating_point():
+        return None
+    close = max(_CLOSE, 4 * torch.finfo(parameter.dtype).eps)
+    values, source = numbers(parameter, torch.float32), numbers(source, torch.float32)
+    alike = values.shape == source.shape and len(values) > _FEW
+    if alike and _computed(values[:_FEW], source[:_FEW], close) is None:
+        return None  # of most tensors, few rows say it
+    return _computed(values, source, close)
+
+
+def _computed(values: Tensor, source: Tensor, close: float) -> str | None:
+    for how, made in candidates(values, source):
+        if made.shape == values.shape and (made - values).abs().max() <= close * values.abs().max():
             return how
     return None
 
@@ -39,12 +49,17 @@ def candidates(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def multiples(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensor, times a number or with one added."""
+    """The tensor, times a number or with one added; or its rows, each times its own."""
     at = source.abs().flatten().argmax()
     factor = values.flatten()[at] / source.flatten()[at]
     yield f"multiplied by {factor:.6g}", source * factor
     difference = (values - source).mean()
     yield f"{difference:.6g} added", source + difference
+    if source.ndim > 1:
+        ours, theirs = values.flatten(1), source.flatten(1)
+        places = theirs.abs().argmax(1, keepdim=True)
+        factors = (ours.gather(1, places) / theirs.gather(1, places)).nan_to_num()
+        yield "each row multiplied by its own number", (theirs * factors).view_as(source)
 
 
 def kernels(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -13,11 +13,18 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.hooks import RemovableHandle
 
 from vitconvert.auditing.arithmetic import computed_from, likeness
-from vitconvert.auditing.content import FileContent, Origin, is_constant, numbers
-from vitconvert.auditing.names import astray, heads_of, namesakes, part_of
+from vitconvert.auditing.content import (
+    FileContent,
+    Origin,
+    is_constant,
+    is_weight,
+    numbers,
+    plain,
+)
+from vitconvert.auditing.names import answer_in_words, astray, heads_of, namesakes, part_of
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
 from vitconvert.documents import JsonDict
-from vitconvert.errors import UsageError, printable, some
+from vitconvert.errors import UsageError, printable
 
 _SHOWN = 8  # lines of one kind
 
@@ -36,7 +43,7 @@ class LoadAudit:
         misplaced: Parameter -> the other tensor that it holds, or the order of its parts.
         undecidable: Parameters of which each number is the same, as in a tensor of the file: the
             content does not say whether they landed.
-        unused: Tensors of the file that are in no parameter.
+        unused: Weights of the file that are in no parameter.
         unexplained: Parameters in `changed` that are no known function of a tensor of the file.
         answers: What `load_state_dict` answered meanwhile, in words.
     """
@@ -55,7 +62,8 @@ class LoadAudit:
         self._before: Mapping[str, str] | None = None
         self._missing: dict[str, str] = {}  # why a parameter is untouched
         self._count = 0
-        self._hook: RemovableHandle | None = None
+        self._hooks: list[RemovableHandle] = []
+        self._heard: list[_IncompatibleKeys] = []
 
     @property
     def complete(self) -> bool:
@@ -64,7 +72,9 @@ class LoadAudit:
 
     def __enter__(self) -> Self:
         self._before = {name: _digest(t) for name, t in _held(self.model)}
-        self._hook = self.model.register_load_state_dict_post_hook(self._answered)  # type: ignore[no-untyped-call]
+        for module in self.model.modules():  # any of which may be loaded by itself
+            hook = module.register_load_state_dict_post_hook(self._hear)  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
         return self
 
     def __exit__(
@@ -73,13 +83,20 @@ class LoadAudit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._hook:
-            self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self.answers = tuple(
+            line
+            for one in self._heard
+            for line in answer_in_words(one.missing_keys, one.unexpected_keys)
+        )
         if error is None:
             self.look()
 
-    def _answered(self, _: nn.Module, answer: _IncompatibleKeys) -> None:
-        self.answers = (*self.answers, *_in_words(answer.missing_keys, answer.unexpected_keys))
+    def _hear(self, _: nn.Module, answer: _IncompatibleKeys) -> None:
+        # All modules of one load have the same lists.
+        if not any(answer.missing_keys is one.missing_keys for one in self._heard):
+            self._heard.append(answer)
 
     def look(self) -> Self:
         """Compare the model as it is now with the file.
@@ -89,7 +106,8 @@ class LoadAudit:
             CorruptFile: The file is damaged.
         """
         with self._source.opened() as read:
-            self._compare(_Comparison(read, self._source.names, dict(_held(self.model))))
+            names, held = self._source.names, dict(_held(self.model))
+            self._compare(_Comparison(lambda name: plain(read(name)), names, held))
         if self._strict and not self.complete:
             raise AssertionError(str(self))
         return self
@@ -97,11 +115,14 @@ class LoadAudit:
     def _compare(self, comparison: "_Comparison") -> None:
         landed: dict[str, list[str]] = {}
         found, self._count = _Found(), len(comparison.parameters)
+        before = self._before or {}
+        after = {name: _digest(tensor) for name, tensor in comparison.parameters.items() if before}
         for name in comparison.parameters:
             origin = comparison.origin(name, found)
+            if origin is None and before.get(name) != after.get(name, ""):
+                origin = comparison.computed(name)
             if origin is None:
-                before = self._before.get(name) if self._before is not None else None
-                unchanged = before in (None, _digest(comparison.parameters[name]))
+                unchanged = before.get(name) in (None, after.get(name))
                 comparison.judge_unfound(name, found, unchanged=unchanged)
                 continue
             if origin.how:
@@ -115,8 +136,7 @@ class LoadAudit:
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
         self.unexplained, self._missing = tuple(found.unexplained), found.untouched
-        constant = comparison.constants
-        self.unused = tuple(n for n in self._source.names if n not in landed and n not in constant)
+        self.unused = tuple(name for name in comparison.varied if name not in landed)
 
     def to_dict(self) -> JsonDict:
         """For JSON."""
@@ -194,18 +214,24 @@ class _Comparison:
         names: Sequence[str],
         parameters: Mapping[str, Tensor],
     ) -> None:
-        self.parameters = {n: t for n, t in parameters.items() if t.is_floating_point()}
-        self.namesakes = namesakes(names, self.parameters)
-        self._read, self._names = read, [n for n in names if read(n).is_floating_point()]
+        self.namesakes = namesakes(names, [n for n, t in parameters.items() if is_weight(t)])
+        # Whole numbers count where the file has such: others are tables that a model makes itself.
+        self.parameters = {
+            name: tensor
+            for name, tensor in parameters.items()
+            if tensor.is_floating_point()
+            or any(not read(own).is_floating_point() for own in self.namesakes.get(name, ()))
+        }
+        self._read, self._names = read, [name for name in names if is_weight(read(name))]
         self._contents: dict[torch.dtype, FileContent] = {}
-        self.constants = {n for n in self._names if is_constant(read(n).detach().cpu())}
+        self.constants = {name for name in self._names if is_constant(read(name))}
+        self.varied = [name for name in self._names if name not in self.constants]
 
     def _content(self, dtype: torch.dtype) -> FileContent:
         """The file as its numbers are in a dtype; those that do not round are all float32."""
-        dtype = dtype if dtype.itemsize < 4 else torch.float32
+        dtype = dtype if dtype.is_floating_point and dtype.itemsize < 4 else torch.float32
         if dtype not in self._contents:
-            varied = [name for name in self._names if name not in self.constants]
-            self._contents[dtype] = FileContent(self._read, varied, dtype)
+            self._contents[dtype] = FileContent(self._read, self.varied, dtype)
         return self._contents[dtype]
 
     def origin(self, name: str, found: "_Found") -> Origin | None:
@@ -267,23 +293,30 @@ class _Comparison:
         how = f"{origin.how}, {cast}" if origin.how else cast
         return replace(origin, how=how)
 
+    def computed(self, name: str) -> Origin | None:
+        """The tensor that a parameter was computed from, in a way that is known."""
+        parameter = self.parameters[name]
+        if parameter.is_meta or is_constant(numbers(parameter, parameter.dtype)):
+            return None
+        for candidate in self.namesakes.get(name) or self._names:
+            if (how := computed_from(parameter, self._read(candidate))) is not None:
+                return Origin(names=(candidate,), how=f"{how}, of {candidate}")
+        return None
+
     def judge_unfound(self, name: str, found: "_Found", *, unchanged: bool) -> None:
-        """A parameter whose numbers are not in the file: as initialised, or computed."""
+        """A parameter whose numbers are not in the file: as initialised, or changed."""
         parameter, own = self.parameters[name], self.namesakes.get(name, ())
         if parameter.is_meta:
             found.untouched[name] = "on the meta device"
             return
-        constant = is_constant(numbers(parameter, parameter.dtype))
-        for candidate in () if constant else own or self._names:
-            if (how := computed_from(parameter, self._read(candidate))) is not None:
-                found.changed[name] = f"{how}, of {candidate}"
-                return
         if unchanged:
             found.untouched[name] = self._why_untouched(name, own)
             return
         found.unexplained.append(name)
         how = "nothing in the file is like it"
-        if own and self._read(own[0]).numel() == parameter.numel():
+        if own and parameter.is_floating_point() != self._read(own[0]).is_floating_point():
+            how = f"the file has {own[0]} as {_word(self._read(own[0]).dtype)}: quantised"
+        elif own and self._read(own[0]).numel() == parameter.numel():
             alike = likeness(parameter, self._read(own[0]))
             how = f"the cosine with {own[0]} is {alike:.4f}"
         found.changed[name] = how
@@ -301,15 +334,14 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """What a model saves, by name."""
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):
-            yield name, value
+            yield name, value if value.is_meta else plain(value)
 
 
 def _digest(tensor: Tensor) -> str:
     """A hash of a tensor's numbers, by which one that was not changed is known."""
     if tensor.is_meta:
         return "meta"
-    plain = tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
-    return hashlib.blake2b(plain.tobytes()).hexdigest()
+    return hashlib.blake2b(tensor.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _word(dtype: torch.dtype) -> str:
@@ -331,26 +363,6 @@ def _listed(title: str, lines: Mapping[str, str]) -> Iterator[str]:
         yield printable(f"  {names[0]}{text}{times}")
     if len(alike) > _SHOWN:
         yield f"  and {len(alike) - _SHOWN} other kinds"
-
-
-def _in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterator[str]:
-    """What an answer of `load_state_dict(strict=False)` means."""
-    if not missing and not unexpected:
-        yield "load_state_dict: all keys matched"
-        return
-    for title, names in (("ignored", unexpected), ("found nothing for", missing)):
-        if names:
-            yield f"load_state_dict {title} {len(names)}: {some(names)}"
-    for theirs in heads_of(unexpected):
-        for ours in heads_of(missing):
-            wanted = {name.removeprefix(ours) for name in missing if name.startswith(ours)}
-            given = {name.removeprefix(theirs) for name in unexpected if name.startswith(theirs)}
-            if (theirs or ours) and 2 * len(wanted & given) > len(missing):
-                without = f"without {theirs!r}" if theirs else ""
-                with_ours = f"with {ours!r} before them" if ours else ""
-                words = " and ".join(filter(None, (without, with_ours)))
-                yield f"{len(wanted & given)} names match {words}"
-                return
 
 
 def audit(

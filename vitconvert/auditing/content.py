@@ -20,10 +20,24 @@ Prints = NDArray[np.uint64]
 _LOW = {torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
 
 
+def plain(tensor: Tensor) -> Tensor:
+    """The numbers that a tensor stands for, dense: of one that is sparse or quantised, too."""
+    tensor = tensor.detach()
+    if tensor.is_quantized or type(tensor) is not Tensor:  # a class of torchao, and such
+        tensor = tensor.dequantize()
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).cpu()
+
+
+def is_weight(tensor: Tensor) -> bool:
+    """Whether a tensor holds fractions, or whole numbers that may stand for some (quantised)."""
+    packed = tensor.ndim > 1 and tensor.dtype.itemsize < 8 and tensor.dtype != torch.bool
+    return tensor.is_floating_point() or packed
+
+
 def numbers(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A tensor as it is in a dtype, in float32: what is compared."""
-    plain = tensor.detach().cpu()
-    return (plain.to(dtype) if dtype in _LOW else plain).float()
+    return (tensor.to(dtype) if dtype in _LOW else tensor).float()
 
 
 def fingerprints(values: Tensor) -> Prints:

@@ -4,6 +4,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from vitconvert.errors import some
+
 _NUMBER = re.compile(r"\d+")
 # How projects call the three parts of attention.
 _PARTS = {
@@ -96,6 +98,26 @@ def out_of_order(
     for (_, found, tensor, parameter), expected in zip(sorted(pairs), rising, strict=True):
         if found != expected:
             yield parameter, f"holds {tensor}, out of order"
+
+
+def answer_in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterator[str]:
+    """What an answer of `load_state_dict(strict=False)` means."""
+    if not missing and not unexpected:
+        yield "load_state_dict: all keys matched"
+        return
+    for title, names in (("ignored", unexpected), ("found nothing for", missing)):
+        if names:
+            yield f"load_state_dict {title} {len(names)}: {some(names)}"
+    for theirs in heads_of(unexpected):
+        for ours in heads_of(missing):
+            wanted = {name.removeprefix(ours) for name in missing if name.startswith(ours)}
+            given = {name.removeprefix(theirs) for name in unexpected if name.startswith(theirs)}
+            if (theirs or ours) and 2 * len(wanted & given) > len(missing):
+                without = f"without {theirs!r}" if theirs else ""
+                with_ours = f"with {ours!r} before them" if ours else ""
+                words = " and ".join(filter(None, (without, with_ours)))
+                yield f"{len(wanted & given)} names match {words}"
+                return
 
 
 def template(name: str) -> str:
