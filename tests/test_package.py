@@ -58,7 +58,10 @@ def test_options_of_a_dataclass_are_explained_where_the_docstring_says_nothing()
     text = inspect.getdoc(vitconvert.convert)
     assert "    allow: Names of steps that the target may need: they keep" in text
     assert "    lora_scale: lora_alpha / r, where no adapter_config.json says it.\n" in text
-    assert "how:" not in text
+    assert (
+        "    ignore: Leave tensors out, such as 'aux_head.*'. In Python: ['aux_head.*'].\n" in text
+    )
+    assert "how:" not in text and "repeated" not in text
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, "Embedder"])

@@ -73,6 +73,12 @@ class Option:
     choices: tuple[str, ...] = ()
     heading: str = ""
 
+    @property
+    def doc(self) -> str:
+        """For a docstring: of what the command line writes otherwise, with an example in Python."""
+        otherwise = self.repeats or self.kind is tuple
+        return f"{self.about} In Python: {self.values.example}." if otherwise else self.about
+
 
 def option(values: Values, about: str, *, default: object = None, **more: Given) -> Any:
     """A field that is an option; `more` is what else `Option` has."""
@@ -150,7 +156,7 @@ def checked(
             ]
             call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
             rest = next(name for name in parameters if name not in named)
-            about = {name: one.about for kind in shared for name, one in options_of(kind).items()}
+            about = {name: one.doc for kind in shared for name, one in options_of(kind).items()}
             call.__doc__ = call.__doc__ and explained(call.__doc__, rest, about)
         return call
 

@@ -61,7 +61,7 @@ CASES = [
     Case("--force (in Python, overwrite=True) replaces it", "verify digits --report taken.html"),
     Case("--force (in Python, overwrite=True) replaces it", "file digits -o old --no-verify"),
     Case("`vitconvert list` describes all of them", "file digits --to hugging -o OUT"),
-    Case("`vitconvert list` shows the names", f"file plain.pth {PLAIN} --architecture zzz -o OUT"),
+    Case("`vitconvert list '*'` shows them", f"file plain.pth {PLAIN} --architecture zzz -o OUT"),
     Case("--kind features", f"export headless.pth {PLAIN} --to pt2 --kind logits -o OUT.pt2"),
     Case(
         "--calibrate PHOTOS/",
@@ -143,6 +143,7 @@ ELSEWHERE = {
     "--image-only": "a text tower: tests/text",
     "own (--to vit) hold them": "tensors that the source's program alone has a place for",
     "--to lucidrains": "layouts of lucidrains that vit-pytorch no longer has",
+    "convert --attest writes one": "a server of the Hub: tests/test_attesting.py",
     "--tower": "larger models: tests/towers",
     "(--table)": "a table of somebody's own, to be written first",
     "--set image_size=... states": "EVA-02's stored rotations, of another grid",

@@ -42,7 +42,7 @@ def test_where_timm_keeps_weights(name: str, full: str, place: object) -> None:
 MESSAGES = {
     "zzzzzz": """\
   timm knows no model zzzzzz.
-  hint: `vitconvert list` shows the names.""",
+  hint: `vitconvert list '*'` shows them.""",
     "vit_tiny_patch16_224.augreg_in1k": """\
   timm knows no weights augreg_in1k of vit_tiny_patch16_224.
   vit_tiny_patch16_224.augreg_in21k_ft_in1k

@@ -50,7 +50,7 @@ class ReadOptions:
     )
     table: str | PathLike[str] | None = option(
         PATH,
-        "A TOML file with a dialect of your own. A conversion --to its name writes it.",
+        "A TOML file with a dialect of your own, which a conversion to its name writes.",
         kind=Path,
     )
     architecture: str | None = option(
@@ -58,7 +58,7 @@ class ReadOptions:
     )
     overrides: JsonObject | None = option(
         FACTS,
-        "Set a fact that tensors do not show, such as num_heads=3. May be repeated.",
+        "Set a fact that tensors do not show, such as num_heads=3.",
         flag="--set",
         metavar="FIELD=VALUE",
         repeats=True,
@@ -75,7 +75,7 @@ class ReadOptions:
     )
     ignore: Sequence[str] = option(
         texts("['aux_head.*']"),
-        "Leave tensors out, such as 'aux_head.*'. May be repeated.",
+        "Leave tensors out, such as 'aux_head.*'.",
         default=(),
         metavar="PATTERN",
         repeats=True,

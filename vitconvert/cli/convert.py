@@ -293,7 +293,9 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     yield from _told(conversion.ledger)
     departures = conversion.departures
     if len(departures) > 1:
-        departures = (f"prepared otherwise there in {len(departures)} ways; -v lists them",)
+        departures = (
+            f"what opens the output prepares them otherwise in {len(departures)} ways (-v)",
+        )
     yield line("images", *departures)
 
 

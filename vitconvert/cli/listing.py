@@ -1,25 +1,42 @@
 """`vitconvert list [GLOB]`."""
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import TYPE_CHECKING
 
 from vitconvert.cli.options import Reporting, argument
+
+if TYPE_CHECKING:
+    from vitconvert.tables.table import Table
+
+_WIDTH = 86  # letters of what is told of an ecosystem
 
 
 @dataclass(kw_only=True)
 class List(Reporting):
     """Lists what vitconvert knows by name."""
 
-    pattern: str = argument("[GLOB]", required=False, default="*")
+    details = (
+        " GLOB is of their names, or an ecosystem, whose dialects are listed. Without it, "
+        "ecosystems are listed."
+    )
+
+    pattern: str | None = argument("[GLOB]", required=False, default=None)
 
     def run(self) -> int:
         from vitconvert.tables.architectures import architectures
         from vitconvert.tables.dialects import builtin_tables
 
-        tables = {n: t for n, t in builtin_tables().items() if fnmatch(n, self.pattern)}
+        wanted = self.pattern or "*"
+        tables = {
+            name: table
+            for name, table in builtin_tables().items()
+            if fnmatch(name, wanted) or table.ecosystem == wanted
+        }
         listed = {
-            section: [name for name in rows if fnmatch(name, self.pattern)]
+            section: [name for name in rows if fnmatch(name, wanted)]
             for section, rows in architectures().items()
         }
 
@@ -42,6 +59,18 @@ class List(Reporting):
         self.report(
             lambda: {"dialects": dialects, "architectures": listed},
             short="\n".join([*tables, *(name for names in listed.values() for name in names)]),
-            long=lines,
+            long=lines if self.pattern else lambda: _ecosystems(tables.values()),
         )
         return 0
+
+
+def _ecosystems(tables: "Iterable[Table]") -> Iterator[str]:
+    """A line for each, with its dialects, or the title of its only one."""
+    titles: dict[str, dict[str, str]] = {}
+    for table in tables:
+        titles.setdefault(table.ecosystem, {})[table.name] = table.title
+    for ecosystem, of in sorted(titles.items()):
+        (title, *more) = of.values()
+        about = f"{len(of)} dialects: {', '.join(of)}" if more else title
+        yield f"{ecosystem:<12} {textwrap.shorten(about, _WIDTH, placeholder=' ...')}"
+    yield "`vitconvert list ECOSYSTEM` lists its dialects, `vitconvert list '*'` all names."

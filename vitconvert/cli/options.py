@@ -105,7 +105,7 @@ def _flags(kind: type, side: str, images: bool = False) -> dict[str, click.Optio
         if typed != "--dtype":
             flags[name] = click.Option(
                 [f"{typed}-{side}" if side else typed],
-                help=only or one.about,
+                help=only or one.about + " May be repeated." * one.repeats,
                 metavar=one.metavar,
                 multiple=one.repeats,
                 is_flag=one.kind is bool or None,

@@ -43,7 +43,7 @@ class WriteOptions:
     classes: Sequence[int | str] | None = option(
         VALUES["classes"],
         "Keep these classes of the head: 3,7,tabby (index or name). Quote a name that has "
-        "commas: '3,\"tench, Tinca tinca\"'. May be repeated.",
+        "commas: '3,\"tench, Tinca tinca\"'.",
         repeats=True,
     )
     dtype: "torch.dtype | None" = option(
@@ -51,7 +51,7 @@ class WriteOptions:
     )
     allow: Sequence[str] = option(
         VALUES["allow"],
-        "Allow a step that the target needs; a refusal names those. May be repeated.",
+        "Allow a step that the target needs; a refusal names those.",
         default=(),
         metavar="STEP",
         repeats=True,

@@ -87,5 +87,5 @@ def _unknown_architecture(architecture: str) -> SourceError:
         f"timm knows no model {architecture}.",
         hint=f"did you mean {' or '.join(f'timm:{match}' for match in near)}?"
         if near
-        else "`vitconvert list` shows the names.",
+        else "`vitconvert list '*'` shows them.",
     )

@@ -79,7 +79,7 @@ def find_architecture(ecosystem: str, name: str) -> Fields:
         evidence={"ecosystem": ecosystem, "listed in": FILE},
         meaning="Its tensors may look like a plain ViT's and still mean another function, so they "
         "are not read as one.",
-        hint=f"did you mean {' or '.join(near)}?" if near else "`vitconvert list` shows the names.",
+        hint=f"did you mean {' or '.join(near)}?" if near else "`vitconvert list '*'` shows them.",
     )
 
 
