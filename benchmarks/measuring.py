@@ -95,6 +95,14 @@ def machine(packages: Sequence[str]) -> str:
     )
 
 
+def instructions() -> str:
+    """Which of those that products of few bits want the processor has, as Linux calls them."""
+    wanted = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+    flags = re.findall(r"^flags\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    has = set(flags[0].split()) if flags else set()
+    return ", ".join(f"{name}{'' if name in has else ' (no)'}" for name in wanted)
+
+
 def command_line(benchmark: str) -> str:
     """What was typed to run a benchmark."""
     return " ".join([f"python -m benchmarks.{benchmark}", *sys.argv[1:]])

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
 from vitconvert.api import load_checkpoint, predict
 from vitconvert.checkpoint import build_model
 from vitconvert.demo import train
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import MissingPackage, OutputExists
+from vitconvert.errors import MissingPackage, OutputExists, UsageError
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
@@ -124,3 +125,25 @@ def test_without_scikit_learn_the_command_says_what_to_install(
         "  hint: pip install scikit-learn\n"
     )
     assert not (tmp_path / "digits").exists()
+
+
+@pytest.mark.slow
+def test_images_in_a_folder_for_each_class_are_learned(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for name, level in (("dark", 40), ("light", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(10):
+            pixels = np.clip(level + draw.normal(0, 20, (40, 44, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
+    task = train.of_images(tmp_path / "photos")
+    assert task.learned_from.classes.tolist() == [0] * 8 + [1] * 8
+    assert (task.held_out.classes.tolist(), task.config.num_classes) == ([0, 0, 1, 1], 2)
+    measured = train.train(tmp_path / "m", images=tmp_path / "photos", epochs=8, quiet=True)
+    record = json.loads((tmp_path / "m" / "training.json").read_text())
+    assert (record["data"], record["trained_on"], record["held_out"]) == ("photos", 16, 4)
+    assert measured == record["held_out_accuracy"] == 1
+    sample = tmp_path / "m" / "samples" / "light.png"
+    (prediction,) = predict(tmp_path / "m", sample, topk=1)
+    assert prediction.top[0].label == "light"
+    with pytest.raises(UsageError, match="two classes or more"):
+        train.of_images(tmp_path / "photos" / "dark")

@@ -152,24 +152,30 @@ def test_onnx_has_8_bits_in_its_products_by_channel_and_nowhere_else(photos, tmp
     counted = Counter(node.op_type for node in graph.node)
     products = [n for n in graph.node if n.op_type in ("MatMul", "Gemm")]
     rounded = [n for n in products if makers.get(n.input[1], n).op_type == "DequantizeLinear"]
-    assert len(rounded) == 17  # four in each of four blocks, and the head
+    assert len(rounded) == 16  # four in each of four blocks; the head is spared
     for node in rounded:
         weight, scale, _ = makers[node.input[1]].input
         assert held[weight].data_type == onnx.TensorProto.INT8
         assert held[scale].dims == [held[weight].dims[1 - (node.op_type == "Gemm")]]
         assert makers[makers[node.input[0]].input[0]].op_type == "QuantizeLinear"
     # An activation is rounded where a product reads it alone.
-    assert counted["QuantizeLinear"] == 17
-    again = exported("onnx", photos, tmp_path)
-    assert again.sha256 == found.sha256
+    assert counted["QuantizeLinear"] == 16
 
 
 @pytest.mark.coverage
 def test_openvino_has_8_bits(photos, tmp_path):
     found = exported("openvino", photos, tmp_path)
     check(found)
-    assert 'element_type="i8"' in found.output.read_text()
-    assert found.sha256 == exported("openvino", photos, tmp_path).sha256
+    text = found.output.read_text()
+    assert text.count('element_type="i8"') == 16
+    assert found.held_out.relative < 0.04  # by ranges that are means over images, 0.06
+
+
+@pytest.mark.coverage
+@pytest.mark.parametrize("to", SUFFIXES)
+def test_the_same_images_make_the_same_bytes(to, photos, tmp_path):
+    found = exported(to, photos, tmp_path, verify=False)
+    assert found.sha256 == exported(to, photos, tmp_path, verify=False).sha256
 
 
 @pytest.mark.coverage

@@ -161,7 +161,8 @@ def export_checkpoint(
                 if verify:  # what is wrong in float32 is no matter of 8 bits
                     _verified(trial, whole, "float32", None)
                 if calibration:
-                    wanted.runtime.calibrate(whole, draft, calibration.batches())
+                    head = shape.output == "logits"
+                    wanted.runtime.calibrate(whole, draft, calibration.batches(), head=head)
                 else:
                     quantise(whole, draft)
         else:

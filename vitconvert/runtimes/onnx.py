@@ -75,7 +75,9 @@ class OnnxRuntime(Runtime):
         size = sum(x.numel() * x.element_size() for x in program.state_dict.values())
         exported.save(path, external_data=size > _LARGEST)
 
-    def calibrate(self, path: Path, output: Path, images: "Iterable[Tensor]") -> None:
+    def calibrate(
+        self, path: Path, output: Path, images: "Iterable[Tensor]", *, head: bool
+    ) -> None:
         """As `Runtime.calibrate`, by ONNX Runtime's own static quantisation."""
         from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
@@ -93,7 +95,7 @@ class OnnxRuntime(Runtime):
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_quantize=_with_weights(path),
+            nodes_to_quantize=_with_weights(path)[: -1 if head else None],
             extra_options={"OpTypesToExcludeOutputQuantization": _PRODUCTS},
         )
 

@@ -57,18 +57,33 @@ class OpenVino(Runtime):
             model.set_rt_info(value, [_SECTION, key])
         openvino.save_model(model, path, compress_to_fp16=False)
 
-    def calibrate(self, path: Path, output: Path, images: "Iterable[Tensor]") -> None:
-        """As `Runtime.calibrate`, by NNCF."""
+    def calibrate(
+        self, path: Path, output: Path, images: "Iterable[Tensor]", *, head: bool
+    ) -> None:
+        """As `Runtime.calibrate`, by NNCF.
+
+        Ranges go from the smallest to the largest number that was seen. NNCF's own are means over
+        images, beyond which an image may be: its logits were four times as far from float32.
+        """
         import nncf
         import openvino
+        from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
         arrays = [x.numpy() for x in images]
+        model = openvino.Core().read_model(str(path))
+        products = [op for op in model.get_ordered_ops() if op.get_type_name() == "MatMul"]
+        spared = [op.get_friendly_name() for op in products[-1:] if head]
+        ranges = RangeEstimatorParametersSet.MINMAX
         with redirect_stdout(io.StringIO()):  # bars of progress
             model = nncf.quantize(
-                openvino.Core().read_model(str(path)),
+                model,
                 nncf.Dataset(arrays),
                 model_type=nncf.ModelType.TRANSFORMER,
                 subset_size=len(arrays),
+                ignored_scope=nncf.IgnoredScope(names=spared, types=["Convolution"]),
+                advanced_parameters=nncf.AdvancedQuantizationParameters(
+                    activations_range_estimator_params=ranges
+                ),
             )
         name_by_place(model)
         openvino.save_model(model, output, compress_to_fp16=False)

@@ -41,8 +41,14 @@ class Runtime:
         """Write a traced model, perhaps with files beside it whose names begin as this one's."""
         raise NotImplementedError
 
-    def calibrate(self, path: Path, output: Path, images: "Iterable[Tensor]") -> None:
-        """Write a file in float32 as one in int8, by the activations that images make."""
+    def calibrate(
+        self, path: Path, output: Path, images: "Iterable[Tensor]", *, head: bool
+    ) -> None:
+        """Write a file in float32 as one in int8, by the activations that images make.
+
+        The patch embedding stays in float32, and so does a `head`, the last product: rounding them
+        costs more than it gains.
+        """
         raise NotImplementedError
 
     def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
