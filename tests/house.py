@@ -103,7 +103,7 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_523,
+    "lines of code": 39_524,
     "files": 304,
     "core": 30_652,
     "attesting": 260,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 48_055,
+    "tests": 48_067,
     "storeys": 11,
 }
 

@@ -14,7 +14,7 @@ from tests.packages import needed, open_clip, timm, torchvision, transformers
 from tests.pixel_goldens.conftest import CFG, STEPS
 from vitconvert.api import record_pixels
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import CorruptFile, OutputExists, ParityFailed
+from vitconvert.errors import CorruptFile, InputMismatch, OutputExists, ParityFailed
 from vitconvert.pixel_goldens.golden import read
 from vitconvert.preprocessing import Preprocessing
 
@@ -78,6 +78,20 @@ def test_images_that_a_project_refuses_or_prepares_otherwise_are_told(tmp_path):
     with pytest.raises(ParityFailed, match="does not make the pixels of your preprocess"):
         record_pixels(replace(STEPS, interpolation="bilinear"), tmp_path / "no", preprocess=own)
     assert not (tmp_path / "no").exists()
+
+
+def test_a_model_of_sounds_has_no_pixels_and_one_of_patches_all(tmp_path):
+    sounds = Preprocessing.from_huggingface({"feature_extractor_type": "ASTFeatureExtractor"})
+    with pytest.raises(InputMismatch, match="The model reads none of the images") as raised:
+        record_pixels(sounds, tmp_path / "sounds")
+    assert raised.value.details[0].startswith("gradient.png: refused by vitconvert: ")
+    assert not (tmp_path / "sounds").exists()
+    config = {"image_processor_type": "Siglip2ImageProcessor", "max_num_patches": 12}
+    patches = Preprocessing.from_huggingface(config, image_size=(64, 48))
+    golden = record_pixels(patches, tmp_path / "patches")
+    made = {name: image.steps for name, image in golden.images.items() if image.steps}
+    assert golden.images.keys() - made.keys() == {"turned.jpg"}  # which is wide once it is turned
+    assert all(steps["normalised"].shape == (3, 64, 48) for steps in made.values())
 
 
 def test_a_golden_that_contradicts_itself_is_refused(golden, tmp_path):

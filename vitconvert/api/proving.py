@@ -226,6 +226,7 @@ def record_pixels(
 
     Raises:
         MissingFact: Nothing says how images are prepared.
+        InputMismatch: The model reads no images but recordings.
         ParityFailed: The project's own code gives other numbers for every image; nothing is
             written.
         OutputExists: The output is there, and `overwrite` is false or vitconvert did not write it.

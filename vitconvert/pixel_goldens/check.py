@@ -17,7 +17,6 @@ from vitconvert.pixel_goldens.golden import STEPS, PixelGolden, arrays_of, own_m
 from vitconvert.preprocessing import pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.image_files import open_image
-from vitconvert.preprocessing.pixels import Pixels
 
 _PORT = tuple[str, str]  # an image and a step
 _MUCH = 0.5  # what a likely cause leaves of the mean difference at most
@@ -48,8 +47,7 @@ class Departure:
 
     def __str__(self) -> str:
         if self.shapes:
-            theirs, golden = ("x".join(map(str, shape)) for shape in self.shapes)
-            return f"{theirs}, not {golden}"
+            return ", not ".join("x".join(map(str, shape)) for shape in self.shapes)
         return "equal" if self.equal else f"{self.most:.3g} levels in {self.share:.0%}"
 
 
@@ -167,7 +165,7 @@ def _port(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> dict[_POR
     return {key: found[key] for key in sorted(found, key=lambda key: [order[of] for of in key])}
 
 
-def _laid_out(array: Pixels, golden: Pixels, *, scaled: bool) -> Numbers:
+def _laid_out(array: pixels.Pixels, golden: pixels.Pixels, *, scaled: bool) -> Numbers:
     """(C, H, W); levels and shares of 255 on the golden's scale, unless it is `scaled` already."""
     made = array.astype(np.float64)
     made = made[0] if made.ndim == golden.ndim + 1 and len(made) == 1 else made
@@ -193,7 +191,7 @@ class _Comparison:
     def report(self) -> PixelReport:
         given = {image for image, _ in self.port}
         base = [key for key in self.departing if self.golden.images[key[0]].plain]
-        first = min(base or self.departing, key=_order, default=None)
+        first = min(base or self.departing, key=lambda key: STEPS.index(key[1]), default=None)
         return PixelReport(
             golden=self.golden,
             compared=self.compared,
@@ -243,7 +241,7 @@ class _Comparison:
             yield from self.said(way, fit, step)
         for image in dict.fromkeys(image for image, _ in self.departing):
             if image not in plain:
-                of = min((key for key in self.departing if key[0] == image), key=_order)[1]
+                of = next(of for name, of in self.departing if name == image)
                 own = fit if of == step else self.own_fit(of, len(self.port[image, of]))
                 if said := self.cause_of_image(image, of, way, own):
                     yield f"{image}: {said}"
@@ -282,23 +280,18 @@ class _Comparison:
         """What is wrong with an image, beside what is wrong with all; "" if nothing is."""
         theirs = self.port[image, step].astype(np.float32)
 
-        def left(decoded: NDArray[np.uint8]) -> tuple[float, float]:
-            return fit.left(way.made(decoded, step), theirs)
-
-        enough, own = max(ROUNDED, 2 * fit.most), left(self.decoded(image))
+        enough = max(ROUNDED, 2 * fit.most)
+        own = fit.left(way.made(self.decoded(image), step), theirs)
         if own[0] <= enough and not own_modes(self.steps):
             return ""
         with open_image(self.golden.folder / image) as file:
             other = faults.decodings(file, self.steps.channels, own_modes=own_modes(self.steps))
             arrays = {said: pixels.channels_first(one) for said, one in other.items()}
-        found = {said: left(one.astype(np.uint8)) for said, one in arrays.items()}
+        made = {said: way.made(one.astype(np.uint8), step) for said, one in arrays.items()}
+        found = {said: fit.left(one, theirs) for said, one in made.items()}
         said = min(found, key=lambda name: found[name][1], default="")
         if said and (found[said][0] <= enough or found[said][1] < _MUCH * own[1]):
             return said
         if image.endswith(".jpg") and own[1] <= _OF_DECODERS:
             return f"another decoder of JPEG ({own[1]:.2g} levels on average)"
         return UNKNOWN
-
-
-def _order(key: _PORT) -> int:
-    return STEPS.index(key[1])

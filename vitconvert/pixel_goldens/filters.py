@@ -30,8 +30,7 @@ def own_filter(steps: Preprocessing) -> Filter:
         "uint8": partial(pixels.resized_on_tensor, interpolation=name, antialias=antialias),
         "float": on_floats(name, antialias=antialias),
     }
-    own = found[backend.resize]
-    return then(own, np.trunc) if backend.truncate else own
+    return then(found[backend.resize], np.trunc) if backend.truncate else found[backend.resize]
 
 
 def by_pillow(name: str) -> Filter:

@@ -24,6 +24,7 @@ from vitconvert.conversion.output import whole_output
 from vitconvert.documents import JsonDict, JsonObject, read_object, write_json
 from vitconvert.errors import (
     CorruptFile,
+    InputMismatch,
     ParityFailed,
     VitConvertError,
     printable,
@@ -45,8 +46,8 @@ TENSORS = "pixels.safetensors"
 _KEY, _FORMAT = "pixel_golden", 1
 _EQUAL, _OTHER, _REFUSED = "equal", "the result alone is known", "refused"
 
+# What a project's own code makes of an open image: (C, H, W), or one of them in a batch.
 Prepare = Callable[[Image.Image], object]
-"""What a project's own code makes of an open image: (C, H, W), or one of them in a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +167,11 @@ def record(
         overwrite: Replace what vitconvert wrote there.
 
     Raises:
+        InputMismatch: The model reads no image, such as one of sounds.
         ParityFailed: The project's own code gives other numbers for every plain image.
         OutputExists, UsageError: As for `check_output`.
     """
-    drawings = [*draw(preprocessing.image_size, resized=preprocessing.resize != "none")]
+    drawings = [*draw(preprocessing.image_size, preprocessing.resize)]
     images = {one.name: _recorded(one, preprocessing, own) for one in drawings}
     golden = PixelGolden(
         source=source,
@@ -179,11 +181,14 @@ def record(
         versions=_versions(),
         folder=output,
     )
+    told = [f"{name}: {one.verdict}" for name, one in images.items()]
+    if not any(one.steps for one in images.values()):
+        raise InputMismatch("The model reads none of the images.", details=told)
     if own and all(name in golden.others for name, one in images.items() if one.plain):
         raise ParityFailed(
             f"vitconvert does not make the pixels of {own[0]}.",
             evidence={"preprocessing": preprocessing.origin},
-            details=[f"{name}: {one.verdict}" for name, one in images.items()],
+            details=told,
         )
     with whole_output(output, overwrite=overwrite) as folder:
         for one in drawings:

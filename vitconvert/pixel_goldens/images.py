@@ -35,13 +35,16 @@ class Drawing:
     plain: bool
 
 
-def draw(image_size: Size, *, resized: bool) -> Iterator[Drawing]:
+def draw(image_size: Size, resize: str) -> Iterator[Drawing]:
     """All images, for a model that reads images of this size; all have it, if none is resized."""
 
     def size(height: float, width: float) -> Size:
         """Shares of the model's size, made odd."""
-        if not resized:
+        if resize == "none":
             return image_size
+        if resize == "patches":  # which keep the aspect ratio
+            halves = round(2 * height)
+            return image_size[0] * halves // 2, image_size[1] * halves // 2
         return int(image_size[0] * height) | 1, int(image_size[1] * width) | 1
 
     image = _photograph(size(1.15, 1.5))
