@@ -33,8 +33,8 @@ def model_of(variant: str, size: int = 24) -> tuple[Any, dict[str, Any]]:
     return equinox.combine(jax.tree_util.tree_map(random, arrays), rest), arguments
 
 
-def saved(variant: str, folder: Path, size: int = 24) -> Any:
+def saved(variant: str, folder: Path, size: int = 24, *, packed: bool = False) -> Any:
     """The model, as equimo saves it."""
     model, arguments = model_of(variant, size)
-    equimo.io.save_model(folder, model, arguments, compression=False)
+    equimo.io.save_model(folder, model, arguments, compression=packed)
     return model

@@ -12,6 +12,7 @@ import vitconvert
 from tests.equimo.models import MODELS, saved
 from tests.packages import jax
 from tests.small_models import relative
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import CorruptFile
 
 pytestmark = [pytest.mark.coverage, pytest.mark.filterwarnings("ignore")]
@@ -48,6 +49,25 @@ def test_it_becomes_timms_and_its_own_again(variant, tmp_path):
     assert [opened.consumer for opened in again.opened if not opened.why_not]
     first, second = (vitconvert.load_checkpoint(tmp_path / n).tensors for n in ("own", "again"))
     assert all(torch.equal(first[name], second[name]) for name in second)
+
+
+@pytest.mark.parametrize("variant", ["siglip2_vitb16_224", "dinov3_vits16plus_pretrain_lvd1689m"])
+@torch.no_grad()
+def test_it_is_exported_and_embedded(variant, tmp_path):
+    model = saved(variant, tmp_path / "own")
+    images = torch.rand(2, 3, 24, 24)
+    found = in_onnx_runtime(tmp_path / "own", images, tmp_path)
+    assert relative(found, outputs(model, images)) < 1e-5
+    features = embedded(tmp_path / "own", tmp_path, "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert features.shape == (1, *found.shape[1:])
+
+
+def test_what_equimo_packs_is_unpacked_by_a_command(tmp_path):
+    saved("siglip2_vitb16_224", tmp_path / "own", packed=True)
+    (file,) = tmp_path.glob("own*.lz4")
+    with pytest.raises(CorruptFile, match=r"compressed with lz4") as error:
+        vitconvert.load_checkpoint(file)
+    assert error.value.hint == "unpack it first: `lz4 -dc FILE | tar -x`."
 
 
 def test_leaves_without_arguments_are_refused(tmp_path):

@@ -6,12 +6,13 @@ The files, and who else reads them, are those of `tests/hostile/fuzz.py`.
 import pytest
 
 from tests.hostile.fuzz import judge
-from tests.hostile.kinds import kind
+from tests.hostile.kinds import kind, prepare
 from vitconvert.errors import CorruptFile
 from vitconvert.formats import open_container
 
 # HDF5's library crashes on some of its own; the others are compared with another reader, if any.
 CONTAINERS = ["safetensors", "npz", "torch", "legacy", "pickle", "torchscript", "msgpack", "gguf"]
+CONTAINERS += ["equinox"]
 each = pytest.mark.parametrize("name", CONTAINERS)
 some_and_all = pytest.mark.parametrize(
     "most", [250, pytest.param(10**6, marks=pytest.mark.coverage)], ids=["some", "all"]
@@ -27,6 +28,7 @@ def places(data, most):
 @each
 @some_and_all
 def test_every_prefix_is_an_error(name, most, tmp_path):
+    prepare(name, tmp_path)
     place, base = kind(name).bases[0]
     assert judge(name, tmp_path, place, base, base) == "equal"
     for size in places(base, most):
@@ -38,6 +40,7 @@ def test_every_prefix_is_an_error(name, most, tmp_path):
 def test_every_changed_byte_is_an_answer_or_an_error(name, most, tmp_path):
     refused = 0
     for place, base in kind(name).bases:
+        prepare(name, tmp_path)
         for at in places(base, most):
             other = bytes([base[at] ^ (0x01, 0x80, 0xFF)[at % 3]])
             verdict = judge(name, tmp_path, place, base, base[:at] + other + base[at + 1 :])

@@ -1,6 +1,7 @@
 """Sound files of msgpack and GGUF, and their own packages as readers of what becomes of them."""
 
 import functools
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 import gguf
 import msgpack
+import numpy as np
 import torch
 
+from vitconvert.formats import equinox as our_equinox
 from vitconvert.formats import gguf as our_gguf
 from vitconvert.formats import msgpack as our_msgpack
 from vitconvert.formats.format_modules import Surroundings
@@ -35,6 +38,36 @@ def gguf_files(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         our_gguf.write_file(Path(folder) / "x", tensors, Surroundings(config=said))
         return [("x", (Path(folder) / "x").read_bytes())]
+
+
+_PAIRS = ("prenorm", "norm", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+_BLOCK = [*(f"{layer}.{end}" for layer in _PAIRS for end in ("weight", "bias")), "ls1.gamma"]
+LEAVES = ["patch_embed.proj.weight", "patch_embed.proj.bias", "global_pos_embed.weight"]
+LEAVES += ["cls_token", "reg_tokens", "norm.weight", "norm.bias", "blocks.0.ls2.gamma"]
+LEAVES += [f"blocks.0.{leaf}" for leaf in _BLOCK]
+
+
+def equinox_files() -> list[tuple[str, bytes]]:
+    """The leaves of equimo's class with one block, and its arguments beside them."""
+    said = {"depths": [1], "patch_size": 2, "num_heads": [1], "num_classes": 0}
+    said |= {"init_values": 1.0, "ffn_layer": "mlp"}
+    tensors = {leaf: torch.randn(2, 1 + number % 3) for number, leaf in enumerate(LEAVES)}
+    config = {**our_equinox.DEFAULTS, **said, "depth": 1}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.eqx"
+        our_equinox.write_file(path, tensors, Surroundings(config=config))
+        arguments = json.dumps({"model_config": said}).encode()
+        return [(path.name, path.read_bytes()), ("metadata.json", arguments)]
+
+
+def read_equinox(path: Path, ours: tuple[tuple[str, ...], Any]) -> Told:
+    """The leaves that have axes, by NumPy, in the names that vitconvert gives them."""
+    arrays = []
+    with path.with_name("weights.eqx").open("rb") as file:
+        while file.peek():
+            arrays.append(np.load(file, allow_pickle=False))
+    leaves = [(str(a.dtype), a.shape, a.tobytes()) for a in arrays if a.shape]
+    return ours[0], dict(zip(ours[1], leaves, strict=True))
 
 
 def read_msgpack(path: Path, ours: tuple[tuple[str, ...], Any]) -> Told:

@@ -103,7 +103,7 @@ def _work(
             _PROGRESS.pack_into(shared, 0, number, refused, equal, bad, begin, slowest)
             place, base, changed = case(seed, name, number)
             verdict = judge(name, Path(folder), place, base, changed)
-            if name in ("json", "parity", "index"):
+            if name in ("json", "parity", "index", "equinox"):
                 write(Path(folder) / place, base)
             slowest = max(slowest, time.monotonic() - begin)
             refused += verdict == "refused"

@@ -310,6 +310,15 @@ def _program() -> list[tuple[str, bytes]]:
     return [("x", buffer.getvalue())]
 
 
+def _leaves_or_arguments(content: bytes, random: Random) -> bytes:
+    return (mutated_json if content[:1] == b"{" else mutated_bytes)(content, random)
+
+
+def _read_leaves(path: Path) -> tuple[tuple[str, ...], Tensors]:
+    """The leaves beside their arguments, whichever of the two was changed."""
+    return read_ours(path.with_name("weights.eqx"))
+
+
 def _index() -> list[tuple[str, bytes]]:
     shards = {"a.st": {"a": torch.randn(2)}, "b.st": {"b": torch.randn(3), "c": torch.ones(1)}}
     names = {name: shard for shard, tensors in shards.items() for name in tensors}
@@ -365,6 +374,12 @@ KINDS: dict[str, Callable[[], Kind]] = {
         mutated=mutated_bytes,
         ours=read_ours,
         theirs=containers.read_gguf,
+    ),
+    "equinox": lambda: Kind(
+        bases=containers.equinox_files(),
+        mutated=_leaves_or_arguments,
+        ours=_read_leaves,
+        theirs=containers.read_equinox,
     ),
     "index": lambda: Kind(
         bases=_index()[:1], mutated=mutated_json, ours=read_ours, theirs=read_index
@@ -511,6 +526,9 @@ def prepare(name: str, folder: Path) -> None:
     """The files beside those that are changed."""
     if name == "index":
         for place, data in _index():
+            write(folder / place, data)
+    if name == "equinox":
+        for place, data in kind(name).bases:
             write(folder / place, data)
     if name in ("json", "parity"):
         for path in _checkpoints().glob("*/*"):

@@ -118,7 +118,7 @@ def _arguments(path: Path) -> dict[str, object]:
     said = parse_strict_object(beside, beside.read_bytes(), what=METADATA).get("model_config")
     config = {**DEFAULTS, **said} if isinstance(said, dict) else {}
     heads = config.get("num_heads")
-    if isinstance(heads, list) and len(set(heads)) == 1:
+    if isinstance(heads, list) and heads and heads.count(heads[0]) == len(heads):
         config["num_heads"] = heads[0]
     match config:
         case {

@@ -54,7 +54,7 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"\xfd7zXZ\x00", "compressed with xz", "unpack it first."),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unpack it first."),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first."),
-    (b"\x04\x22\x4d\x18", "compressed with lz4", "unpack it first."),
+    (b"\x04\x22\x4d\x18", "compressed with lz4", "unpack it first: `lz4 -dc FILE | tar -x`."),
 )
 
 
