@@ -43,6 +43,7 @@ _TIMM = {
     "ViT": "vit_base_patch16_224",
     "ViT of CLIP": "vit_base_patch16_clip_quickgelu_224",
     "ViT of SigLIP": "vit_base_patch16_siglip_224",
+    "SigLIP 2 of any shape": "naflexvit_base_patch16_siglip",
     "DeiT distilled": "deit_base_distilled_patch16_224",
     "DeiT III": "deit3_base_patch16_224",
     "BEiT": "beit_base_patch16_224",
@@ -58,7 +59,8 @@ _TIMM = {
 _TIMM_IMAGES = (
     *("vit_base_patch16_224.augreg2_in21k_ft_in1k", "deit3_base_patch16_224.fb_in22k_ft_in1k"),
     *("beitv2_base_patch16_224.in1k_ft_in22k_in1k", "vit_base_patch14_reg4_dinov2.lvd142m"),
-    *("vit_base_patch16_siglip_224.webli", "vit_base_patch16_clip_224.openai"),
+    *("vit_base_patch16_siglip_224.webli", "vit_base_patch16_siglip_224.v2_webli"),
+    "vit_base_patch16_clip_224.openai",
     *("vit_small_patch16_dinov3.lvd1689m", "samvit_base_patch16.sa1b"),
 )
 
@@ -82,6 +84,10 @@ _TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"vision_config": _VISION, "text_config": _TEXT | dict(_TOKENS), "projection_dim": 24},
     ),
     "SigLIP": ("SiglipModel", {"vision_config": _VISION, "text_config": _TEXT | dict(_TOKENS)}),
+    "SigLIP 2": (
+        "Siglip2Model",
+        {"vision_config": _VISION | {"num_patches": 16}, "text_config": _TEXT | dict(_TOKENS)},
+    ),
     "SAM encoder": (
         "SamVisionModel",
         _VISION | {"mlp_dim": 80, "output_channels": 24, "global_attn_indexes": [1]},
@@ -95,6 +101,7 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "DINOv3ViTImageProcessor": {},
     "CLIPImageProcessor": {},
     "SiglipImageProcessor": {},
+    "Siglip2ImageProcessor": {},
     "SamImageProcessor": {
         "size": {"longest_edge": 128},
         "pad_size": {"height": 128, "width": 128},
@@ -146,6 +153,20 @@ def numbers(name: str, *shape: int) -> np.ndarray:
 def pixels(size: int) -> Tensor:
     """Two images as models get them, (2, 3, size, size)."""
     return torch.from_numpy(numbers(f"pixels {size}", 2, 3, size, size))
+
+
+def patches(size: int) -> Mapping[str, Tensor]:
+    """The same as SigLIP 2 gets images: patches of 8, the second image half as high, and padded."""
+    side = size // 8
+    whole = pixels(size).reshape(2, 3, side, 8, side, 8).permute(0, 2, 4, 3, 5, 1)
+    known = torch.ones(2, side**2, dtype=torch.int64)
+    known[1, side**2 // 2 :] = 0
+    shapes = torch.tensor([[side, side], [side // 2, side]])
+    return {
+        "pixel_values": whole.reshape(2, side**2, -1) * known[..., None],
+        "pixel_attention_mask": known,
+        "spatial_shapes": shapes,
+    }
 
 
 def pictures() -> list[Image.Image]:
@@ -226,13 +247,18 @@ def of_transformers(name: str, sizes: Mapping[str, Any]) -> Golden:
         given = inspect.signature(model.forward).parameters
         resampled = {"interpolate_pos_encoding": True} & given.keys()
         larger = dict.fromkeys(resampled, True)
-        outputs = dict(_floats(model.eval()(pixel_values=pixels(32), **text)))
-        if larger or "DINO" in name.upper():
-            more = _floats(model(pixel_values=pixels(48), **text, **larger))
+        of_size = patches if "spatial_shapes" in given else _as_pixels
+        outputs = dict(_floats(model.eval()(**of_size(32), **text)))
+        if larger or "DINO" in name.upper() or of_size is patches:
+            more = _floats(model(**of_size(48), **text, **larger))
             outputs |= {f"larger {output}": value for output, value in more}
         return outputs
 
     return compute
+
+
+def _as_pixels(size: int) -> Mapping[str, Tensor]:
+    return {"pixel_values": pixels(size)}
 
 
 def _floats(outputs: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
