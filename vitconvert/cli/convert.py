@@ -149,7 +149,7 @@ class Convert(Reading):
             except NotRepresentable as refusal:
                 if not self._goes_on(refusal):
                     raise
-                options["allow"] = (*options["allow"], *refusal.steps)
+                options["allow"] = tuple(dict.fromkeys((*options["allow"], *refusal.steps)))
                 command = command_line(allow=options["allow"])
                 conversion = convert(located, **options, command=command)
         if self.quiet and not self.as_json:
@@ -164,8 +164,7 @@ class Convert(Reading):
         at_a_terminal = sys.stdin.isatty() and sys.stderr.isatty()
         if not (refusal.steps and at_a_terminal) or self.as_json or self.quiet:
             return False
-        for text in (refusal.fact, *refusal.evidence.get("effect", "").split("\n")):
-            tell(text, err=True)
+        tell(refusal.fact, refusal.evidence.get("effect") or str(refusal.hint), err=True)
         steps = " ".join(f"--allow {step}" for step in refusal.steps)
         return click.confirm(f"Go on with {steps}?", err=True)
 

@@ -43,7 +43,8 @@ def contents_for(target: Target, source: Checkpoint, allow: Sequence[str]) -> di
     except NotRepresentable as error:
         step = STEPS["drop-key-bias"]
         if step.applies(source.config):
-            names = " ".join(f"--allow {name}" for name in (*allow, step.name))
+            error.steps = (*allow, step.name)
+            names = " ".join(f"--allow {name}" for name in error.steps)
             error.hint = (
                 f"{names} makes it fit: the bias of the keys, which softmax cancels, becomes zero."
             )
