@@ -187,6 +187,31 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
         load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("prefix", ["", "model.visual."])
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("PaddleOCRVision", "paddleocr_vl", "PaddleOCR-VL: SigLIP's tensors with rotation"),
+        ("VideoLlama3Vision", "video_llama_3", "VideoLLaMA 3: SigLIP's tensors with rotation"),
+        ("VideoLlama3Vision", "kimi_vl", "Kimi-VL: MoonViT, whose positions are rotated"),
+        ("VideoLlama3Vision", "dots3_note", "dots: its blocks choose among experts"),
+        ("Kimi_K25Vision", "kimi_k25", "Kimi K2[.]5: MoonViT, whose positions are rotated"),
+        ("Lfm3VlVision", "lfm3_vl", "LFM3-VL, which is no ViT: its blocks are gated convolutions"),
+    ],
+)
+def test_towers_of_images_of_any_size_are_refused_by_name(name, kind, said, prefix, tmp_path):
+    model = getattr(transformers, f"{name}Model")
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 50, "patch_size": 8, "num_key_value_heads": 4}
+    with torch.device("meta"):
+        shapes = model(model.config_class(**sizes)).state_dict()
+    tensors = {prefix + name: torch.zeros(tensor.shape) for name, tensor in shapes.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(NotRepresentable, match=f"This is {said}"):
+        load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("dialect", [None, "hf"])
 def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
     kind = transformers.Exaone4_5_VisionModel
@@ -207,7 +232,6 @@ def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
         "GitModel",  # under `image_encoder.`, a whole CLIP
         "Sapiens2Model",  # under `model.`, nearly a DINOv3
         "UnlimitedOcrVisionModel",  # under `vision_encoder.`, a CLIP without its class token
-        "VideoLlama3ForConditionalGeneration",  # under `model.`, beside a head
     ],
 )
 def test_a_tower_is_not_anothers_where_config_json_names_none_that_is_known(name):

@@ -157,6 +157,9 @@ ORIGINALS = {
         "model.encoder.transformer.layers.0.0.to_qkv.weight": (90, 30),
         "model.encoder.transformer.layers.0.1.net.0.weight": (30,),
     },
+    "AST in its authors' names": {f"module.v.{name}": shape for name, shape in _TIMM.items()}
+    | {"module.v.dist_token": (1, 1, 30), "module.mlp_head.0.weight": (30,)}
+    | {"module.mlp_head.1.weight": (5, 30), "module.mlp_head.1.bias": (5,)},
     "CONCH": _CLIP | {"visual.attn_pool_contrast.query": (1, 30), "text.ln_final.weight": (30,)},
     "the Hiera of SAM 2": {
         "image_encoder.trunk.pos_embed_window": (1, 30, 8, 8),

@@ -181,7 +181,7 @@ class Header:
             raise NotRepresentable(
                 f"This is {other}.",
                 evidence={"config.json": f"model_type = {kind!r}"},
-                meaning="Its tensors have the names of a plain ViT's, and mean another function.",
+                meaning="Its tensors, whatever their names, mean another function than a ViT's.",
                 hint=instead_of(other),
             )
 
