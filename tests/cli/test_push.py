@@ -16,6 +16,8 @@ import vitconvert
 from tests.hub_server import HubServer, raw_answer, use_hub
 from tests.packages import timm
 from tests.sampling import sampled
+from vitconvert.attesting.statement import PREDICATE, TYPE
+from vitconvert.formats import hash_file
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -104,9 +106,24 @@ def test_dry_run_lists_the_files_and_asks_no_server(hub, run, output):
     assert run("push", output, "me/vit", "--dry-run", "-q").out.splitlines() == list(sizes)
     answer = json.loads(run("push", output, "me/vit", "--dry-run", "--json").out)
     assert answer == {"ok": True, "repo": "me/vit", "dry_run": True, "files": sizes}
-    (output.parent / "out.intoto.json").write_text("{}")  # the statement goes with it
+    assert hub.requests == []
+
+
+def test_the_statement_goes_with_the_files_that_it_is_about(hub, run, output):
+    subject = [{"name": p.name, "digest": {"sha256": hash_file(p)}} for p in output.iterdir()]
+    predicate = {"function": {"source": "", "output": ""}, "source": {"sha256": {}}}
+    statement = {"_type": TYPE, "predicateType": PREDICATE}
+    statement |= {"subject": subject, "predicate": predicate}
+    (output.parent / "out.intoto.json").write_text(json.dumps(statement))
+    sizes = sorted(_files(output))
     told = run("push", output, "me/vit", "--dry-run", "-q").out.splitlines()
     assert told == [*sizes, "attestation.intoto.json"]
+    (output / "README.md").write_text("The card is anybody's to edit.")
+    assert run("push", output, "me/vit", "--dry-run", "-q").code == 0
+    (output / "notes.txt").write_text("")
+    code, _, err = run("push", output, "me/vit", "--dry-run")
+    assert code == 1 and "out.intoto.json is a statement on other files than these." in err
+    assert "added file: notes.txt" in err
     assert hub.requests == []
 
 
