@@ -103,9 +103,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_540,
+    "lines of code": 39_546,
     "files": 304,
-    "core": 30_668,
+    "core": 30_674,
     "attesting": 260,
     "auditing": 800,
     "demo": 424,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 48_165,
+    "tests": 48_169,
     "storeys": 11,
 }
 

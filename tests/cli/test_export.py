@@ -11,7 +11,7 @@ from vitconvert.demo.demonstration import DIGITS
 from vitconvert.runtimes.runtime import Pt2
 
 
-def test_a_report_and_json(run, tmp_path):
+def test_a_report_and_json(run, tmp_path, monkeypatch):
     file = tmp_path / "digits.pt2"
     code, out, err = run("export", DIGITS, "--to", "pt2", "-o", file, "--kind", "features")
     assert (code, err) == (0, "")
@@ -27,6 +27,10 @@ def test_a_report_and_json(run, tmp_path):
     assert (answer["ok"], answer["photographs"]["agreed"]) == (True, 10)
     assert answer["record"]["command"] == "vitconvert export digits --to pt2 --softmax"
     assert run(*again, "--force", "--quiet", "--no-verify").out == f"{file}\n"
+    file.unlink()
+    monkeypatch.chdir(tmp_path)
+    assert run("export", DIGITS, "--to", "pt2", "-q", "--no-verify").out == "digits.pt2\n"
+    assert file.exists()
 
 
 @pytest.mark.slow

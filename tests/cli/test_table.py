@@ -33,7 +33,7 @@ def team(tmp_path, monkeypatch):
 
 
 def test_the_draft_is_used_at_once(team, run, tmp_path):
-    code, out, err = run("table", "team.pth", "--like", "known", "-o", "team.toml")
+    code, out, err = run("table", "team.pth", "--like", "known")
     assert code == 0, err
     assert "guesses        0 rows" in out
     assert "next           vitconvert convert team.pth --table team.toml -o OUTPUT" in out

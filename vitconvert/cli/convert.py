@@ -31,6 +31,7 @@ from vitconvert.cli.report import (
     config_lines,
     ignored_lines,
     line,
+    named_after,
     one_line_for_all_blocks,
     place_of,
     source_line,
@@ -113,7 +114,7 @@ class Convert(Reading):
             if to != "big_vision":
                 raise click.BadParameter(f"{to} has no stacked blocks.", param_hint="--scan")
             to = "big_vision_scan"
-        place = self.output or Path(_default_name(self.model, to))
+        place = self.output or Path(f"{named_after(self.model)}-{to}")
         check_output(place, overwrite=self.force)
         options: dict[str, Any] = {
             **self.reading(),
@@ -211,7 +212,7 @@ def _check_target(to: str, model: str, *, written: bool) -> None:
 
         if to not in RUNTIMES:
             raise
-        file = shlex.quote(_default_name(model, to).removesuffix(f"-{to}") + RUNTIMES[to].suffix)
+        file = shlex.quote(named_after(model) + RUNTIMES[to].suffix)
         raise UsageError(
             f"{to} is a format of runtimes, and no other project's spelling.",
             hint=f"`vitconvert export {shlex.quote(model)} --to {to} -o {file}` writes it.",
@@ -226,14 +227,6 @@ def _check_target(to: str, model: str, *, written: bool) -> None:
 
 def _is_there(package: str) -> bool:
     return not package or find_spec(package) is not None
-
-
-def _default_name(model: str, to: str) -> str:
-    """A directory in the current one, named after the model and the target."""
-    path = Path(model)
-    # os.path, because Path raises for names that are too long.
-    name = path.stem if os.path.isfile(path) else path.name.split(":")[-1]  # noqa: PTH113
-    return f"{name or 'model'}-{to}"
 
 
 def parse_classes(options: tuple[str, ...]) -> list[str] | None:

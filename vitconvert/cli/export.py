@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.options import Reading, argument, flag, output_flag
-from vitconvert.cli.report import assumptions, command_line, line, source_line
+from vitconvert.cli.report import assumptions, command_line, line, named_after, source_line
 
 if TYPE_CHECKING:
     from vitconvert.runtimes.export import Exported
@@ -33,7 +33,9 @@ class Export(Reading):
         required=True,
         metavar="FORMAT",
     )
-    file: Path = output_flag("The file to write.", "-o", "--output", required=True)
+    file: Path | None = output_flag(
+        "The file to write; default: NAME with the ending of FORMAT.", "-o", "--output"
+    )
     kind: str | None = flag(
         "What it computes; default: logits, or features if there is no head.",
         type=click.Choice(["logits", "features", "tokens"]),
@@ -80,11 +82,12 @@ class Export(Reading):
         names = ("to", "softmax", "with_preprocessing", "batch_size", "dtype", "int8", "opset")
         asked = {name: getattr(self, name) for name in (*names, "probes")}
         wanted = ExportOptions(**asked, output=self.kind, calibrated=bool(self.calibrate))
-        check_export(self.file, wanted, overwrite=self.force)  # before anything is downloaded
+        file = self.file or Path(named_after(self.model) + wanted.runtime.suffix)
+        check_export(file, wanted, overwrite=self.force)  # before anything is downloaded
         located = self.located(self.model)
         exported = export_model(
             located,
-            self.file,
+            file,
             **asked,
             kind=self.kind,
             images=self.images or None,

@@ -92,6 +92,14 @@ def place_of(located: "Located") -> str:
     return without_secrets(located.repo or located.url or located.reference)
 
 
+def named_after(model: str) -> str:
+    """What is written in the current directory is called, before an ending, if nothing says it."""
+    path = Path(model)
+    # os.path, because Path raises for names that are too long.
+    name = path.stem if os.path.isfile(path) else path.name.split(":")[-1]  # noqa: PTH113
+    return name or "model"
+
+
 def source_line(located: "Located") -> str:
     """Where a checkpoint came from, and whether its hash was published."""
     revision = f" @ {located.revision[:12]}" if located.revision else ""

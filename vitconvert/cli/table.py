@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.cli.options import Fetching, argument, flag, output_flag, settings
-from vitconvert.cli.report import SHOWN, line, one_line_for_all_blocks, some_lines
+from vitconvert.cli.report import SHOWN, line, named_after, one_line_for_all_blocks, some_lines
 
 if TYPE_CHECKING:
     from vitconvert.drafting.draft import Draft
@@ -27,7 +27,7 @@ class Table(Fetching):
         required=True,
         metavar="ARCHITECTURE_OR_FILE",
     )
-    output: Path = output_flag("The table to write, NAME.toml.", required=True)
+    output: Path | None = output_flag("The table to write; default: NAME.toml.")
     facts: tuple[str, ...] = flag(
         "Set a fact that the tensors of --like do not show, such as num_heads=3. May be repeated.",
         "--set",
@@ -47,27 +47,28 @@ class Table(Fetching):
         from vitconvert.drafting.draft_text import check_draft_output
         from vitconvert.sources import locate
 
-        check_draft_output(self.output, overwrite=self.force)  # before anything is downloaded
+        output = self.output or Path(f"{named_after(self.source)}.toml")
+        check_draft_output(output, overwrite=self.force)  # before anything is downloaded
         fetching = self.fetching()
         named = is_architecture(self.like)
         draft = draft_table(
             locate(self.source, **fetching),
             like=self.like if named else locate(self.like, **fetching | {"revision": None}),
-            output=self.output,
+            output=output,
             overrides=settings(self.facts),
             prefer=self.prefer,
             ignore=self.ignore,
             overwrite=self.force,
         )
         self.report(
-            lambda: {"output": str(self.output), **draft.to_dict()},
-            short=self.output,
-            long=lambda: self._report(draft),
+            lambda: {"output": str(output), **draft.to_dict()},
+            short=output,
+            long=lambda: self._report(draft, output),
             ok=draft.problem is None,
         )
         return 0
 
-    def _report(self, draft: "Draft") -> Iterator[str]:
+    def _report(self, draft: "Draft", output: Path) -> Iterator[str]:
         rows = [f"{row.name} = {row.spelling}: {row.reason}" for row in draft.certain]
         guesses = [f"{row.name} = {row.spelling}: {row.reason}" for row in draft.guesses]
         left = some_lines(one_line_for_all_blocks(draft.left), None if self.verbose else SHOWN)
@@ -81,16 +82,16 @@ class Table(Fetching):
         yield line("left", f"{len(draft.left)} tensors", *left)
         yield line("not found", *draft.unfilled)
         yield line("as in like", *(f"{name} = {value}" for name, value in draft.config.items()))
-        yield line("output", self.output)
+        yield line("output", output)
         if draft.problem is None:
-            use = f"vitconvert convert {self.source} --table {self.output} -o OUTPUT"
+            use = f"vitconvert convert {self.source} --table {output} -o OUTPUT"
             yield line("next", use)
         elif guesses:
             yield line(
                 "next",
-                f"take the # away from those of the {len(guesses)} guesses in {self.output} that "
+                f"take the # away from those of the {len(guesses)} guesses in {output} that "
                 "are right, then",
-                f"vitconvert inspect {self.source} --table {self.output}",
+                f"vitconvert inspect {self.source} --table {output}",
             )
         else:
             why = f"the table does not read the file yet: {draft.problem.fact}"
