@@ -108,7 +108,9 @@ def typed(line: str) -> tuple[int, str]:
 def write_files(folder: Path) -> None:
     """The files that README and the pages about commands and errors name."""
     google = google_arrays(depth=2, heads=3, width=48, size=48, classes=12)
-    np.savez(folder / "ViT-B_16.npz", **google)
+    for place in (folder, folder / "models"):
+        place.mkdir(exist_ok=True)
+        np.savez(place / "ViT-B_16.npz", **google)
     clip = SOURCES["openai_clip"].write(folder / "clip").read_bytes()
     (folder / "mystery.pth").write_bytes(clip)
     (folder / "ViT-B-32.pt").write_bytes(clip)
