@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 48_171,
+    "tests": 48_199,
     "storeys": 11,
 }
 

@@ -12,6 +12,7 @@ from tests.packages import timm, transformers
 from tests.sampling import sampled
 from tests.small_models import randomise_calmly, relative
 from tests.tables.make_architectures import CARDS, of_card
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert import (
     Preprocessing,
     convert,
@@ -46,9 +47,10 @@ def config_json(name, **changes):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    def save(name, size=(28, 56)):
+    def save(name, rows=2, columns=4):
         torch.manual_seed(0)
-        size = (32, 48) if name[-3:] == "UNI" or "giga" in name else size
+        side = 16 if name[-3:] == "UNI" or "giga" in name else 14
+        size = (rows * side, columns * side)
         changes = {"depth": 2, "img_size": size}
         model = randomise_calmly(of_card(name, **changes))
         folder = tmp_path_factory.mktemp("card")
@@ -105,6 +107,19 @@ def test_virchow_2_is_exported_and_embedded(saved, tmp_path):
     output = model(reads(tmp_path / "tissue.png")[None])
     wanted = torch.cat([output[:, 0], output[:, 5:].mean(1)], dim=-1)  # 4 registers, as its card
     assert relative(found.features[None], wanted) <= 2 * ROUNDING
+
+
+@pytest.mark.coverage
+@pytest.mark.parametrize("name", CARDS)
+@torch.no_grad()
+def test_a_model_of_another_size_is_computed_exported_and_embedded(name, saved, tmp_path):
+    folder, model, images = saved(name, rows=3, columns=3)
+    wanted = model(images)
+    assert relative(load_model(folder, architecture=name)(images), wanted) <= ROUNDING
+    found = in_onnx_runtime(folder, images, tmp_path, architecture=name)
+    assert relative(found, wanted) <= 1e-5
+    said = ("--architecture", name, "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert embedded(folder, tmp_path, *said).shape[-1] == wanted.shape[-1]
 
 
 def gathered(card, **stated):

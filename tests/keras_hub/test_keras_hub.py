@@ -16,6 +16,7 @@ import torch
 from tests.packages import keras, keras_hub, transformers
 from tests.sampling import sampled
 from tests.small_models import relative
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert import convert, load_checkpoint, load_model, plan_conversion
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.target import choose_without_steps
@@ -203,6 +204,22 @@ def test_a_preset_computes_what_keras_hub_does(name, saved):
     assert checkpoint.dialect == case.dialect
     assert relative(ours(load_model(case.folder), case), case.output) <= ROUNDING
     assert relative(ours(load_model(case.folder, fast=True), case), case.output) <= ROUNDING
+
+
+@pytest.mark.coverage
+@pytest.mark.parametrize("shape", [(16, 32, 3), (32, 32, 3)])
+def test_dinov3_is_exported_and_embedded_at_two_sizes(shape, tmp_path):
+    model = dinov3(image_shape=shape)
+    model.save_to_preset(str(tmp_path / "own"))
+    images = np.random.default_rng(1).normal(size=(2, *shape)).astype("f4")
+    wanted = torch.from_numpy(computed(model, images))
+    channels_first = torch.from_numpy(images).permute(0, 3, 1, 2)
+    tokens = load_model(tmp_path / "own").forward_features(channels_first)
+    assert relative(tokens, wanted) <= ROUNDING
+    found = in_onnx_runtime(tmp_path / "own", channels_first, tmp_path)
+    assert relative(found, wanted[:, 0]) <= 1e-5
+    features = embedded(tmp_path / "own", tmp_path, "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert features.shape == (1, wanted.shape[-1])
 
 
 @pytest.mark.parametrize("name", sampled(WRITTEN, 3))
