@@ -69,7 +69,7 @@ class Calibration:
         """
         every = list(images)
         chosen = every[:: -(-len(every) // MOST) or 1]
-        readable, failed, digest = [], "none", hashlib.sha256()
+        readable, failed, digest = [], "", hashlib.sha256()
         for image in chosen:
             try:
                 x = prepared(image, preprocessing, shape)
@@ -82,7 +82,11 @@ class Calibration:
         if len(readable) < LEAST:
             raise UsageError(
                 f"int8 is calibrated with {LEAST} images or more, half of which are held out.",
-                evidence={"named": len(every), "readable": len(readable), "failed": failed},
+                evidence={
+                    "named": len(every),
+                    "readable": len(readable),
+                    **({"failed": failed} if failed else {}),
+                },
                 hint="name more: a folder or a pattern, such as those that the model is used for.",
             )
         return cls(

@@ -62,8 +62,8 @@ class OpenVino(Runtime):
     ) -> None:
         """As `Runtime.calibrate`, by NNCF.
 
-        Ranges go from the smallest to the largest number that was seen. NNCF's own are means over
-        images, beyond which an image may be: its logits were four times as far from float32.
+        Ranges go from the smallest to the largest number that was seen: NNCF's own are means over
+        images, beyond which half of them are.
         """
         import nncf
         import openvino
