@@ -103,7 +103,7 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_546,
+    "lines of code": 39_550,
     "files": 304,
     "core": 30_674,
     "attesting": 260,
@@ -114,7 +114,7 @@ CEILINGS = {
     "inference": 609,
     "pictures": 1_115,
     "pixel_goldens": 800,
-    "runtimes": 1_719,
+    "runtimes": 1_724,
     "testing": 190,
     "modules with one importer": 58,
     "private functions, per mille": 348,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 68,
-    "tests": 48_199,
+    "tests": 48_200,
     "storeys": 11,
 }
 

@@ -163,8 +163,9 @@ def test_onnx_has_8_bits_in_its_products_by_channel_and_nowhere_else(photos, tmp
 
 
 @pytest.mark.coverage
-def test_openvino_has_8_bits(photos, tmp_path):
+def test_openvino_has_8_bits(photos, tmp_path, capfd):
     found = exported("openvino", photos, tmp_path)
+    assert "".join(capfd.readouterr()) == ""  # NNCF shows progress, and logs
     check(found)
     text = found.output.read_text()
     assert text.count('element_type="i8"') == 16

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.errors import NotRepresentable, what_was_raised
+from vitconvert.programs.isolation import silent
 from vitconvert.runtimes.runtime import Metadata, Run, Runtime
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class OpenVino(Runtime):
         products = [op for op in model.get_ordered_ops() if op.get_type_name() == "MatMul"]
         spared = [op.get_friendly_name() for op in products[-1:] if head]
         ranges = RangeEstimatorParametersSet.MINMAX
-        with redirect_stdout(io.StringIO()):  # bars of progress
+        with silent("nncf"), redirect_stdout(io.StringIO()):  # bars of progress
             model = nncf.quantize(
                 model,
                 nncf.Dataset(arrays),
