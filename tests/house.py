@@ -123,7 +123,7 @@ CEILINGS = {
     "files over 400 lines": 5,
     "lines of ViT": 211,
     "words of tables": 50,
-    "rows that say false": 68,
+    "rows that say false": 60,
     "tests": 48_200,
     "storeys": 11,
 }
