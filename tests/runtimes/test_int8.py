@@ -84,7 +84,7 @@ def test_error_too_few_images(photos, usual, tmp_path):
     assert caught.value.evidence == {"named": "19", "readable": "19"}
     with pytest.raises(UsageError, match="20 images or more") as caught:
         vitconvert.export_model(
-            DIGITS, tmp_path / "x.xml", to="openvino", int8=True, calibrate=tmp_path, verify=False
+            DIGITS, tmp_path / "x.onnx", to="onnx", int8=True, calibrate=tmp_path, verify=False
         )
     assert caught.value.evidence["readable"] == "0"
     assert caught.value.evidence["failed"] == "Is a directory."
