@@ -48,7 +48,7 @@ ALL = [(name, path) for name, data in DATA.items() for path in places(data) if p
 
 @given(st.sampled_from(ALL), st.sampled_from(OTHERS))
 @example(place=("openai_clip", ("constants", "input_resolution")), other=[])
-@example(place=("hf_ast", ("config", "norm_eps")), other=-3)
+@example(place=("hf_ast_bare", ("config", "norm_eps")), other=-3)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_value_of_another_type(tmp_path, place, other):
     name, path = place
