@@ -18,7 +18,6 @@ import torch
 
 from benchmarks import runtimes
 from benchmarks.measuring import as_figures, origin, parser_of, spread, table, timed
-from benchmarks.peers import Setting, write_weights
 
 ONE = "--one"  # that is measured in this process, for the one that asks
 
@@ -73,14 +72,7 @@ def measured(sizes: tuple[str, ...], threads: int, rounds: int) -> Measured:
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_CACHE_HOME"] = name
         for size in sizes:
-            setting = Setting(
-                folder=Path(name) / size,
-                architecture=f"vit_{size}_patch16_224",
-                device="cpu",
-                dtype="float32",
-                threads=threads,
-            )
-            write_weights(setting)
+            setting = runtimes.random_weights(Path(name), size, threads)
             for case in runtimes.measure(size, setting, (1, 8), rounds):
                 found[case.title] = {
                     runtime: runtimes.to_best(case, runtime) for runtime in case.seconds

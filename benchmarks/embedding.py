@@ -10,26 +10,29 @@ import os
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.measuring import as_figures, origin, parser_of, spread, table
+from benchmarks.measuring import as_figures, instructions, origin, parser_of, spread, table
 from benchmarks.predicting import LARGE, SMALL, make_photographs
-from benchmarks.scale import PACKAGES, Watch, instructions, measure_machinery
+from benchmarks.scale import PACKAGES, Watch, measure_machinery, write_model
 from vitconvert.api import load_checkpoint, load_model
 from vitconvert.embedding.embedder import Task
 from vitconvert.embedding.options import RunOptions
 from vitconvert.embedding.run import run
 from vitconvert.embedding.sources import Sources
 from vitconvert.preprocessing import Preprocessing
+
+Item = TypeVar("Item")
 
 ARCHITECTURES = ("vit_tiny_patch16_224", "vit_base_patch16_224")
 BATCH = 32
@@ -77,11 +80,12 @@ def main() -> None:
     counts = {SMALL: options.images, LARGE: max(options.images // 8, 4 * SHARDS)}
     stages: dict[str, Stages] = {}
     found: dict[str, Rates] = {}
-    model_ms: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = {
-            architecture: _write_model(folder, architecture) for architecture in ARCHITECTURES
+        models = {architecture: write_model(folder, architecture) for architecture in ARCHITECTURES}
+        model_ms = {
+            architecture: 1e3 * one_thread(_features(model), [_batch()], BATCH)
+            for architecture, model in models.items()
         }
         for size, count in counts.items():
             title = "{}x{}".format(*size)
@@ -93,7 +97,6 @@ def main() -> None:
             for architecture, model in models.items():
                 key = f"{architecture}, {title}"
                 found[key] = measure_rates(model, photographs, folder / title, options.rounds)
-                model_ms[architecture] = 1e3 * one_thread(_features(model), [_batch()], BATCH)
         rows = folder / "rows"
         rows.mkdir()
         for number in range(4000):
@@ -103,14 +106,6 @@ def main() -> None:
         print(as_figures("embedding", PACKAGES, stages=stages, rates=found, writing_ms=writing))
     else:
         print(as_markdown(stages, found, model_ms, writing, options.rounds))
-
-
-def _write_model(folder: Path, architecture: str) -> Path:
-    import timm
-    from timm.models import save_for_hf
-
-    save_for_hf(timm.create_model(architecture), folder / architecture, safe_serialization=True)
-    return folder / architecture
 
 
 def _preprocessing(model: Path) -> Preprocessing:
@@ -137,28 +132,23 @@ def measure_stages(photographs: Path, preprocessing: Preprocessing) -> Stages:
     )
 
 
-def one_thread(
-    function: Callable[[object], object] | Callable[[Path], object],
-    items: Sequence[object],
-    images: int = 1,
-) -> float:
+def one_thread(function: Callable[[Item], object], items: Sequence[Item], images: int = 1) -> float:
     """A thread's seconds for an image, of which each item has some."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    function(items[0])  # type: ignore[arg-type]
+    function(items[0])
     start = time.thread_time()
     for item in items:
-        function(item)  # type: ignore[arg-type]
+        function(item)
     seconds = time.thread_time() - start
     torch.set_num_threads(threads)
     return seconds / len(items) / images
 
 
-def all_processors(function: Callable[..., object], items: Iterable[object], images: int) -> float:
+def all_processors(function: Callable[[Item], object], items: Sequence[Item], images: int) -> float:
     """Images a second of a function whose calls all processors share."""
     count = os.cpu_count() or 1
     with ThreadPoolExecutor(count, initializer=partial(torch.set_num_threads, 1)) as pool:
-        items = list(items)
         list(pool.map(function, items[: 2 * count]))
         start = time.perf_counter()
         list(pool.map(function, items))
@@ -187,13 +177,13 @@ def measure_rates(model: Path, photographs: Path, folder: Path, rounds: int) -> 
     """Each part alone, and `embed` after its first shard from each kind of source, in turn."""
     paths = sorted(photographs.iterdir())
     kinds = {"folder": photographs, "tar": _tar(paths, folder), "Parquet": _parquet(paths, folder)}
-    preprocessing = _preprocessing(model)
+    preprocessing, features = _preprocessing(model), _features(model)
+    batches = [_batch()] * (24 if "tiny" in model.name else 4)
     decoding, computing = [], []
     embed: dict[str, list[float]] = {kind: [] for kind in kinds}
     for number in range(rounds):
         decoding.append(all_processors(preprocessing, paths, 1))
-        batches = [_batch()] * (24 if "tiny" in model.name else 4)
-        computing.append(all_processors(_features(model), batches, BATCH))
+        computing.append(all_processors(features, batches, BATCH))
         for kind, source in kinds.items():
             watch, output = Watch(), folder / f"{model.name}-{kind}-{number}"
             options = RunOptions(shard_rows=-(-len(paths) // SHARDS))

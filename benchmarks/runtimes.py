@@ -84,14 +84,7 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = name
         cases, starts = [], []
         for size in sizes:
-            setting = Setting(
-                folder=Path(name) / size,
-                architecture=f"vit_{size}_patch16_224",
-                device="cpu",
-                dtype="float32",
-                threads=options.threads,
-            )
-            write_weights(setting)
+            setting = random_weights(Path(name), size, options.threads)
             export = _export(setting)
             cases += list(measure(size, setting, batches, options.rounds))
             process = _processes(setting, min(3, options.rounds))
@@ -113,6 +106,19 @@ def _options() -> Namespace:
     if options.rounds is None:
         options.rounds = 1 if options.quick else 9
     return options
+
+
+def random_weights(folder: Path, size: str, threads: int) -> Setting:
+    """A model of a size in float32 for the processor, written in a folder of its own."""
+    setting = Setting(
+        folder=folder / size,
+        architecture=f"vit_{size}_patch16_224",
+        device="cpu",
+        dtype="float32",
+        threads=threads,
+    )
+    write_weights(setting)
+    return setting
 
 
 @contextmanager
@@ -266,14 +272,7 @@ def of_dtypes(options: Namespace, sizes: Sequence[str], batches: Sequence[int]) 
     weights: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name:
         for size in sizes:
-            setting = Setting(
-                folder=Path(name) / size,
-                architecture=f"vit_{size}_patch16_224",
-                device="cpu",
-                dtype="float32",
-                threads=options.threads,
-            )
-            write_weights(setting)
+            setting = random_weights(Path(name), size, options.threads)
             answers, weights[size] = _answers(
                 setting.folder / "timm",
                 setting.folder,

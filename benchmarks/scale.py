@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import origin, parser_of, ratios, spread, table
+from benchmarks.measuring import instructions, origin, parser_of, ratios, spread, table
 from benchmarks.predicting import make_photographs
 from vitconvert.embedding.embedder import Task
 from vitconvert.embedding.options import Event, RunOptions
@@ -111,7 +111,7 @@ def main() -> None:
         make_photographs(photographs, (500, 375), options.images)
         for number in range(options.rows):
             (rows / f"{number:06d}.jpg").touch()
-        model = _write_model(folder)
+        model = write_model(folder, ARCHITECTURE)
         found = {
             "whole": measure_whole(model, photographs, folder, options.rounds),
             "machinery": [measure_machinery(rows, folder / f"null-{n}") for n in range(3)],
@@ -132,12 +132,13 @@ def _options() -> Namespace:
     return options
 
 
-def _write_model(folder: Path) -> Path:
+def write_model(folder: Path, architecture: str) -> Path:
+    """A directory of timm's with random weights."""
     import timm
-    from timm.models._hub import save_for_hf
+    from timm.models import save_for_hf
 
-    save_for_hf(timm.create_model(ARCHITECTURE), folder / "model", safe_serialization=True)
-    return folder / "model"
+    save_for_hf(timm.create_model(architecture), folder / architecture, safe_serialization=True)
+    return folder / architecture
 
 
 def measure_whole(
@@ -343,11 +344,6 @@ def _arithmetic(found: dict[str, Any]) -> Sequence[str]:
             (cluster.row() for cluster in clusters),
         ),
     ]
-
-
-def instructions() -> str:
-    """The widest vectors of the processor, which torch uses."""
-    return str(torch.backends.cpu.get_cpu_capability())
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def check_signature(envelope: JsonObject, public_key: Path | None) -> Finding:
     return Finding("signature", False, text)
 
 
-def check_files(directory: Path, statement: JsonObject) -> Iterator[Finding]:
-    """Whether the files are those that were attested, and no others."""
+def check_files(directory: Path, statement: JsonObject, editable: str = "") -> Iterator[Finding]:
+    """Whether the files are those that were attested, and no others; one may be edited since."""
     attested = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     # What tools of Git and the Hub leave in a folder begins with a dot.
     found = [name for name in files_of(directory) if name[0] != "." and name != PUBLISHED]
@@ -95,7 +95,7 @@ def check_files(directory: Path, statement: JsonObject) -> Iterator[Finding]:
     wrong += [f"added file: {name}" for name in found if name not in attested]
     for name in found:
         digest = hash_file(directory / name)
-        if attested.get(name, digest) != digest:
+        if attested.get(name, digest) != digest and name != editable:
             wrong.append(f"tampered file: {name} has sha256 {digest}, not {attested[name]}")
     yield from (Finding("files", False, text) for text in wrong)
     if not wrong:

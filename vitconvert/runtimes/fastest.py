@@ -46,8 +46,6 @@ from vitconvert.whole import whole_file
 
 _ROUNDS, _SECONDS = 5, 0.1  # in each of which each candidate computes, or once
 _PAUSE = 0.02  # seconds, in which threads of the candidate before stop spinning
-
-
 _WORTH = 1.1  # times as fast as float32 is what loses bits for it
 
 
