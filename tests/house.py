@@ -106,7 +106,7 @@ CEILINGS = {
     "lines of code": 39_550,
     "files": 304,
     "core": 30_674,
-    "attesting": 260,
+    "attesting": 235,
     "auditing": 800,
     "demo": 424,
     "drafting": 1_100,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_200,
+    "tests": 48_239,
     "storeys": 11,
 }
 

@@ -1,8 +1,8 @@
 """Statements on conversions: each way to break one is told apart from the others."""
 
-import base64
 import json
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -23,17 +23,21 @@ from vitconvert.cli import main
 from vitconvert.errors import CorruptFile, MissingPackage, OutputExists, SourceError, UsageError
 from vitconvert.formats import hash_file
 
+pytest.importorskip("model_signing")
 PEM = serialization.Encoding.PEM
 SIZES = SMALL_TIMM | {"img_size": 48}
 
 
 def save_key(path, key=None):
-    key = key or ed25519.Ed25519PrivateKey.generate()
+    key = key or ec.generate_private_key(ec.SECP256R1())
     none = serialization.NoEncryption()
     path.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, none))
     spki = serialization.PublicFormat.SubjectPublicKeyInfo
     path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(PEM, spki))
     return path
+
+
+WRONG = "signature: wrong signature: not of the key in "
 
 
 def save_model(folder, seed):
@@ -70,9 +74,9 @@ def wrong(at, **how):
 
 
 def restated(at, change):
-    """The statement after a change, unsigned, and true of the files that are there."""
+    """The statement after a change, which nobody signed, and true of the files that are there."""
     place = at / "out.intoto.json"
-    statement = json.loads(base64.b64decode(json.loads(place.read_text())["payload"]))
+    statement = json.loads(place.read_text())
     for one in statement["subject"]:
         one["digest"]["sha256"] = hash_file(at / "out" / one["name"])
     change(statement)
@@ -90,9 +94,7 @@ def test_what_was_attested_holds(at):
     done = check_attestation(at / "out", public_key=at / "key.pub")
     assert done.ok and [one.ok for one in done.findings] == [True] * 3
     assert wrong(at) == []
-    predicate = json.loads(
-        base64.b64decode(json.loads((at / "out.intoto.json").read_text())["payload"])
-    )["predicate"]
+    predicate = json.loads((at / "out.intoto.json").read_text())["predicate"]
     name = vitconvert.load_checkpoint(at / "source").function_hash
     assert predicate["function"] == {"source": name, "output": name}
     digest = hash_file(at / "source" / "model.safetensors")
@@ -116,7 +118,13 @@ def test_another_function_of_files_as_stated(at):
     restated(at, lambda statement: None)
     (told,) = wrong(at)
     assert told.startswith("function: another function: vit1:")
+    assert wrong(at, public_key=at / "key.pub") == [
+        f"{WRONG}key.pub, or of another statement",
+        told,
+    ]
+    (at / "out.intoto.sig").unlink()
     assert wrong(at, public_key=at / "key.pub") == ["signature: there is none", told]
+    assert wrong(at) == [told]
 
 
 def test_damaged_weights_are_told(at):
@@ -151,24 +159,48 @@ def test_parity_is_computed_again(at):
 
 def test_a_signature_is_of_one_key_and_one_statement(at):
     other = save_key(at / "other.pem").with_suffix(".pub")
-    (told,) = wrong(at, public_key=other)
-    assert told == (
-        "signature: wrong signature: not of the key in other.pub, or of another statement"
-    )
+    assert wrong(at, public_key=other) == [f"{WRONG}other.pub, or of another statement"]
+    assert check_attestation(at / "out").findings[0].text.startswith("there is one, and no key")
     place = at / "out.intoto.json"
-    envelope = json.loads(place.read_text())
-    payload = base64.b64decode(envelope["payload"]).replace(b'"hf_vit"', b'"hf_git"')
-    place.write_text(json.dumps(envelope | {"payload": base64.b64encode(payload).decode()}))
-    assert wrong(at, public_key=at / "key.pub")[0].startswith("signature: wrong signature")
+    place.write_text(place.read_text().replace('"hf_vit"', '"hf_git"'))
+    (told,) = wrong(at, public_key=at / "key.pub")
+    assert told.startswith(WRONG)
+
+
+def test_a_signature_by_model_signings_own_command_is_one(at):
+    restated(at, lambda statement: None)
+    assert wrong(at, public_key=at / "key.pub")[0].startswith(WRONG)
+    place = ["out.intoto.json", "--signature", "out.intoto.sig", "--private_key", "key.pem"]
+    typed = [sys.executable, "-m", "model_signing", "sign", "key", *place]
+    subprocess.run(typed, cwd=at, check=True)
+    assert wrong(at, public_key=at / "key.pub") == []
+
+
+def test_what_was_signed_is_replaced_with_its_signature(at):
+    again = {"to": "hf", "output": at / "out", "overwrite": True, "verify": False, "attest": True}
+    vitconvert.convert(at / "other", **again)
+    assert not (at / "out.intoto.sig").exists()
+    assert wrong(at, public_key=at / "key.pub") == ["signature: there is none"]
+    (at / "out.intoto.json").unlink()
+    (at / "out.intoto.sig").write_text("somebody's")
+    with pytest.raises(OutputExists, match="vitconvert did not write what lies there"):
+        vitconvert.convert(at / "other", **again)
 
 
 def test_keys_and_statements_that_are_none(at):
-    with pytest.raises(UsageError, match=r"absent\.pem is no private Ed25519 key"):
-        vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / "absent.pem")
-    save_key(at / "ec.pem", ec.generate_private_key(ec.SECP256R1()))
-    with pytest.raises(UsageError, match=r"ec\.pem is no private Ed25519 key"):
-        vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / "ec.pem")
+    save_key(at / "ed.pem", ed25519.Ed25519PrivateKey.generate())
+    save_key(at / "koblitz.pem", ec.generate_private_key(ec.SECP256K1()))
+    key = serialization.load_pem_private_key((at / "key.pem").read_bytes(), None)
+    secret = serialization.BestAvailableEncryption(b"secret")
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    (at / "locked.pem").write_bytes(key.private_bytes(PEM, pkcs8, secret))
+    for name in ("absent.pem", "ed.pem", "koblitz.pem", "locked.pem", "key.pub"):
+        with pytest.raises(UsageError, match=f"{name} is no private key in PEM without a password"):
+            vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / name)
     assert not (at / "new").exists()
+    for name in ("absent.pem", "ed.pub", "key.pem", "out.intoto.sig"):
+        with pytest.raises(UsageError, match=f"{name} is no public key in PEM without a password"):
+            check_attestation(at / "out", public_key=at / name)
     restated(at, lambda statement: statement.update(predicateType="urn:other"))
     with pytest.raises(CorruptFile, match="no statement on a conversion"):
         check_attestation(at / "out")
@@ -196,26 +228,38 @@ def test_statements_that_lack_a_part_are_none(change, at):
         check_attestation(at / "out")
 
 
-@pytest.mark.parametrize("signatures", [None, 3, [{}], [{"sig": "AA"}], [{"sig": None}]])
+@pytest.mark.parametrize("signatures", [None, 3, [], [{}], [{"sig": "AA"}], [{"sig": None}]])
 def test_signatures_that_are_none_are_wrong(signatures, at):
-    place = at / "out.intoto.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {"signatures": signatures}))
+    place = at / "out.intoto.sig"
+    bundle = json.loads(place.read_text())
+    bundle["dsseEnvelope"]["signatures"] = signatures
+    place.write_text(json.dumps(bundle))
     (told,) = wrong(at, public_key=at / "key.pub")
-    assert told.startswith("signature: wrong signature")
+    assert told.startswith(WRONG)
 
 
-def test_without_cryptography_a_key_is_refused_and_no_key_needs_it(at, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization", None)
-    with pytest.raises(MissingPackage, match="cryptography, which signs statements"):
+@pytest.mark.parametrize("text", ["", "[]", "{}", "\0", '{"verificationMaterial": {}}'])
+def test_files_that_are_no_signatures_are_wrong(text, at):
+    (at / "out.intoto.sig").write_text(text)
+    (told,) = wrong(at, public_key=at / "key.pub")
+    assert told.startswith(WRONG)
+
+
+def test_without_model_signing_a_key_is_refused_and_no_key_needs_it(at, monkeypatch):
+    monkeypatch.setitem(sys.modules, "model_signing", None)
+    with pytest.raises(MissingPackage, match="model-signing, which signs statements") as told:
         vitconvert.convert(at / "source", to="hf", output=at / "new", sign_with=at / "key.pem")
+    assert "pip install 'vitconvert[signed]'" in str(told.value)
     assert not (at / "new").exists()
-    with pytest.raises(MissingPackage, match="cryptography, which signs statements"):
+    with pytest.raises(MissingPackage, match="model-signing, which signs statements"):
         check_attestation(at / "out", public_key=at / "key.pub")
     assert wrong(at) == []
 
 
 def test_a_statement_that_was_published_lies_among_the_files(at):
-    (at / "out.intoto.json").rename(at / "out" / "attestation.intoto.json")
+    for name in ("intoto.json", "intoto.sig"):  # the Hub's cache has links
+        blob = (at / f"out.{name}").rename(at / f"blob.{name[-4:]}")
+        (at / "out" / f"attestation.{name}").symlink_to(blob)
     assert wrong(at, public_key=at / "key.pub") == []
     other_weights(at)
     assert wrong(at)[0].startswith("files: tampered file: model.safetensors")

@@ -118,6 +118,9 @@ def test_the_statement_goes_with_the_files_that_it_is_about(hub, run, output):
     sizes = sorted(_files(output))
     told = run("push", output, "me/vit", "--dry-run", "-q").out.splitlines()
     assert told == [*sizes, "attestation.intoto.json"]
+    (output.parent / "out.intoto.sig").write_text("signed")
+    told = run("push", output, "me/vit", "--dry-run", "-q").out.splitlines()
+    assert told == [*sizes, "attestation.intoto.json", "attestation.intoto.sig"]
     (output / "README.md").write_text("The card is anybody's to edit.")
     assert run("push", output, "me/vit", "--dry-run", "-q").code == 0
     (output / "notes.txt").write_text("")

@@ -96,7 +96,8 @@ def convert(
             the target has a place for them; vitconvert computes the image side only.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
         attest: Write an in-toto statement on the conversion beside the output, OUTPUT.intoto.json.
-        sign_with: A private Ed25519 key (PEM) that signs it; the statement is written then, too.
+        sign_with: A private key (PEM) of the curve P-256, P-384 or P-521 that signs it, by
+            model-signing, as OUTPUT.intoto.sig; the statement is written then, too.
         how: As for `load_checkpoint`.
 
     Returns:

@@ -4,7 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitconvert.attesting.statement import PUBLISHED, found_at, is_signed_by, read_statement
+from vitconvert.attesting.statement import (
+    PUBLISHED,
+    found_at,
+    is_signed_by,
+    read_statement,
+    signature_of,
+)
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.conversion.output import files_of
 from vitconvert.conversion.record import source_hashes
@@ -58,9 +64,10 @@ def check_attestation(
         SourceError, CorruptFile: There is no statement, or none on a conversion.
         UsageError, MissingPackage: The key cannot be read.
     """
-    statement, envelope = read_statement(found_at(directory))
+    place = found_at(directory)
+    statement = read_statement(place)
     predicate = statement["predicate"]
-    findings = [check_signature(envelope, public_key), *check_files(directory, statement)]
+    findings = [check_signature(place, public_key), *check_files(directory, statement)]
     sides = {"source": source}
     try:
         output = read_checkpoint(locate(directory), reading)
@@ -74,13 +81,13 @@ def check_attestation(
     return Attested(tuple(findings))
 
 
-def check_signature(envelope: JsonObject, public_key: Path | None) -> Finding:
+def check_signature(statement: Path, public_key: Path | None) -> Finding:
     """Whether a statement is signed, and by whom."""
-    if not envelope:
+    if not signature_of(statement).is_file():
         return Finding("signature", None if public_key is None else False, "there is none")
     if public_key is None:
         return Finding("signature", None, "there is one, and no key was given to check it by")
-    if is_signed_by(envelope, public_key):
+    if is_signed_by(statement, public_key):
         return Finding("signature", True, f"of the key in {public_key.name}")
     text = f"wrong signature: not of the key in {public_key.name}, or of another statement"
     return Finding("signature", False, text)
@@ -90,7 +97,8 @@ def check_files(directory: Path, statement: JsonObject, editable: str = "") -> I
     """Whether the files are those that were attested, and no others; one may be edited since."""
     attested = {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}
     # What tools of Git and the Hub leave in a folder begins with a dot.
-    found = [name for name in files_of(directory) if name[0] != "." and name != PUBLISHED]
+    ours = PUBLISHED, signature_of(Path(PUBLISHED)).name
+    found = [name for name in files_of(directory) if name[0] != "." and name not in ours]
     wrong = [f"missing file: {name}" for name in attested if name not in found]
     wrong += [f"added file: {name}" for name in found if name not in attested]
     for name in found:

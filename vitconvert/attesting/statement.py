@@ -1,13 +1,12 @@
-"""The statement beside an output, and its signature.
+"""The statement beside an output, and the signature beside that.
 
-An unsigned one is an in-toto Statement v1 (https://github.com/in-toto/attestation/blob/main/spec/v1),
-a signed one a DSSE envelope of it (https://github.com/secure-systems-lab/dsse) with an Ed25519 key:
-what sigstore's bundles hold inside, and offline. `docs/pages/tutorials/attested.md` has the fields.
+The statement is an in-toto Statement v1 (https://github.com/in-toto/attestation/blob/main/spec/v1),
+with the fields in `docs/pages/tutorials/attested.md`. As it holds the hash of every file, it alone
+is signed: by model-signing (https://github.com/sigstore/model-transparency), which others have.
 """
 
-import base64
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.conversion.output import files_of
 from vitconvert.conversion.record import source_record
-from vitconvert.documents import JsonDict, JsonObject, parse_object, read_object, write_json
+from vitconvert.documents import JsonDict, JsonObject, read_object, write_json
 from vitconvert.errors import (
     CorruptFile,
     MissingPackage,
@@ -25,20 +24,16 @@ from vitconvert.errors import (
 )
 from vitconvert.formats import hash_file
 from vitconvert.sources import locate
-from vitconvert.sources.located import RECORD, STATEMENT
+from vitconvert.sources.located import RECORD, SIGNATURE, STATEMENT
 from vitconvert.version import VERSION
 from vitconvert.whole import require_place, require_replaceable
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+    from model_signing import signing
 
 PUBLISHED = f"attestation{STATEMENT}"  # the name among published files
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:vitconvert:conversion:v1"
-_PAYLOAD = "application/vnd.in-toto+json"
 _TOLD = ("command", "target", "converted_from", "config", "ledger", "parity", "opened_by")
 
 
@@ -46,6 +41,11 @@ def place_of(directory: Path) -> Path:
     """The statement beside an output."""
     whole = directory.absolute()  # "." has a name, too
     return whole.parent / f"{whole.name}{STATEMENT}"
+
+
+def signature_of(statement: Path) -> Path:
+    """The signature beside a statement."""
+    return statement.with_name(statement.name.removesuffix(STATEMENT) + SIGNATURE)
 
 
 def found_at(directory: Path) -> Path:
@@ -73,20 +73,24 @@ def attester(
         output: The directory.
         key: The private key that signs, if any.
         reading: How the output is read back.
-        overwrite: Replace an earlier statement.
+        overwrite: Replace an earlier statement and its signature.
 
     Raises:
         OutputExists, UsageError: The statement cannot be written, or not signed by this key.
-        MissingPackage: cryptography, which signs, is not installed.
+        MissingPackage: model-signing, which signs, is not installed.
     """
     place = place_of(output)
+    signature = signature_of(place)
     require_place(place)
-    require_replaceable(place, _is_ours, overwrite=overwrite)
-    private = None if key is None else private_key(key)
+    for path in (place, signature):
+        require_replaceable(path, lambda _: _is_ours(place), overwrite=overwrite)
+    signer = None if key is None else _signer(key)
 
     def attest(source: Checkpoint, sha256: Mapping[str, str]) -> Path:
-        statement = _statement(output, source, sha256, reading)
-        write_json(place, statement if private is None else signed(statement, private))
+        signature.unlink(missing_ok=True)  # of an earlier statement
+        write_json(place, _statement(output, source, sha256, reading))
+        if signer is not None:
+            signer.sign(place.resolve(), signature)  # it refuses links
         return place
 
     return attest
@@ -94,7 +98,7 @@ def attester(
 
 def _is_ours(path: Path) -> bool:
     try:
-        return bool(read_statement(path)[0])
+        return bool(read_statement(path))
     except (VitConvertError, OSError):
         return False
 
@@ -122,18 +126,16 @@ def _statement(
     }
 
 
-def read_statement(path: Path) -> tuple[JsonObject, JsonObject]:
-    """A statement, and the envelope that it came in; {} if it is unsigned.
+def read_statement(path: Path) -> JsonObject:
+    """A statement, whoever signed it.
 
     Raises:
         SourceError, CorruptFile: There is none, or it is no statement on a conversion.
     """
-    found = read_object(path)
-    envelope = found if "payloadType" in found else {}
+    statement = read_object(path)
     try:
-        statement = parse_object(base64.b64decode(envelope["payload"])) if envelope else found
-        typed = statement["_type"], statement["predicateType"], envelope.get("payloadType")
-        if typed != (TYPE, PREDICATE, _PAYLOAD if envelope else None):
+        typed = statement["_type"], statement["predicateType"]
+        if typed != (TYPE, PREDICATE):
             raise ValueError(f"its type is {' of '.join(str(one) for one in typed)}")
         if not {one["name"]: one["digest"]["sha256"] for one in statement["subject"]}:
             raise ValueError("it is about no file")
@@ -145,87 +147,50 @@ def read_statement(path: Path) -> tuple[JsonObject, JsonObject]:
             f"{path.name} is no statement on a conversion that this version reads.",
             evidence={"file": path, "problem": repr(problem)},
         ) from None
-    return statement, envelope
+    return statement
 
 
-def signed(statement: JsonObject, key: "Ed25519PrivateKey") -> JsonDict:
-    """The DSSE envelope of a statement."""
-    body = json.dumps(statement, ensure_ascii=False, separators=(",", ":")).encode()
-    signature = base64.b64encode(key.sign(_to_sign(body))).decode()
-    return {
-        "payload": base64.b64encode(body).decode(),
-        "payloadType": _PAYLOAD,
-        "signatures": [{"keyid": "", "sig": signature}],
-    }
+def _signer(key: Path) -> "signing.Config":
+    with _reading_key(key, "private"):
+        from model_signing import signing
+
+        return signing.Config().use_elliptic_key_signer(private_key=key)
 
 
-def _to_sign(body: bytes) -> bytes:
-    """DSSE's encoding, "PAE": no other text of two parts is the same bytes."""
-    return b" ".join([b"DSSEv1", b"%d" % len(_PAYLOAD), _PAYLOAD.encode(), b"%d" % len(body), body])
-
-
-def is_signed_by(envelope: JsonObject, public: Path) -> bool:
-    """Whether an envelope has a signature of a key.
+def is_signed_by(statement: Path, public: Path) -> bool:
+    """Whether the signature beside a statement is of a key, and of this statement.
 
     Raises:
         UsageError: The file has no such key.
-        MissingPackage: cryptography is not installed.
+        MissingPackage: model-signing is not installed.
     """
-    key = public_key(public)
-    from cryptography.exceptions import InvalidSignature
+    with _reading_key(public, "public"):
+        from model_signing import verifying
 
-    body = base64.b64decode(envelope["payload"])
-    signatures = envelope.get("signatures")
-    for signature in signatures if isinstance(signatures, list) else ():
-        try:
-            key.verify(base64.b64decode(signature["sig"]), _to_sign(body))
-        except (InvalidSignature, ValueError, KeyError, TypeError):
-            continue
-        return True
-    return False
-
-
-def private_key(path: Path) -> "Ed25519PrivateKey":
-    """The private key in a file; UsageError if there is none."""
-    key = _read_key(path, "private")
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    if not isinstance(key, Ed25519PrivateKey):
-        raise _no_key(path, "private", type(key).__name__)
-    return key
-
-
-def public_key(path: Path) -> "Ed25519PublicKey":
-    """The public key in a file; UsageError if there is none."""
-    key = _read_key(path, "public")
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    if not isinstance(key, Ed25519PublicKey):
-        raise _no_key(path, "public", type(key).__name__)
-    return key
-
-
-def _read_key(path: Path, kind: str) -> object:
+        verifier = verifying.Config().use_elliptic_key_verifier(public_key=public)
     try:
-        from cryptography.hazmat.primitives.serialization import (
-            load_pem_private_key,
-            load_pem_public_key,
-        )
-    except ModuleNotFoundError:
+        # The Hub's cache is made of links; what a file is called is not signed.
+        verifier.verify(statement.resolve(), signature_of(statement))
+    except Exception:  # of a file that may hold anything
+        return False
+    return True
+
+
+@contextmanager
+def _reading_key(path: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as missing:
         raise MissingPackage(
-            "cryptography, which signs statements, is not installed.",
-            hint="pip install cryptography, or leave out the key.",
+            "model-signing, which signs statements and checks that, is not installed.",
+            evidence={"missing": missing.name},
+            hint="pip install 'vitconvert[signed]', or leave out the key.",
         ) from None
-    try:
-        text = path.read_bytes()
-        return load_pem_public_key(text) if kind == "public" else load_pem_private_key(text, None)
-    except (OSError, ValueError, TypeError) as error:
-        raise _no_key(path, kind, error) from None
-
-
-def _no_key(path: Path, kind: str, problem: object) -> UsageError:
-    return UsageError(
-        f"{path.name} is no {kind} Ed25519 key in PEM without a password.",
-        evidence={"file": path, "problem": problem},
-        hint="openssl genpkey -algorithm ed25519 -out key.pem makes one.",
-    )
+    except (OSError, ValueError, TypeError, AttributeError) as problem:
+        raise UsageError(
+            f"{path.name} is no {kind} key in PEM without a password, of the curves P-256, P-384 "
+            "or P-521.",
+            evidence={"file": path, "problem": problem},
+            hint="openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem "
+            "makes one.",
+        ) from None

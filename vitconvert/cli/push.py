@@ -63,7 +63,7 @@ class Push(Reporting):
 
         if not (place := place_of(self.directory)).is_file():
             return
-        found = check_files(self.directory, read_statement(place)[0], editable="README.md")
+        found = check_files(self.directory, read_statement(place), editable="README.md")
         if wrong := [one.text for one in found if not one.ok]:
             raise UploadError(
                 f"{place.name} is a statement on other files than these.",

@@ -65,7 +65,7 @@ class Verify(Computed, Against):
         default=False,
     )
     public_key: Path | None = flag(
-        "With --attestation: the Ed25519 key (PEM) that has to have signed it.", type=FILE
+        "With --attestation: the public key (PEM) whose owner has to have signed it.", type=FILE
     )
     page: Path | None = output_flag("Write an HTML page.", "--report", type=FILE)
     force: bool = flag("Replace the page if it exists.", default=False)

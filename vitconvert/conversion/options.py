@@ -73,7 +73,7 @@ class WriteOptions:
         kind=bool,
     )
     sign_with: "str | PathLike[str] | None" = option(
-        PATH, "Sign this statement with a private Ed25519 key (PEM).", kind=Path
+        PATH, "Sign it with a private key (PEM) of an elliptic curve, by model-signing.", kind=Path
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageErr
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.answers import is_commit, shown
-from vitconvert.sources.located import RECORD, STATEMENT
+from vitconvert.sources.located import RECORD, SIGNATURE, STATEMENT
 from vitconvert.sources.uploading import uploading
 from vitconvert.version import LIBRARY, VERSION
 from vitconvert.whole import is_unfinished
@@ -48,7 +48,7 @@ class Pushed:
 def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     """The files of an output that go to the Hub: all but those whose path has a dot in front.
 
-    The statement of `convert --attest` goes with them.
+    The statement of `convert --attest` goes with them, and its signature.
 
     Raises:
         UploadError: The directory is no output of vitconvert, or not all of one, or holds links,
@@ -91,8 +91,9 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
                 "holds.",
                 hint="convert again with another -o, or convert what was changed.",
             )
-    beside = directory.absolute().parent / f"{directory.absolute().name}{STATEMENT}"
-    return files | ({f"attestation{STATEMENT}": beside} if beside.is_file() else {})
+    place, ends = directory.absolute(), (STATEMENT, SIGNATURE)
+    beside = {f"attestation{end}": place.with_name(place.name + end) for end in ends}
+    return files | {name: path for name, path in beside.items() if path.is_file()}
 
 
 def _record(directory: Path, *, force: bool) -> dict[str, str]:
