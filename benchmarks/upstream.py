@@ -1,6 +1,7 @@
 """Which release of timm, transformers, OpenCLIP or ONNX Runtime changed which numbers.
 
     python -m benchmarks.upstream [PACKAGE ...] [--last 3] [--all]
+    python -m benchmarks.upstream --installed [PACKAGE ...]
 
 Each release is installed into a folder of its own, without what it requires where this environment
 has it, torch above all; so only the release differs. There `benchmarks.goldens` opens the same
@@ -11,6 +12,9 @@ The last three releases are taken, and every one that docs/pages/upstream.md doe
 with `--all`, each from the floor in pyproject.toml on. It prints that page's tables. The exit code
 is 1 if a release that the page has not changed something: read what changed, see whether
 vitconvert's tables must follow, and put the tables of `--all` into the page.
+
+With `--installed`, nothing is installed: what this environment has is compared with the page, by
+one number of each family that no processor's rounding changes. The exit code is 1 if one differs.
 """
 
 import hashlib
@@ -22,7 +26,7 @@ import tempfile
 import tomllib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 from itertools import chain
 from pathlib import Path
 
@@ -43,6 +47,7 @@ PACKAGES = {
 PAGE = ROOT / "docs" / "pages" / "upstream.md"
 SHARED = ("torch", "torchvision", "numpy", "pillow")
 NEW = "new"
+ROUNDING = 1e-4  # between processors and releases of torch, of numbers around 1
 # Of each family, its outputs, or what the release said instead.
 Release = Mapping[str, Mapping[str, np.ndarray] | str]
 # Of each family, the releases that changed it, and what changed.
@@ -52,12 +57,15 @@ History = dict[str, list[tuple[str, str]]]
 def main() -> None:
     options = _options()
     page = PAGE.read_text(encoding="utf-8")
+    if options.installed:
+        raise SystemExit(sum(len(others(package, page)) for package in options.packages) > 0)
     fresh: list[str] = []
     for package in options.packages:
         releases = chosen(published(package), last_of(package, page), options)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
             newest, history = followed(releases, computed(package, releases, Path(folder)))
-        print(as_markdown(package, releases, newest, history), flush=True)
+            (alone,) = computed(package, releases[-1:], Path(other))
+        print(as_markdown(package, releases, newest, alone, history), flush=True)
         fresh += unknown(package, history, last_of(package, page))
     print("\n".join(origin("upstream", SHARED)))
     if fresh:
@@ -69,6 +77,7 @@ def _options() -> Namespace:
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=", ".join(PACKAGES))
     parser.add_argument("--last", type=int, default=3, help="so many releases at least")
     parser.add_argument("--all", action="store_true", help="every release since pyproject's floor")
+    parser.add_argument("--installed", action="store_true", help="compare this environment")
     options = parser.parse_args()
     if strange := set(options.packages) - set(PACKAGES):
         parser.error(f"{', '.join(sorted(strange))}: choose of {', '.join(PACKAGES)}")
@@ -226,16 +235,63 @@ def unknown(package: str, history: History, known: str) -> list[str]:
     ]
 
 
-def as_markdown(package: str, releases: Sequence[str], newest: Release, history: History) -> str:
-    """The page's section of a package."""
+def others(package: str, page: str) -> list[str]:
+    """Families of which the installed release computes another number than the page has; said."""
+    release, rows = version(PACKAGES[package]), recorded(package, page)
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "files"
+        files.mkdir()
+        if package == "onnxruntime":
+            export(files)
+        found = answers(package, release, Path(folder), files)
+    numbers = {family: along(found.get(family)) for family in rows}
+    other = [name for name, number in rows.items() if not abs(numbers[name] - number) <= ROUNDING]
+    same, known = len(rows) - len(other), last_of(package, page)
+    print(f"{package} {release}: {same} of {len(rows)} families compute what {known} did.")
+    for family in other:
+        print(f"  {family}: {numbers[family]:.5f}, not {rows[family]:.5f}")
+    return other
+
+
+def recorded(package: str, page: str) -> dict[str, float]:
+    """The number of each family in the page."""
+    section = page.partition(f"## {package} ")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| ([^|]+) \| [^|]+ \| `\w+` \| (-?[\d.]+) \|", section, re.M)
+    return {family: float(number) for family, number in found}
+
+
+def along(outputs: Mapping[str, np.ndarray] | str | None) -> float:
+    """Logarithms of the outputs' lengths, and how far each lies along a random direction.
+
+    What changes an output by a share of its length changes this by about as much. It is nan if
+    there are none.
+    """
+    if outputs is None or isinstance(outputs, str):
+        return np.nan
+    total = 0.0
+    for name in sorted(outputs):
+        flat = outputs[name].ravel().astype(np.float64)
+        direction = np.random.default_rng(0).standard_normal(flat.size)
+        length = max(float(np.linalg.norm(flat)), np.finfo(np.float32).tiny)
+        total += np.log(length) + float(flat @ direction) / length
+    return total
+
+
+def as_markdown(
+    package: str, releases: Sequence[str], newest: Release, alone: Release, history: History
+) -> str:
+    """The page's section of a package, whose newest release also opened files of its own."""
     rows = []
     for family, changes in history.items():
         outputs = newest.get(family)
         told = "; ".join(f"{release}: {what}" for release, what in changes) or "bit-equal"
         names = "" if outputs is None or isinstance(outputs, str) else ", ".join(sorted(outputs))
-        rows.append((family, names, fingerprint(outputs), told.replace("|", "/")))
+        number = f"{along(alone.get(family)):.5f}"
+        rows.append((family, names, fingerprint(outputs), number, told.replace("|", "/")))
     head = f"## {package} {releases[0]} to {releases[-1]}\n\nReleases: {', '.join(releases)}.\n\n"
-    found = table(("family", "outputs", "sha256", "changed by"), rows).replace("---:", "---")
+    found = table(("family", "outputs", "sha256", "number", "changed by"), rows).replace(
+        "---:", "---"
+    )
     return f"{head}{found}\n"
 
 

@@ -36,7 +36,11 @@ from vitconvert.cli import main
 PAGES = Path(__file__).parents[1] / "docs" / "pages"
 ERRORS = sorted(page for page in PAGES.glob("errors/*.md") if page.stem != "index")
 TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem != "index")
-RUN = [*ERRORS, *TUTORIALS, PAGES / "proof.md", PAGES / "function-hash.md"]
+RUN = [
+    *ERRORS,
+    *TUTORIALS,
+    *(PAGES / f"{name}.md" for name in ("proof", "function-hash", "upstream")),
+]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -74,7 +74,9 @@ def main(monkeypatch):
 
     def run(*releases):
         monkeypatch.setattr(upstream, "published", lambda _: ["1000.1", "1000.2"])
-        monkeypatch.setattr(upstream, "computed", lambda *_: iter(releases))
+        monkeypatch.setattr(
+            upstream, "computed", lambda _, names, __: iter(releases[-len(names) :])
+        )
         monkeypatch.setattr("sys.argv", ["upstream", "timm"])
         upstream.main()
 
@@ -85,9 +87,42 @@ def test_a_change_that_the_page_has_not_ends_with_what_it_is(main, capsys):
     main({"ViT": SAME}, {"ViT": SAME, "DINOv4": SAME})
     whole = capsys.readouterr().out
     assert "## timm 1000.1 to 1000.2\n\nReleases: 1000.1, 1000.2.\n" in whole
-    assert re.search(r"\| ViT \| features, logits \| `[0-9a-f]{8}` \| bit-equal \|", whole)
+    assert re.search(
+        r"\| ViT \| features, logits \| `[0-9a-f]{8}` \| -?\d\.\d{5} \| bit-equal \|", whole
+    )
     with pytest.raises(SystemExit, match=r"\ntimm 1000\.2, ViT: logits 1\.2e-07$"):
         main({"ViT": SAME}, {"ViT": SAME | {"logits": BY_ONE_BIT}})
+
+
+def test_what_is_installed_is_compared_with_the_page_but_for_rounding(monkeypatch, capsys):
+    page = upstream.as_markdown("timm", ["1.0"], found := {"ViT": SAME, "BEiT": SAME}, found, {
+        "ViT": [], "BEiT": [],
+    })  # fmt: skip
+    monkeypatch.setattr(upstream, "version", lambda _: "1.1")
+    monkeypatch.setattr(upstream, "answers", lambda *_: found)
+    found["ViT"] = {name: array * np.float32(1 + 1e-6) for name, array in SAME.items()}
+    assert upstream.others("timm", page) == []
+    assert capsys.readouterr().out == "timm 1.1: 2 of 2 families compute what 1.0 did.\n"
+    found["ViT"] = SAME | {"logits": LOGITS + np.float32([0, 0.004 * 4, 0])}
+    found["BEiT"] = "TypeError: no"
+    assert upstream.others("timm", page) == ["ViT", "BEiT"]
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "timm 1.1: 0 of 2 families compute what 1.0 did."
+    number = f"{upstream.along(SAME):.5f}"
+    assert told[1].startswith("  ViT: ") and told[1].endswith(f", not {number}")
+    assert told[2] == f"  BEiT: nan, not {number}"
+    found["ViT"] = {name: array * np.float32(1.001) for name, array in SAME.items()}
+    assert upstream.others("timm", page) == ["ViT", "BEiT"]
+    monkeypatch.setattr("sys.argv", ["upstream", "--installed", "timm"])
+    with pytest.raises(SystemExit) as ended:
+        upstream.main()
+    assert ended.value.code == 1
+
+
+@pytest.mark.coverage
+def test_what_is_installed_computes_what_the_page_has():
+    page = PAGE.read_text(encoding="utf-8")
+    assert [upstream.others(package, page) for package in PACKAGES] == [[]] * 4
 
 
 def test_what_a_release_requires_is_installed_where_this_environment_has_it_not(tmp_path):
@@ -168,7 +203,7 @@ def test_the_page_has_every_package_and_a_workflow_asks_monthly():
     for package, families in goldens.GOLDENS.items():
         section = page.partition(f"## {package} ")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| (.+?) \| .* \|$", section, re.M)[2:]
-        assert rows == sorted(families)
+        assert rows == sorted(families) == list(upstream.recorded(package, page))
         assert last_of(package, page) in section.partition("Releases: ")[2]
     assert set(PACKAGES) == set(goldens.GOLDENS)
     flow = (PAGE.parents[2] / ".github" / "workflows" / "upstream.yml").read_text(encoding="utf-8")
