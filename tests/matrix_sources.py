@@ -4,6 +4,7 @@ Those of projects that can be installed are the projects' own classes; the other
 hand from their sources.
 """
 
+import json
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from torch import nn
 
 import vitconvert
 from tests.equimo.models import saved as save_equimo
+from tests.huggingface.every_class import saved as save_class
 from tests.originals import rows
 from tests.originals import spelling_of_others as others
 from tests.originals.rows import Original
@@ -32,6 +34,7 @@ from tests.originals.spelling import (
 from tests.packages import keras_hub, open_clip, timm, torchvision, transformers, vit_pytorch
 from tests.small_models import randomise, save_openclip, with_numbers
 from tests.spelling import google_arrays
+from tests.tables.make_architectures import config_of_card, of_card
 from tests.tables.specimens.google import big_vision, jeonsworld
 from tests.tables.specimens.specimen import fill
 from tests.tables.specimens.windows import image_encoder, vitdet_shapes
@@ -61,6 +64,30 @@ def write_timm(folder: Path) -> Path:
     model = timm.create_model("vit_tiny_patch16_224", num_classes=7, **sizes)
     timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
     return folder
+
+
+def write_audiomae(folder: Path) -> Path:
+    """As published in timm's layout: a channel of times by frequencies."""
+    sizes = {"img_size": [64, 24], "patch_size": 8, "in_chans": 1, "embed_dim": 48, "depth": 11}
+    sizes |= {"num_heads": 3, "global_pool": "avg"}
+    model = timm.create_model("vit_base_patch16_224", num_classes=0, **sizes)
+    timm.models.save_for_hf(randomised(model), str(folder), model_args=sizes)
+    return folder
+
+
+def write_card(folder: Path, name: str) -> Path:
+    """What the code of a card builds, but small, with the config.json beside it."""
+    changes = {"img_size": 32 if name[-3:] in ("UNI", "ath") else 28}
+    changes |= {"embed_dim": 48, "depth": 11, "num_heads": 3}
+    folder.mkdir()
+    torch.save(randomised(of_card(name, **changes)).state_dict(), folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps(config_of_card(name, **changes)))
+    return folder
+
+
+def card(name: str, **stated: str) -> Source:
+    """A row of a model whose card has code, of which config.json does not tell all."""
+    return Source(title=name.split("/")[1], write=partial(write_card, name=name), stated=stated)
 
 
 def write_transformers(folder: Path, *, family: str, task: str, **changes: Any) -> Path:
@@ -96,6 +123,12 @@ def write_keras_hub(folder: Path) -> Path:
         mlp_dim=72,
     )
     return preset(keras_hub.models.ViTImageClassifier(backbone, num_classes=7), folder)
+
+
+def write_keras_dinov3(folder: Path) -> Path:
+    sizes = {"patch_size": 8, "num_layers": 11, "num_heads": 3, "hidden_dim": 48}
+    sizes |= {"intermediate_dim": 72, "image_shape": (24, 24, 3), "use_key_bias": False}
+    return preset(keras_hub.models.DINOV3Backbone(**sizes), folder)
 
 
 def write_keras_clip(folder: Path) -> Path:
@@ -256,6 +289,14 @@ def write_mlx(folder: Path) -> Path:
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
     "timm NaFlex": Source(title="NaFlexVit at the size of its positions", write=write_naflex),
+    "timm AudioMAE": Source(title="AudioMAE, a spectrogram of one channel", write=write_audiomae),
+    "timm UNI": card("MahmoodLab/UNI"),
+    "timm UNI2-h": card("MahmoodLab/UNI2-h", activation="silu"),
+    "timm Virchow": card("paige-ai/Virchow", activation="silu"),
+    "timm Virchow2": card("paige-ai/Virchow2", activation="silu"),
+    "timm Prov-GigaPath": card("prov-gigapath/prov-gigapath"),
+    "timm H-optimus": card("bioptimus/H-optimus-0"),
+    "timm H-optimus-1": card("bioptimus/H-optimus-1"),
     "hf": Source(
         title="ViTForImageClassification",
         write=partial(write_transformers, family="ViT", task="ForImageClassification"),
@@ -286,6 +327,7 @@ SOURCES: Mapping[str, Source] = {
     ),
     "keras_hub": Source(title="ViTImageClassifier", write=write_keras_hub),
     "keras_hub CLIPBackbone": Source(title="CLIPBackbone", write=write_keras_clip),
+    "keras_hub DINOv3": Source(title="DINOV3Backbone", write=write_keras_dinov3),
     "equimo": Source(title="VisionTransformer", write=write_equimo),
     "vit_keras": Source(
         title="ViT",
@@ -369,6 +411,45 @@ SOURCES: Mapping[str, Source] = {
         ),
         stated={"image_size": (32, 48)},
     ),
+    "hf Qwen4": Source(
+        title="Qwen4ExpVisionModel",
+        write=partial(
+            write_transformers,
+            family="Qwen4ExpVision",
+            task="Model",
+            depth=11,
+            num_heads=3,
+            num_position_embeddings=25,
+            out_hidden_size=20,
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    "hf Cohere Compass": Source(
+        title="CohereCompassVisionModel",
+        write=partial(
+            write_transformers,
+            family="CohereCompassVision",
+            task="Model",
+            depth=11,
+            num_heads=3,
+            num_position_embeddings=25,
+            out_hidden_size=20,
+            deepstack_visual_indexes=[1, 3],
+        ),
+        stated={"image_size": (32, 48)},
+    ),
+    **{
+        f"hf {name}": Source(
+            title=name,
+            write=partial(save_class, name),
+            dialect="hf",
+            stated={"image_size": (32, 48)},
+        )
+        for name in (
+            *("ColQwen2ForRetrieval", "Cosmos3OmniModel", "Glm46VModel"),
+            "HyperCLOVAXVisionV2Model",
+        )
+    },
     "hf Qwen2.5-Omni": Source(
         title="Qwen2_5OmniVisionEncoder",
         write=partial(

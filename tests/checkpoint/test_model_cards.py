@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.packages import timm, transformers
+from tests.matrix_sources import write_card
 from tests.sampling import sampled
 from tests.small_models import randomise_calmly, relative
-from tests.tables.make_architectures import CARDS, of_card
+from tests.tables.make_architectures import CARDS, config_of_card, of_card
 from tests.uses import embedded, in_onnx_runtime
 from vitconvert import (
     Preprocessing,
@@ -20,7 +20,6 @@ from vitconvert import (
     export_model,
     load_checkpoint,
     load_model,
-    verify,
 )
 from vitconvert.checkpoint import read_checkpoint
 from vitconvert.errors import MissingFact, NotRepresentable
@@ -38,13 +37,6 @@ BOTH = ("paige-ai/Virchow", "paige-ai/Virchow2", "bioptimus/H0-mini")
 CODED = ("MahmoodLab/UNI2-h", *BOTH)  # of which config.json lacks the MLPs
 
 
-def config_json(name, **changes):
-    """What lies beside the weights: no word for classes."""
-    architecture, arguments = CARDS[name]
-    words = {k: v for k, v in arguments.items() if k not in ("mlp_layer", "act_layer")}
-    return {"architecture": architecture, "num_classes": 0, "model_args": words | changes}
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     def save(name, rows=2, columns=4):
@@ -55,7 +47,7 @@ def saved(tmp_path_factory):
         model = randomise_calmly(of_card(name, **changes))
         folder = tmp_path_factory.mktemp("card")
         torch.save(model.state_dict(), folder / "pytorch_model.bin")
-        (folder / "config.json").write_text(json.dumps(config_json(name, **changes)))
+        (folder / "config.json").write_text(json.dumps(config_of_card(name, **changes)))
         return folder, model.eval(), torch.randn(2, 3, *size)
 
     return save
@@ -109,6 +101,33 @@ def test_virchow_2_is_exported_and_embedded(saved, tmp_path):
     assert relative(found.features[None], wanted) <= 2 * ROUNDING
 
 
+STEPS = {
+    "paige-ai/Virchow": (),
+    "bioptimus/H0-mini": ("zero-class-position",),
+    "paige-ai/Virchow2": ("fold-class-position", "zero-class-position"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sampled(STEPS, 3))
+def test_hugging_faces_classes_pool_a_model_that_gives_all_tokens(name, tmp_path):
+    """The others, which are pooled, have rows in CONVERSIONS.md."""
+    source = write_card(tmp_path / "own", name)
+    stated = {"activation": "silu"}
+    every = STEPS["paige-ai/Virchow2"]
+    with pytest.raises(NotRepresentable):
+        convert(source, to="hf", output=tmp_path / "hf", overrides=stated, allow=every)
+    pooled = {"overrides": stated | {"pooling": "token"}, "output": tmp_path / "hf"}
+    if STEPS[name]:
+        with pytest.raises(NotRepresentable) as error:
+            convert(source, to="hf", **pooled)
+        assert error.value.steps == STEPS[name]
+    done = convert(source, to="hf", allow=STEPS[name], **pooled)
+    (opened,) = done.opened
+    assert (opened.consumer, opened.why_not) == ("transformers", None)
+    assert opened.relative <= ROUNDING
+
+
 @pytest.mark.coverage
 @pytest.mark.parametrize("name", CARDS)
 @torch.no_grad()
@@ -127,7 +146,7 @@ def gathered(card, **stated):
     with torch.device("meta"):
         shapes = {k: tuple(t.shape) for k, t in of_card(card).state_dict().items()}
     binding = recognise(shapes).binding
-    said = Statements(config=config_json(card), **stated)
+    said = Statements(config=config_of_card(card), **stated)
     return gather_facts(binding, said.facts(binding.table))
 
 
@@ -154,32 +173,6 @@ def test_a_gate_that_no_card_knows_is_asked_for(saved):
     )
     located = replace(locate(folder), repo="paige-ai/Virchow2")
     assert read_checkpoint(located).config.activation == "silu"
-
-
-@torch.no_grad()
-def test_registers_under_the_type_of_dinov2(tmp_path):
-    """Hibou's own code calls it so (https://github.com/HistAI/hibou)."""
-    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = transformers.Dinov2WithRegistersConfig(image_size=28, patch_size=14, **sizes)
-    model = randomise_calmly(transformers.Dinov2WithRegistersModel(config))
-    model.save_pretrained(tmp_path)
-    said = json.loads((tmp_path / "config.json").read_text())
-    said |= {"model_type": "dinov2", "architectures": ["Dinov2Model"]}
-    (tmp_path / "config.json").write_text(json.dumps(said))
-    images = torch.randn(2, 3, 28, 28)
-    wanted = model.eval()(images).pooler_output
-    assert relative(load_model(tmp_path)(images), wanted) <= ROUNDING
-    assert verify(tmp_path).verdict == "not verified"
-
-
-@torch.no_grad()
-def test_a_file_of_ssl4eo_is_known_by_its_name(tmp_path):
-    """TorchGeo's names: 13 bands of Sentinel-2, trained as DINO or MoCo v3."""
-    model = timm.create_model("vit_small_patch16_224", in_chans=13, num_classes=0).eval()
-    file = tmp_path / "vit_small_patch16_224_sentinel2_all_dino-36bcc127.pth"
-    torch.save(randomise_calmly(model).state_dict(), file)
-    images = torch.randn(1, 13, 224, 224)
-    assert relative(load_model(file)(images), model(images)) <= ROUNDING
 
 
 def test_a_name_without_its_organisation():

@@ -4,11 +4,15 @@ import json
 import re
 
 import pytest
+import torch
 
-from tests.huggingface.every_class import STATED, classes
+from tests.huggingface.every_class import STATED, classes, made, saved
 from tests.make_classes import committed, row
 from tests.sampling import sampled
+from tests.small_models import relative
+from tests.uses import embedded, in_onnx_runtime
 from vitconvert.cli import main
+from vitconvert.programs.transformers.running import run
 
 ROWS = committed()
 
@@ -41,6 +45,28 @@ def test_a_class_becomes_all_that_hold_it(name, tmp_path, capsys):
     row(name, tmp_path / name)
     for to in held(name):
         convert(name, to, tmp_path, capsys)
+
+
+# Models whose towers are Qwen2-VL's, Qwen2.5-VL's, Qwen3-VL's and GLM-4V's, and where these are.
+TOWERS = {
+    "ColQwen2ForRetrieval": "vlm.visual",
+    "Cosmos3OmniModel": "visual",
+    "Glm46VModel": "visual",
+    "HyperCLOVAXVisionV2Model": "vision_model",
+}
+
+
+@pytest.mark.coverage
+@pytest.mark.parametrize("name", TOWERS)
+@torch.inference_mode()
+def test_its_tower_is_exported_and_embedded(name, tmp_path):
+    images = torch.rand(2, 3, 32, 48)
+    stated = {"dialect": "hf", "overrides": {"image_size": (32, 48)}}
+    found = in_onnx_runtime(saved(name, tmp_path / "own"), images, tmp_path, **stated)
+    wanted = run(made(name).eval().get_submodule(TOWERS[name]), images)
+    assert relative(found, wanted) < 1e-5
+    said = ("--dialect=hf", "--set=image_size=32x48", "--mean", "0.4,0.5,0.6", "--std", "0.3")
+    assert embedded(tmp_path / "own", tmp_path, *said).shape == (1, *found.shape[1:])
 
 
 def convert(name, to, folder, capsys):

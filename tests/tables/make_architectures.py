@@ -320,6 +320,13 @@ def of_card(name: str, **changes: Any) -> torch.nn.Module:
     return timm.create_model(architecture, num_classes=0, **arguments | changes)
 
 
+def config_of_card(name: str, **changes: Any) -> dict[str, Any]:
+    """The config.json beside the weights of a card: no word for classes."""
+    architecture, arguments = CARDS[name]
+    words = {k: v for k, v in arguments.items() if k not in ("mlp_layer", "act_layer")}
+    return {"architecture": architecture, "num_classes": 0, "model_args": words | changes}
+
+
 def card_rows() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in CARDS:
         with torch.device("meta"):
