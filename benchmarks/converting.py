@@ -84,8 +84,18 @@ JOBS = {
     ),
 }
 Runs = dict[str, list[Run]]
-# Target -> what its proof runs.
-IMPORTS = {"timm": "torch, timm", "hf": "torch, timm, transformers"}
+AS_USUAL = ("-m", "vitconvert")
+WITHOUT_TRANSFORMERS = (
+    "-c",
+    "import sys; sys.modules['transformers'] = None; from vitconvert.cli import main; main()",
+)
+# Row -> how vitconvert is run, the target, and what its proof imports. transformers opens a timm
+# directory too, where it is installed.
+PROOFS = {
+    "timm to timm": (WITHOUT_TRANSFORMERS, "timm", "torch, timm"),
+    "timm to timm, transformers installed": (AS_USUAL, "timm", "torch, timm"),
+    "timm to hf": (AS_USUAL, "hf", "torch, timm, transformers"),
+}
 Proofs = dict[str, list[tuple[tuple[float, float], tuple[float, float]]]]
 
 
@@ -148,17 +158,17 @@ def measure(folder: Path, architecture: str, rounds: int) -> Runs:
 
 
 def measure_proofs(options: Namespace) -> Proofs:
-    """Imports and the conversion with its proof in turn: target -> seconds of each, for a round."""
+    """Imports and the conversion with its proof in turn: row -> seconds of each, for a round."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder = Path(name)
         make_files(folder, options.architecture)
-        found: Proofs = {to: [] for to in IMPORTS}
+        found: Proofs = {row: [] for row in PROOFS}
         for _ in range(options.rounds):
-            for to, imports in IMPORTS.items():
+            for row, (command, to, imports) in PROOFS.items():
                 typed = ["convert", str(folder / "timm"), "--to", to, "-o", str(folder / "out")]
                 imported = time_whole(["-c", f"import {imports}"])
-                proved = time_whole(["-m", "vitconvert", *typed, "--force"])
-                found[to].append((imported, proved))
+                proved = time_whole([*command, *typed, "--force"])
+                found[row].append((imported, proved))
     return found
 
 
@@ -320,16 +330,16 @@ def as_proof_table(architecture: str, proofs: Proofs) -> str:
     """A Markdown table: seconds, and ratios to the imports of the same round."""
     header = ["", "s", "/ imports", "processors' s", "/ imports"]
     made = []
-    for to, found in proofs.items():
-        row = [f"timm to {to}, against `import {IMPORTS[to]}`"]
+    for title, found in proofs.items():
+        row = [f"{title}, against `import {PROOFS[title][-1]}`"]
         for which in (0, 1):
             imported, proved = ([run[side][which] for run in found] for side in (0, 1))
             row += [spread(proved), spread(ratios(proved, imported))]
         made.append(row)
     return "\n".join(
         [
-            f"Converting {architecture} with its proof, whole processes in turn. Median"
-            f" (smallest..largest) of {len(proofs['timm'])}; ratios are taken within each round.",
+            f"Converting {architecture} with its proof, whole processes in turn. Median (smallest.."
+            f"largest) of {len(proofs['timm to hf'])}; ratios are taken within each round.",
             "",
             table(header, made),
             "",

@@ -55,6 +55,6 @@ def test_json_has_every_figure() -> None:
 
 
 def test_a_proof_is_measured_against_the_imports_of_its_round() -> None:
-    found: Proofs = {"timm": [((2.0, 1.0), (3.0, 4.0)), ((4.0, 1.0), (4.0, 4.0))]}
+    found: Proofs = {"timm to hf": [((2.0, 1.0), (3.0, 4.0)), ((4.0, 1.0), (4.0, 4.0))]}
     _, _, row = cells(as_proof_table("vit_tiny_patch16_224", found))
     assert row[1:] == ["3.5 (3..4)", "1.25 (1..1.5)", "4 (4..4)", "4 (4..4)"]

@@ -5,7 +5,9 @@ the same way. Then the files are written.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -43,7 +45,7 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.accounts import Ledger
 from vitconvert.formats import TensorInfo
-from vitconvert.programs.lean import imported_beside
+from vitconvert.programs.lean import import_all
 from vitconvert.programs.program import CompanionFiles, DescribedModel, program_of
 from vitconvert.programs.target import Target
 from vitconvert.sources import Located
@@ -260,13 +262,6 @@ def convert_checkpoint(
     check_source(output, checkpoint.sources)
     # Hashing takes as long as moving bytes: it goes on beside what follows.
     sha256_in = source_hashes(checkpoint)
-    parity = None
-    if verify:
-        from vitconvert.parity.verification import verify_checkpoint
-
-        # Of the source as it was read: what is changed after it is measured by itself.
-        parity = verify_checkpoint(checkpoint, briefly=True)
-        parity.raise_if_failed()
     try:
         prepared = prepare(checkpoint, options, measured=True)
     except NotRepresentable as error:
@@ -274,6 +269,17 @@ def convert_checkpoint(
             error.evidence |= _effects(checkpoint, options, error.steps)
         raise
     source, target = prepared.source, prepared.target
+    parity, waiting = None, ExitStack()
+    if verify:
+        from vitconvert.parity.verification import verify_checkpoint
+
+        # What opens the output is imported while this is computed and while bytes move.
+        imports = partial(import_all, program_of(target.table).openers(source.config))
+        # Of the source as it was read: what is changed after it is measured by itself.
+        parity = verify_checkpoint(
+            checkpoint, briefly=True, once_built=lambda: waiting.callback(beside(imports))
+        )
+        parity.raise_if_failed()
     contents = contents_for(target, source, options.allow)
     # Of numbers that were compared, and so are in memory.
     function_hash = beside(lambda: source.function_hash) if verify else None
@@ -283,8 +289,7 @@ def convert_checkpoint(
     ):
         infos = {name: content.info for name, content in contents.items()}
         companions = prepared.companions(infos)
-        openers = program_of(target.table).openers(source.config) if verify else ()
-        with imported_beside(openers):
+        with waiting:
             sha256_out = write_weights(
                 directory,
                 target.table,

@@ -1,6 +1,6 @@
 """Proof that a model computes what the checkpoint's own project computes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -31,6 +31,7 @@ def verify_checkpoint(
     dtypes: Sequence[str] = ("float32", "float64"),
     briefly: bool = False,
     images: Images | None = None,
+    once_built: Callable[[], object] = lambda: None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
 
@@ -45,6 +46,7 @@ def verify_checkpoint(
             no bit differs in float32 in any layer: it would show nothing more, and takes three
             times as long.
         images: Compared as well, through both preprocessings.
+        once_built: Called when everything is imported and built, before anything is computed.
 
     Raises:
         UsageError: The model reads other images than `against`, or an argument is wrong.
@@ -82,6 +84,7 @@ def verify_checkpoint(
                 dtypes={*exact} & {*reference.dtypes} or reference.dtypes,
             )
             prepared = of_both_checkpoints(checkpoint, against) if images else None
+            once_built()
             found = sides.compare(tolerance, until_equal=briefly)
         except MissingPackage as error:
             skipped = f"{error.fact.rstrip('.')} ({error.hint})."

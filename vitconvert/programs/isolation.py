@@ -40,7 +40,7 @@ def isolated() -> Iterator[None]:
 
 
 def side_by_side(*computations: Callable[[], Result]) -> list[Result]:
-    """Computations two at a time, each in a thread of its own.
+    """Computations at once, each in a thread of its own.
 
     Autocast, default devices and gradients are settings of a thread. A new thread has no autocast
     and no default device; gradients are switched off in it.
@@ -52,7 +52,7 @@ def side_by_side(*computations: Callable[[], Result]) -> list[Result]:
     def computed(compute: Callable[[], Result]) -> Result:
         return compute()
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(len(computations)) as pool:
         return list(pool.map(computed, computations))
 
 

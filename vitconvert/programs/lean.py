@@ -7,7 +7,6 @@ mark functions for, and without what transformers imports wherever it is install
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -97,20 +96,11 @@ def _hidden(packages: Sequence[str]) -> Iterator[None]:
             del sys.modules[name]
 
 
-@contextmanager
-def imported_beside(packages: Iterable[str]) -> Iterator[None]:
-    """Within the block, a thread imports packages.
+def import_all(packages: Iterable[str]) -> None:
+    """Import packages silently, with what of them takes long.
 
     What is wrong with one of them shows where it is used.
     """
-    modules = [_SLOW.get(package, package) for package in packages]
-
-    def import_all() -> None:
-        with silent("transformers"), silent("torch.utils._pytree"), suppress(Exception):
-            for module in modules:
-                import_module(module)
-
-    with ThreadPoolExecutor(1) as pool:
-        if any(module not in sys.modules for module in modules):
-            pool.submit(import_all)
-        yield
+    with silent("transformers"), silent("torch.utils._pytree"), suppress(Exception):
+        for package in packages:
+            import_module(_SLOW.get(package, package))
