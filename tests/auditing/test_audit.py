@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import vitconvert
-from tests.packages import timm, transformers
+from tests.packages import bitsandbytes, timm, transformers
+from tests.quantised.writers import FOUR_BIT, four_bit, save_base, save_quantised
 from vitconvert.errors import UsageError
 
 DEPTH = 12  # 10 is sorted before 2
@@ -403,6 +405,46 @@ def test_weights_that_quantised_ones_stand_for():
     audit = audited(nn.Linear(6, 4, bias=False), file, {"weight": exact + torch.randn(4, 1)})
     assert audit.unexplained == ("weight",)
     assert audit.changed == {"weight": "the file has weight as int8: quantised"}
+
+
+@pytest.mark.parametrize("how", FOUR_BIT)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_blocks_of_4_bits_that_other_code_dequantised(how, suffix, tmp_path):
+    weights = {name: torch.randn(16, 256, dtype=torch.float16) for name in "qkv"}
+    packed = {name: four_bit(weight, f"{name}.weight", how) for name, weight in weights.items()}
+    file = {name: part for parts, _ in packed.values() for name, part in parts.items()}
+    save_file(file, tmp_path / "file.safetensors")
+    torch.save(file, tmp_path / "file.pth")
+    theirs = [
+        bitsandbytes.functional.dequantize_4bit(parts[f"{name}.weight"], state)
+        for name, (parts, state) in packed.items()
+    ]
+    path = tmp_path / f"file{suffix}"
+    audit = audited(nn.Linear(256, 48, bias=False), path, {"weight": torch.cat(theirs)})
+    assert audit.complete and audit.landed == {f"{name}.weight": "weight" for name in "qkv"}
+    assert audit.changed == {"weight": "joined of q.weight, k.weight, v.weight"}
+    assert str(audit).startswith(f"file{suffix}, dequantised -> Linear\n")
+    halved = torch.cat([theirs[0], theirs[1] / 2, theirs[2]])  # as by a block's wrong scale
+    audit = audited(nn.Linear(256, 48, bias=False), path, {"weight": halved})
+    assert audit.unexplained == ("weight",) and not audit.landed
+
+
+def test_a_model_of_quantised_weights_has_them_as_they_are_stored():
+    file, _ = four_bit(torch.randn(8, 64), "weight", "nf4")
+    model = nn.Module()
+    model.register_buffer("weight", torch.zeros_like(file["weight"]))
+    audit = audited(model, file)
+    assert audit.complete and audit.landed == {"weight": "weight"} and not audit.changed
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of bitsandbytes
+@pytest.mark.parametrize("how", ["nf4, nested", "8 bit"])
+def test_what_transformers_dequantises_landed(how, tmp_path):
+    model = save_quantised(save_base(tmp_path / "base"), tmp_path / "quantised", how)
+    path = tmp_path / "quantised"
+    audit = vitconvert.audit_load(lambda: model.dequantize(dtype=torch.float32), path)
+    assert audit.complete and not audit.unused, audit
 
 
 @pytest.mark.filterwarnings("ignore")  # torch lets go of its own quantised tensors

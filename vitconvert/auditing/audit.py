@@ -105,8 +105,12 @@ class LoadAudit:
             AssertionError: It is not complete, and the audit is `strict`.
             CorruptFile: The file is damaged.
         """
+        held = dict(_held(self.model))
+        packed = any(is_weight(one) and not one.is_floating_point() for one in held.values())
+        if self._source.dequantised and not packed:
+            self._source = self._source.dequantised
         with self._source.opened() as read:
-            names, held = self._source.names, dict(_held(self.model))
+            names = self._source.names
             self._compare(_Comparison(lambda name: plain(read(name)), names, held))
         if self._strict and not self.complete:
             raise AssertionError(str(self))

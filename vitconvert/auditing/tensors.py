@@ -4,15 +4,18 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from vitconvert.formats import open_container
+from vitconvert.checkpoint.quantised import dequantised
+from vitconvert.checkpoint.reading import in_memory
+from vitconvert.errors import VitConvertError
+from vitconvert.formats import Container, open_container
 from vitconvert.sources import locate
 
 Read = Callable[[str], Tensor]
@@ -27,11 +30,13 @@ class Tensors:
         title: Where they come from, as reports call it.
         names: All names.
         opened: What opens the file, to read tensors by name.
+        dequantised: The same with the weights that quantised ones stand for, if it has such.
     """
 
     title: str
     names: tuple[str, ...]
     opened: Callable[[], AbstractContextManager[Read]]
+    dequantised: "Tensors | None" = None
 
 
 def tensors_of(file: File) -> Tensors:
@@ -49,14 +54,30 @@ def tensors_of(file: File) -> Tensors:
     path = locate(file).weights_file()
     if (pickled := _unpickled(path)) is not None:
         return _held(path.name, pickled)
+    return _both(path.name, lambda: open_container(path))
 
+
+def _both(title: str, begun: Callable[[], Container]) -> Tensors:
+    """A file as it is and, where one of ours has the arithmetic, dequantised."""
+    stored = _seen(title, begun, lambda container: container)
+    with suppress(VitConvertError), begun() as container:
+        if dequantised(container, "float32")[1]:
+            title = f"{title}, dequantised"
+            computed = _seen(title, begun, lambda one: dequantised(one, "float32")[0])
+            return replace(stored, dequantised=computed)
+    return stored
+
+
+def _seen(
+    title: str, begun: Callable[[], Container], view: Callable[[Container], Container]
+) -> Tensors:
     @contextmanager
     def opened() -> Iterator[Read]:
-        with open_container(path) as container:
-            yield container.read
+        with begun() as container:
+            yield view(container).read
 
-    with open_container(path) as container:
-        return Tensors(title=path.name, names=tuple(container.manifest), opened=opened)
+    with begun() as container:
+        return Tensors(title=title, names=tuple(view(container).manifest), opened=opened)
 
 
 def _unpickled(path: Path) -> Mapping[str, object] | None:
@@ -77,9 +98,7 @@ def _held(title: str, wrapped: Mapping[str, object]) -> Tensors:
     folders = {path[:-1] for path in found}
     skipped = len(folders.pop()) if len(folders) == 1 else 0
     tensors = {".".join(path[skipped:]): tensor for path, tensor in found.items()}
-    return Tensors(
-        title=title, names=tuple(tensors), opened=lambda: nullcontext(tensors.__getitem__)
-    )
+    return _both(title, lambda: in_memory(tensors))
 
 
 def _flat(

@@ -90,11 +90,18 @@ def read_state_dict(
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     nowhere = Located(reference=_IN_MEMORY, weights=None)
+    weights = explained(begun(in_memory(state_dict), nowhere, options)).weights
+    assert weights is not None
+    return dict(weights.tensors), weights.config
+
+
+def in_memory(state_dict: "Mapping[str, torch.Tensor]") -> Container:
+    """The tensors of a state dict, as those of a file."""
     manifest = {
         name: TensorInfo(dtype=str(t.dtype).removeprefix("torch."), shape=tuple(t.shape))
         for name, t in state_dict.items()
     }
-    container = Container(
+    return Container(
         path=Path(_IN_MEMORY),
         files=(),
         format="memory",
@@ -102,9 +109,6 @@ def read_state_dict(
         reader=state_dict.__getitem__,
         release=lambda: None,
     )
-    weights = explained(begun(container, nowhere, options)).weights
-    assert weights is not None
-    return dict(weights.tensors), weights.config
 
 
 def begun(container: Container, located: Located, options: ReadOptions) -> Reading:
