@@ -505,6 +505,11 @@ SOURCES: Mapping[str, Source] = {
         title="PixtralVisionModel",
         write=partial(write_transformers, family="PixtralVision", task="Model", hidden_act="silu"),
     ),
+    "hf VideoLLaMA 3": Source(
+        title="VideoLlama3VisionModel",
+        write=partial(write_transformers, family="VideoLlama3Vision", task="Model"),
+        stated={"image_size": (32, 48)},
+    ),
     "hf V-JEPA 2": Source(
         title="VJEPA2Model",
         write=partial(

@@ -210,6 +210,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _QWEN_3_5,
         "text_config": _LANGUAGE | _EXPERTS | _LINEAR,
     },
+    "VideoLlama3Config": {"vision_config": VISION, "text_config": _LANGUAGE},
     "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},
     "VitPoseConfig": {"backbone_config": VISION | {"model_type": "vitpose_backbone"}},
     "Sam3ViTConfig": _SAM_3,
@@ -239,7 +240,7 @@ _OF_CLASS = {
 }
 # What nothing tells, by beginnings of names
 STATED = {"Gemma4": {"image_size": (24, 24)}}
-STATED |= {name: {"image_size": (32, 48)} for name in ("Qwen2V", "Qwen2_", "ColQwe")}
+STATED |= {name: {"image_size": (32, 48)} for name in ("Qwen2V", "Qwen2_", "ColQwe", "VideoL")}
 STATED |= {name: {"image_size": (32, 48)} for name in ("GlmOcr", "Ernie4", "HyperC")}
 
 

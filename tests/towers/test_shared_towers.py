@@ -40,6 +40,13 @@ KINDS = {
         "hf_ernie4_5_vl",
         "model.vision_tower.",
     ),
+    "video_llama_3": (
+        "VideoLlama3VisionModel",
+        {"hidden_size": 48, "intermediate_size": 50, "patch_size": 6}
+        | {"num_hidden_layers": 11, "num_attention_heads": 3, "layer_norm_eps": 1e-4},
+        "hf_video_llama_3",
+        "model.vision_model.",
+    ),
 }
 
 

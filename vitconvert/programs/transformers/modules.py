@@ -32,14 +32,17 @@ def _pixels_in_order(model: Foreign, images: Tensor) -> Inputs:
     return {"pixel_values": images, "noise": noise}
 
 
+def _grid(images: Tensor, side: int) -> Tensor:
+    """Patches of images, (B, rows, columns, channel, y, x)."""
+    return images.unfold(2, side, side).unfold(3, side, side).permute(0, 2, 3, 1, 4, 5)
+
+
 def _patches_with_mask(model: Foreign, images: Tensor) -> Inputs:
     """As the processor of SigLIP 2 prepares images: flattened patches, (y x channel)."""
     config = model.config
-    side = getattr(config, "vision_config", config).patch_size
-    B, C, height, width = images.shape
-    rows, columns = height // side, width // side
-    grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-    patches = grid.reshape(B, rows * columns, side * side * C)
+    grid = _grid(images, getattr(config, "vision_config", config).patch_size)
+    B, rows, columns = grid.shape[:3]
+    patches = grid.movedim(3, 5).flatten(1, 2).flatten(2)
     return {
         "pixel_values": patches,
         "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.int64),
@@ -52,14 +55,12 @@ def _patches_with_places(model: Foreign, images: Tensor) -> Inputs:
 
     transformers 5.23, `image_processing_gemma4.py`.
     """
-    side = model.config.patch_size
-    B, C, height, width = images.shape
-    rows, columns = height // side, width // side
-    grid = images.reshape(B, C, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
+    grid = _grid(images, model.config.patch_size)
+    B, rows, columns = grid.shape[:3]
     y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     places = torch.stack((x, y), dim=-1).flatten(0, 1)
     return {
-        "pixel_values": grid.reshape(B, rows * columns, C * side * side),
+        "pixel_values": grid.flatten(1, 2).flatten(2),
         "pixel_position_ids": places.expand(B, -1, -1),
     }
 
@@ -71,19 +72,22 @@ def _patches_in_squares(model: Foreign, images: Tensor) -> Inputs:
     another.
     """
     config = model.config
-    side, merged, frames = (
-        config.patch_size,
-        config.spatial_merge_size,
-        getattr(config, "temporal_patch_size", 1),
-    )
-    B, C, height, width = images.shape
-    rows, columns = height // side, width // side
-    grid = images.reshape(B, C, rows // merged, merged, side, columns // merged, merged, side)
-    patches = grid.permute(0, 2, 5, 3, 6, 1, 4, 7).flatten(0, 4)[:, :, None]
+    merged = getattr(config, "spatial_merge_size", 1)
+    frames = getattr(config, "temporal_patch_size", 1)
+    grid = _grid(images, config.patch_size)
+    squares = grid.unfold(1, merged, merged).unfold(2, merged, merged)
+    patches = squares.permute(0, 1, 2, 6, 7, 3, 4, 5).flatten(0, 4)[:, :, None]
     return {
         "hidden_states": patches.expand(-1, -1, frames, -1, -1).flatten(1),
-        "grid_thw": torch.tensor([[1, rows, columns]] * B),
+        "grid_thw": torch.tensor([[1, *grid.shape[1:3]]] * len(images)),
     }
+
+
+def _patches_of_one_frame(model: Foreign, images: Tensor) -> Inputs:
+    """As the processor of VideoLLaMA 3 prepares images, of which it merges no tokens."""
+    given = _patches_in_squares(model, images)
+    merges = torch.ones(len(images), dtype=torch.int64)
+    return {"pixel_values": given.pop("hidden_states"), "merge_sizes": merges, **given}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +238,9 @@ MODULES = {
         summed="sum over frames",
     ),
     **{name: replace(_MERGED, kind=kind) for name, kind in _WITH_MERGERS.items()},
+    "video_llama_3_vision": replace(
+        _MERGED, kind="VideoLlama3VisionModel", inputs=_patches_of_one_frame
+    ),
     "ernie4_5_vl_moe_vision": replace(
         _MERGED, kind="Ernie4_5_VLMoeVisionTransformerPretrainedModel", in_squares=True
     ),
