@@ -227,6 +227,7 @@ class NotRepresentable(VitConvertError):
 
     Attributes:
         steps: Names of the steps that together make it fit, each allowed by `--allow STEP`.
+        without_head: Those that make it fit without its head, if only that stands in the way.
         holders: Ecosystems that hold the function as it is.
         source: The ecosystem that it comes from.
     """
@@ -234,6 +235,7 @@ class NotRepresentable(VitConvertError):
     code = "not-representable"
     exit_code = 5
     steps: tuple[str, ...] = ()
+    without_head: Sequence[str] | None = None
     holders: tuple[str, ...] = ()
     source: str | None = None
 

@@ -1,5 +1,6 @@
 """What is unknown of photographs stays unknown through a conversion, and may be stated."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -156,6 +157,16 @@ def test_error_labels(text, weights, tmp_path, run):
     found = run("predict", weights, tmp_path / "photo.png", *STATED, *options)
     assert found.code == 1
     assert found.err.startswith(("error: conflicting-fact", "error: corrupt-file"))
+
+
+def test_a_preprocessing_that_is_stated_in_part_is_told_once(run, tmp_path):
+    torch.save(timm.create_model("vit_tiny_patch16_224").state_dict(), tmp_path / "best.pth.tar")
+    architecture = ("--architecture", "vit_tiny_patch16_224")
+    typed = ("convert", tmp_path / "best.pth.tar", *architecture, "--to", "timm", "--no-verify")
+    with contextlib.chdir(tmp_path):
+        found = run(*typed, "--mean", "0.1,0.2,0.3")
+    assert (tmp_path / "best-timm").is_dir()
+    assert found.out.count("timm's own for vit_tiny_patch16_224") == 1
 
 
 STATING = {"labels": NAMES, "mean": 0.5, "std": (0.1, 0.2, 0.3), "crop": 0.9}

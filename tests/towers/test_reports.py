@@ -59,7 +59,7 @@ def test_embed_tells_it_until_a_layer_is_named(llava, run, tmp_path):
     (llava / "preprocessor_config.json").write_text(json.dumps(CLIP_PROCESSOR))
     told = "note: the larger model reads layer -2 of this ViT, without its class token; here is"
     shown = run("embed", llava, DIGITS / "samples/3.png", "-o", tmp_path / "a.npz")
-    assert shown.code == 0 and told in shown.err and "; --layer and --pool take others" in shown.err
+    assert shown.code == 0 and told in shown.err and "; --layer N and --pool cls, mean" in shown.err
     into = run("embed", llava, DIGITS / "samples/3.png", "-o", tmp_path / "shards")
     assert into.code == 0 and told in into.err
     how = ("--layer", "-2", "--pool", "patches")

@@ -40,7 +40,8 @@ def preprocessing_of(
     found = with_stated_pixels(known, options, config)
     if found is None or found is known:
         return found, notes
-    return found, (*(notes if known else ()), f"preprocessing: {found.origin}")
+    kept = (note for note in notes if known and known.origin not in note)
+    return found, (*kept, f"preprocessing: {found.origin}")
 
 
 def _known(read: Reading, config: ViTConfig) -> tuple[Preprocessing | None, tuple[str, ...]]:

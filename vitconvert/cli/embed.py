@@ -88,7 +88,8 @@ same command goes on after an interruption.
         checkpoint = self.load_checkpoint()
         if not (which.asked or self.quiet):
             for note in checkpoint.read_by_larger:
-                tell(f"note: {note}; --layer and --pool take others", err=True)
+                others = "--layer N and --pool cls, mean, cls_mean, patches or tokens take others"
+                tell(f"note: {note}; {others}", err=True)
         embeddings = embed(
             checkpoint,
             self.named_images(),

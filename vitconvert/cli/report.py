@@ -96,7 +96,8 @@ def named_after(model: str) -> str:
     """What is written in the current directory is called, before an ending, if nothing says it."""
     path = Path(model)
     # os.path, because Path raises for names that are too long.
-    name = path.stem if os.path.isfile(path) else path.name.split(":")[-1]  # noqa: PTH113
+    is_file = os.path.isfile(path)  # noqa: PTH113
+    name = Path(path.name.removesuffix(".tar")).stem if is_file else path.name.split(":")[-1]
     return name or "model"
 
 

@@ -92,7 +92,8 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str]) 
         tried = (_fitting(to, model, steps, allow) for steps in _combinations(allow, lossy))
         if (found := next(filter(None, tried), None)) is None:
             error.steps, offer = _offer(to, model) or ((), None)
-            error.hint = offer or _without_head(to, model) or error.hint
+            error.without_head, bare = (None, None) if offer else _without_head(to, model)
+            error.hint = offer or bare or error.hint
             error.holders = ecosystems_that_hold(model)
             if model.dialect is not None and model.dialect in builtin_tables():
                 error.source = ecosystem_of(model.dialect)
@@ -304,16 +305,18 @@ def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str
     return None
 
 
-def _without_head(to: str | Table, model: DescribedModel) -> str | None:
-    """How the ViT fits without its head, if only that stands in the way."""
+def _without_head(
+    to: str | Table, model: DescribedModel
+) -> tuple[Sequence[str] | None, str | None]:
+    """The steps with which it fits without its head, if only that stands in the way; and a hint."""
     if not model.config.num_classes:
-        return None
+        return None, None
     bare = replace(model, config=model.config.replace(num_classes=0), labels=None)
     if _fitting(to, bare, (), ()):
-        return "without its head it fits: --num-classes 0."
-    steps, _ = _offer(to, bare) or ((), None)
-    names = " ".join(f"--allow {step}" for step in steps)
-    return f"without its head it fits: --num-classes 0 {names}." if steps else None
+        return (), "without its head it fits: --num-classes 0."
+    steps, _ = _offer(to, bare) or (None, None)
+    names = " ".join(f"--allow {step}" for step in steps or ())
+    return steps, f"without its head it fits: --num-classes 0 {names}." if steps else None
 
 
 def _hint(
