@@ -103,7 +103,7 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_561,
+    "lines of code": 39_563,
     "files": 304,
     "core": 30_684,
     "attesting": 235,
@@ -111,10 +111,10 @@ CEILINGS = {
     "demo": 424,
     "drafting": 1_100,
     "embedding": 1_987,
-    "inference": 609,
+    "inference": 611,
     "pictures": 1_115,
     "pixel_goldens": 800,
-    "runtimes": 1_724,
+    "runtimes": 1_725,
     "testing": 190,
     "modules with one importer": 58,
     "private functions, per mille": 348,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_581,
+    "tests": 48_584,
     "storeys": 11,
 }
 

@@ -47,7 +47,8 @@ def answers(model, **choices):
 )
 def test_a_file_predicts_as_its_checkpoint(to, choices, tmp_path):
     file = exported(tmp_path, to, **choices)
-    for found, wanted in zip(answers(file), answers(DIGITS), strict=True):
+    named = {"onnx": "onnxruntime", "openvino": "openvino", "pt2": "torch"}[to]
+    for found, wanted in zip(answers(file, runtime=named), answers(DIGITS), strict=True):
         assert found[0][:2] == wanted[0][:2]
         by_class = {index: (label, share) for index, label, share in wanted}
         # Sampled images are rounded to whole levels where the file itself normalises.
@@ -99,6 +100,8 @@ def test_error_a_foreign_model_of_onnx(tmp_path):
 def test_error_features_and_other_runtimes(tmp_path):
     with pytest.raises(ConflictingFact, match="The file gives features, and no classes"):
         vitconvert.predict(exported(tmp_path, "pt2", kind="features"), SAMPLES)
+    with pytest.raises(UsageError, match="runtime: the file was exported for torch"):
+        vitconvert.predict(tmp_path / "digits.pt2", SAMPLES, runtime="openvino")
     with pytest.raises(UsageError, match="dtype, fast: the file was exported for torch"):
         vitconvert.predict(tmp_path / "digits.pt2", SAMPLES, fast=False, dtype=torch.bfloat16)
 

@@ -55,7 +55,8 @@ def predict(
         threads: How many decode images; by default, one for each processor.
         runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
             checked, and kept in the cache; or "auto": what is installed and was measured to be the
-            fastest here. It needs a checkpoint, `fast`, the CPU, and float32 or `dtype="auto"`.
+            fastest here. It needs a checkpoint, `fast`, the CPU, and float32 or `dtype="auto"`,
+            of which it is the default; otherwise, that is "torch".
         tell: Called with a sentence before a runtime does what takes seconds.
 
     Returns:

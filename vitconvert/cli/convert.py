@@ -257,19 +257,18 @@ def _naming_the_command() -> Iterator[None]:
         raise
     except NotRepresentable as error:
         others = [name for name in error.holders if name != error.source]
-        instead: dict[str, object] = {}
+        if error.without_head is not None:
+            bare = typed_again(num_classes=0, allow=error.without_head)
+            error.evidence = {"without its head": bare, **error.evidence}
         if error.steps:
-            instead = {"allow": error.steps}
-        elif error.without_head is not None:
-            instead = {"num_classes": 0, "allow": error.without_head}
+            error.evidence = {"command": typed_again(allow=error.steps), **error.evidence}
         elif others:
             # The target that most users have a use for.
             to = next(name for name in ("timm", "hf", "vit", *others) if name in others)
-            instead = {"to": to}
+            instead: dict[str, object] = {"to": to}
             typed = click.get_current_context().params
             if place := typed["output"]:  # the directory may be called after the old target
                 instead["output"] = place.with_name(place.name.replace(typed["to"], to))
-        if instead:
             error.evidence = {"command": typed_again(**instead), **error.evidence}
         raise
 

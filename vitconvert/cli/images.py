@@ -145,8 +145,8 @@ class Computing(Images):
     )
     runtime: str = flag(
         "torch; onnxruntime or openvino, for which the model is exported once, checked and kept; "
-        "or auto: what was measured to be the fastest here.",
-        default="torch",
+        "or auto: what was measured to be the fastest here. Default: torch; of --dtype auto, auto.",
+        default="",
     )
     fast: bool = flag("Faster arithmetic, equal within rounding.", "--fast/--no-fast", default=True)
     fast_preprocessing: bool = flag(

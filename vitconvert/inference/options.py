@@ -58,12 +58,14 @@ class ComputeOptions:
     runtime: str = option(
         TEXT,
         "torch; onnxruntime or openvino, for which the model is exported once, checked and kept; "
-        "or auto: what was measured to be the fastest here.",
-        default="torch",
+        "or auto: what was measured to be the fastest here. Default: torch; of --dtype auto, auto.",
+        default="",
     )
 
     def __post_init__(self) -> None:
         read_fields(self)
+        if not self.runtime:
+            object.__setattr__(self, "runtime", AUTO if self.dtype == AUTO else "torch")
 
     @property
     def weights(self) -> "torch.dtype | None":

@@ -47,7 +47,8 @@ class ExportedFile:
             MissingFact: Nothing says how its images are prepared.
             UsageError: It is asked for what another runtime does.
         """
-        usual = ComputeOptions()
+        own = self.runtime.packages[:1] == (options.runtime,)  # may be named
+        usual = ComputeOptions(runtime=options.runtime if own else "")
         names = ("dtype", "device", "fast", "runtime")
         other = [name for name in names if getattr(options, name) != getattr(usual, name)]
         refuse(other, f"the file was exported for {self.runtime.name}, which runs it as it is.")
