@@ -4,11 +4,12 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitconvert.errors import SourceError, UnsafeFile, UsageError, VitConvertError
 from vitconvert.inference.batches import Picture
@@ -23,8 +24,26 @@ MOST_TIMES = 100
 
 _PATIENCE = 10  # seconds for a store to answer for the first time
 _AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no pipes among files
+_MOMENT = 0.1  # seconds for which names are gathered
 
-Wanted = Callable[[str], bool]  # whether the image of a key is to be computed; asked once for each
+Thing = TypeVar("Thing")
+# Whether the images of keys are to be computed; asked once for each.
+Wanted = Callable[[Sequence[str]], Sequence[bool]]
+
+
+def grouped(things: Iterable[Thing], most: int = 2**12) -> Iterator[list[Thing]]:
+    """Things in groups, in order, of those that come within a moment: slow ones do not wait."""
+    group, begun = list[Thing](), time.monotonic()
+    try:
+        for thing in things:
+            group.append(thing)
+            if len(group) == most or time.monotonic() - begun > _MOMENT:
+                yield group
+                group, begun = [], time.monotonic()
+    except VitConvertError:
+        yield group  # what came before is not lost
+        raise
+    yield group
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +66,7 @@ def lowered(name: str) -> str:
 
 
 def digest(name: str) -> bytes:
-    """128 bits that stand for a key. NumPy ignores zeros at the end, of equal lengths no loss."""
+    """128 bits that stand for a key."""
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 

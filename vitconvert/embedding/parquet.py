@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from vitconvert.embedding.files import (
     Item,
     Reading,
     Wanted,
+    grouped,
     opened,
     too_large,
 )
@@ -125,7 +127,8 @@ def read(
         first = 0
         for group in range(parquet.metadata.num_row_groups):
             count = parquet.metadata.row_group(group).num_rows
-            asked = bytearray(wanted(f"{key}#{n}") for n in range(first, first + count))
+            keys = (f"{key}#{n}" for n in range(first, first + count))
+            asked = bytearray(chain.from_iterable(map(wanted, grouped(keys))))
             rest = enumerate(asked, first)
             first += count
             if not any(asked):

@@ -8,10 +8,10 @@ import logging
 import os
 import pickle
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitconvert.embedding import require_package
@@ -20,7 +20,7 @@ from vitconvert.embedding.files import Item, Wanted, digest
 from vitconvert.embedding.options import RunOptions, Totals
 from vitconvert.embedding.outputs import Output
 from vitconvert.embedding.shards import answers, key_sum, report_of, write_shard
-from vitconvert.embedding.sources import Found, Sources
+from vitconvert.embedding.sources import Found, Sources, asked
 from vitconvert.errors import CorruptFile, SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def compute_with_ray(
     with _cluster(options.address) if first else nullcontext():
         import ray
 
-        asked = ray.put(wanted)
+        shared = ray.put(wanted)
         while first:
-            for report in _reports(first, work, asked, options):
+            for report in _reports(first, work, shared, options):
                 if report.why is None:
                     totals.images(report.rows + report.failed, report.failed)
                     totals.shard(report.name, report.rows, report.failed)
@@ -119,14 +119,14 @@ def compute_with_ray(
 
 def _groups(files: Iterable[Found], work: "Work", wanted: Wanted) -> Iterator[Group]:
     waiting: list[Found] = []
-    for file in files:
+    for file, _ in asked(files, work.output.layout, wanted):
         if file.is_archive:
             yield Group([file])
-        elif wanted(work.output.layout.key(file.name)):
-            waiting.append(file)
-            if len(waiting) == work.most:
-                yield Group(waiting)
-                waiting = []
+            continue
+        waiting.append(file)
+        if len(waiting) == work.most:
+            yield Group(waiting)
+            waiting = []
     if waiting:
         yield Group(waiting)
 
@@ -213,15 +213,17 @@ class Work:
             os.chdir(self.base)
         return self.task.load()
 
-    def compute(self, group: Group, loaded: LoadedTask, asked: Wanted) -> Iterator[Report]:
+    def compute(self, group: Group, loaded: LoadedTask, missing: Wanted) -> Iterator[Report]:
         """Write the shards of files."""
         k, n = group.part
         given_up: list[Report] = []
 
-        def wanted(key: str) -> bool:
+        def wanted(keys: Sequence[str]) -> list[bool]:
             if not group.files[0].is_archive:
-                return True  # as was asked when names were grouped
-            return int.from_bytes(digest(key)) % n == k and asked(key)
+                return [True] * len(keys)  # as was asked when names were grouped
+            ours = [int.from_bytes(digest(key)) % n == k for key in keys]
+            answers = iter(missing(list(compress(keys, ours))))
+            return [is_ours and next(answers) for is_ours in ours]
 
         def abandoned(name: str, why: str) -> None:
             given_up.append(Report(name, why=why))

@@ -3,8 +3,11 @@
 import dataclasses
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
 
 from vitconvert.arguments import refuse
 from vitconvert.embedding import shards
@@ -119,14 +122,15 @@ def _mine(sources: Sources, layout: Layout, options: RunOptions) -> Iterator[Fou
 def _wanted(output: Output, found: dict[str, list[int]], *, retry: bool) -> Wanted:
     """Which images are computed: those of no shard, or those that failed."""
 
-    def keys(folder: str) -> Iterable[list[str]]:
+    def keys(folder: str) -> Iterable[pa.Array]:
         names = found if not folder else (name for name, counts in found.items() if counts[1])
         return (read_keys(output, name, folder) for name in names)
 
+    rows, failed = (sum(counts[n] for counts in found.values()) for n in (0, 1))
     if retry:
-        return Keys(keys("failed")).take
-    known = Keys(group for folder in ("", "failed") for group in keys(folder))
-    return lambda key: not known.take(key)
+        return Keys(keys("failed"), failed).take
+    known = Keys(chain(keys(""), keys("failed")), rows + failed)
+    return lambda keys: [not there for there in known.take(keys)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +159,10 @@ def estimate(task: Task, sources: Sources, *, store: str) -> Estimate:
     sources.check()
     loaded, images = task.load(), 0
 
-    def first(_key: str) -> bool:
+    def first(keys: Sequence[str]) -> list[bool]:
         nonlocal images
-        images += 1
-        return images <= _TRIED
+        before, images = images, images + len(keys)
+        return [number < _TRIED for number in range(before, images)]
 
     files, layout = sources.found(), Layout.of(sources)
     items = list(sources.items(files, layout, first, lambda _name, _why: None))

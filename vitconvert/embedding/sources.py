@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from vitconvert.embedding.files import (
     Item,
     Wanted,
     filesystem,
+    grouped,
     is_url,
     lowered,
     opened,
@@ -31,7 +33,8 @@ from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, 
 from vitconvert.preprocessing.finding import SOUND, SUFFIXES, find_images
 
 LISTED = "-"  # stands for names on stdin
-_EVERY = (*SUFFIXES, SOUND, *TARS, *PARQUETS)
+_ARCHIVES = (*TARS, *PARQUETS)
+_EVERY = (*SUFFIXES, SOUND, *_ARCHIVES)
 _TAKEN = ("key", "features", "indices", "scores", "labels")  # columns of our own
 _MOST_PLACES = 20  # that a record lists; of more, a hash
 
@@ -45,7 +48,7 @@ class Found(NamedTuple):
     @property
     def is_archive(self) -> bool:
         """Whether it holds several images."""
-        return lowered(self.name).endswith((*TARS, *PARQUETS))
+        return lowered(self.name).endswith(_ARCHIVES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,16 +166,14 @@ class Sources:
             wanted: Says of each key whether the image is to be computed.
             abandoned: Is told of an archive that cannot be read further, and why; others go on.
         """
-        for file in found:
-            key = layout.key(file.name)
+        for file, key in asked(found, layout, wanted):
             if not file.is_archive:
                 if self.keep:
                     raise self._no_columns(file)
-                if wanted(key):
-                    # A URL's content is read once a thread has time for it.
-                    remote = is_url(file.name)
-                    picture = partial(_content, file.name) if remote else Path(file.name)
-                    yield Item(key, picture, {"class": file.group})
+                # A URL's content is read once a thread has time for it.
+                remote = is_url(file.name)
+                picture = partial(_content, file.name) if remote else Path(file.name)
+                yield Item(key, picture, {"class": file.group})
                 continue
             try:
                 if lowered(file.name).endswith(TARS):
@@ -240,6 +241,44 @@ class Layout:
         path = os.path.abspath(name)  # noqa: PTH100 (a Path drops ..)
         inside = self.base and path.startswith(os.path.join(self.base, ""))  # noqa: PTH118
         return text(os.path.relpath(path, self.base) if inside else path)
+
+    def keys(self, names: list[str]) -> list[str]:
+        """What files that were found are called: all at once, if they are of one folder."""
+        folder = os.path.commonprefix(names[:1] + names[-1:])  # noqa: RUF071 (cut in a line)
+        folder = folder[: folder.rfind(os.sep) + 1]
+        above = os.path.join(os.path.abspath(folder), "")  # noqa: PTH100, PTH118
+        base = os.path.join(self.base or above, "")  # noqa: PTH118
+        every = text("\0".join(["", *names]))
+        _, *rest = every.split(f"\0{text(folder)}")
+        alike = len(rest) == len(names) == every.count("\0")
+        alike &= bool(folder) or not any(map(os.path.isabs, names))
+        strange = (":" in every and "://" in every) or "." in names
+        strange |= every.count("..") != folder.count("..") * len(names)
+        if not alike or strange or (base != above and base.startswith(above)):
+            return [self.key(name) for name in names]
+        inside = self.key(f"{folder}_")[:-1]
+        return [inside + name for name in rest]
+
+
+def asked(found: Iterable[Found], layout: Layout, wanted: Wanted) -> Iterator[tuple[Found, str]]:
+    """Archives, and files that are wanted, with their keys, in order."""
+    groups: list[str | None] = []
+
+    def names() -> Iterator[str]:
+        for name, group in found:  # tuples that are kept are work for the collector of garbage
+            groups.append(group)
+            yield name
+
+    for together in grouped(names()):
+        keys = layout.keys(together)
+        every = "\0".join(together).lower()
+        mixed = any(begin in every for begin in {suffix[:4] for suffix in _ARCHIVES})
+        alone = [not (mixed and lowered(name).endswith(_ARCHIVES)) for name in together]
+        answers = iter(wanted(list(compress(keys, alone))))
+        for name, group, key, is_one in zip(together, groups, keys, alone, strict=True):
+            if not is_one or next(answers):
+                yield Found(name, group), key
+        groups.clear()
 
 
 def _has_folders(source: str) -> bool:

@@ -21,6 +21,7 @@ from vitconvert.embedding.files import (
     Item,
     Reading,
     Wanted,
+    grouped,
     lowered,
     opened,
     text,
@@ -30,6 +31,7 @@ from vitconvert.errors import CorruptFile, UnsafeFile, VitConvertError
 from vitconvert.preprocessing.finding import SUFFIXES
 
 _MOST_TEXT = 2**20  # bytes of a file that is kept, and of what stands before a file
+_MOST_HEADERS = 256  # that are read before the files between them
 _MOST_IMAGES = 16  # of a sample, which is in memory; the next belong to another
 # What tarfile raises on one; numbers of 88 bits overflow, and headers before headers recurse.
 _DAMAGE = (
@@ -71,17 +73,14 @@ def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterat
         sample: list[tuple[str, bytes | VitConvertError]] = []
         texts: dict[str, str] = {}
         last, size = "", 0
-        for member in _members(archive):
+        for member, image, is_wanted in _asked(archive, stream, key, wanted):
             folder, _, base = member.name.rpartition("/")
-            if not member.isfile() or base.startswith("."):
-                continue
             name, _, kind = base.partition(".")
             if last != f"{folder}/{name}" or len(sample) == _MOST_IMAGES or size > MOST_BYTES:
                 yield from (Item(image, picture, texts) for image, picture in sample)
                 sample, texts, last, size = [], {}, f"{folder}/{name}", 0
-            if base.lower().endswith(SUFFIXES):
-                image = text(f"{key}/{member.name}")
-                if wanted(image):
+            if image:
+                if is_wanted:
                     sample.append((image, stream.content(member)))
                     size += member.size
             elif kind.lower() in kept and member.size <= _MOST_TEXT:
@@ -91,9 +90,23 @@ def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterat
                     texts[kept[kind.lower()]] = found
         yield from (Item(image, picture, texts) for image, picture in sample)
         # tarfile stays before the block of zeros that ends an archive.
-        ended = stream.header == bytes(512) and stream.tell() == archive.offset + 512
-        if not ended and wanted(f"{key}#end"):
+        ended = stream.header == bytes(512) and stream.after == archive.offset + 512
+        if not ended and wanted([f"{key}#end"])[0]:
             yield Item(f"{key}#end", _cut(file))
+
+
+def _asked(
+    archive: tarfile.TarFile, stream: "_Forward", key: str, wanted: Wanted
+) -> Iterator[tuple[tarfile.TarInfo, str, bool]]:
+    """Files; of an image its key, and whether it is wanted: asked for many, if one can go back."""
+    for group in grouped(_members(archive), 1 if stream.packed else _MOST_HEADERS):
+        images = [
+            text(f"{key}/{member.name}") if member.name.lower().endswith(SUFFIXES) else ""
+            for member in group
+        ]
+        answers = iter(wanted(list(filter(None, images))))
+        for member, image in zip(group, images, strict=True):
+            yield member, image, bool(image) and next(answers)
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -107,7 +120,8 @@ def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if member is None or archive.offset <= member.offset:
             return
         archive.members.clear()  # type: ignore[attr-defined]  # it would keep all
-        yield member
+        if member.isfile() and not member.name.rpartition("/")[2].startswith("."):
+            yield member
 
 
 def _cut(file: str) -> CorruptFile:
@@ -134,8 +148,9 @@ class _Forward:
         if unpack := next(found, None):
             self._most = 2 * MOST_BYTES + MOST_TIMES * file.size()
             self._file = held.enter_context(unpack(file))
-        self._place = 0
-        self.header = b""  # the last thing that was read of them
+        self.packed = self._most is not None
+        self._place = self.after = 0
+        self.header = b""  # the last thing that was read of them, which ends at `after`
 
     def tell(self) -> int:
         """Where it is."""
@@ -156,6 +171,7 @@ class _Forward:
         if not 0 <= size <= _MOST_TEXT:
             raise tarfile.ReadError("too much before a file")
         self.header = self._take(size)
+        self.after = self._place
         return self.header
 
     def _take(self, size: int) -> bytes:
