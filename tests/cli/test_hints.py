@@ -291,7 +291,7 @@ def test_the_command_of_a_refusal_offers_another_format(run, tmp_path, monkeypat
     randomise(transformers.Dinov2ForImageClassification(config)).save_pretrained("dino-ft")
     first = run("hf", "dino-ft", "--to", "timm", "-o", "dino-ft-timm", "--no-verify")
     assert first.code == 5
-    (command,) = re.findall("^  command  vitconvert (.*)$", first.err, re.MULTILINE)
+    (command,) = re.findall("^  command +vitconvert (.*)$", first.err, re.MULTILINE)
     assert re.fullmatch("hf dino-ft --to vit -o dino-ft-vit --no-verify", command)
     then = run(*shlex.split(command))
     assert then.code == 0, then.err

@@ -184,7 +184,7 @@ def _reading_key(path: Path, kind: str) -> Iterator[None]:
         raise MissingPackage(
             "model-signing, which signs statements and checks that, is not installed.",
             evidence={"missing": missing.name},
-            hint="pip install 'vitconvert[signed]', or leave out the key.",
+            hint="pip install model-signing, or leave out the key.",
         ) from None
     except (OSError, ValueError, TypeError, AttributeError) as problem:
         raise UsageError(
