@@ -117,6 +117,10 @@ FAULTS = {
         Port(cut=middle_square, size=lambda *_: (48, 48)),
         "cropped to the aspect ratio before resizing",
     ),
+    "crop first and last": (
+        Port(cut=middle_square, size=lambda *_: (63, 63)),
+        "cropped to the aspect ratio before resizing, and a margin after it",
+    ),
     "squash": (
         Port(size=lambda *_: (48, 48)),
         "squashed to the result's size: the aspect ratio is not kept, and no margin cropped",

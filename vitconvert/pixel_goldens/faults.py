@@ -127,6 +127,7 @@ def sizes_of(own: Fault) -> dict[str, Fault]:
         ("resized into the size and padded", "border", size),
         ("not resized", "none", None),
         ("cropped to the aspect ratio before resizing", "cut", size),
+        ("cropped to the aspect ratio before resizing, and a margin after it", "cut", before),
     )
     plain = replace(
         steps, resize="squash", resize_size=size, crop=True, patch_size=None, max_patches=None
@@ -179,9 +180,8 @@ def fitted(made: Sequence[Levels], theirs: Sequence[Levels]) -> Fit | None:
         np.concatenate([one.reshape(len(one), -1) for one in arrays], axis=1, dtype=np.float64)
         for arrays in (made, theirs)
     )
-    channels = range(len(ours))
     fits = []
-    for order in {tuple(channels), tuple(reversed(channels))}:
+    for order in {tuple(range(len(ours))), tuple(reversed(range(len(ours))))}:
         x = ours[list(order)]
         of_x, of_y = x.mean(1, keepdims=True), port.mean(1, keepdims=True)
         slope = ((x - of_x) * (port - of_y)).sum(1) / np.maximum(((x - of_x) ** 2).sum(1), 1e-12)
