@@ -103,14 +103,14 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_675,
+    "lines of code": 39_679,
     "files": 304,
     "core": 30_684,
     "attesting": 235,
     "auditing": 800,
     "demo": 424,
     "drafting": 1_100,
-    "embedding": 2_099,
+    "embedding": 2_103,
     "inference": 611,
     "pictures": 1_115,
     "pixel_goldens": 800,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_693,
+    "tests": 48_727,
     "storeys": 11,
 }
 

@@ -312,6 +312,49 @@ def test_drivers_that_are_killed_lose_and_double_nothing(cluster, tmp_path, whol
             shutil.rmtree(tmp_path / "output")
 
 
+@pytest.fixture
+def nodes(monkeypatch) -> Iterator[Any]:
+    """A cluster of two nodes on this machine, each with one processor."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    each = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
+    found = Cluster(initialize_head=True, head_node_args={**each, "include_dashboard": False})
+    found.add_node(**each)
+    found.wait_for_nodes()
+    yield found
+    found.shutdown()
+
+
+def works(node: Any) -> bool:
+    """Whether one of our workers runs there."""
+    pids = ",".join(str(info.process.pid) for info in node.all_processes["raylet"])
+    command = [shutil.which("pgrep"), "-P", pids, "-f", "MapWorker"]
+    return not subprocess.run(command, capture_output=True).returncode
+
+
+@pytest.mark.coverage
+def test_a_node_that_dies_loses_and_doubles_nothing(nodes, tmp_path, whole):
+    samples = [path.read_bytes() for path in sorted(IMAGES.iterdir())]
+    write_folder(tmp_path / "images", [*samples * 30, b"meow"], suffix=".png")
+    command = [sys.executable, "-m", "vitconvert", "embed", str(DIGITS), "images", "-o", "output"]
+    command += ["--shard-rows", "5", *map(str, RAY), "--address", nodes.address, "--json"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    (second,) = nodes.worker_nodes
+    told = []
+    for line in running.stdout:
+        told.append(json.loads(line)["what"])
+        if second.any_processes_alive() and told.count("shard") >= 3 and works(second):
+            nodes.remove_node(second, allow_graceful=False)
+    assert running.wait() == 1 and not second.any_processes_alive()
+    assert told.count("shard") == 61
+    found = read_rows(tmp_path / "output")
+    assert len({row["key"] for row in found}) == len(found) == 300
+    assert [row["key"][-8:] for row in read_failures(tmp_path / "output")] == ["0300.png"]
+    whole(tmp_path / "output")
+
+
 # Why Ray Data's own readers and checkpoints are not used.
 
 

@@ -313,7 +313,12 @@ def _cluster(address: str | None) -> Iterator[None]:
             "There is no cluster of Ray at this address.",
             evidence={"address": address or "this machine", "why": str(error).split("\n")[0]},
         ) from None
+    # Of nodes that died Ray 2.60 tells on stdout, where our lines of JSON are.
+    module = ray._private.worker
+    tell = module.print_to_stdstream
+    module.print_to_stdstream = lambda data, **how: tell({**data, "is_err": True}, **how)
     try:
         yield
     finally:
         ray.shutdown()
+        module.print_to_stdstream = tell
