@@ -18,7 +18,8 @@ from vitconvert.__main__ import main
 
 with contextlib.suppress(SystemExit):
     main()
-left_out = ("torch._dynamo.eval_frame", "scipy", "accelerate", "torchao")
+left_out = ["torch._dynamo.eval_frame", "torch.distributed.tensor"]
+left_out += ["scipy", "accelerate", "torchao"]
 found = [name for name in left_out if name in sys.modules]
 import scipy
 import torch

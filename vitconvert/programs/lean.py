@@ -1,7 +1,8 @@
 """Imports of outside programs: what one process leaves out, and what goes on beside other work.
 
 timm's and transformers' models are there in half the time without torch's compiler, which they only
-mark functions for, and without what transformers imports wherever it is installed.
+mark functions for, and without what transformers imports wherever it is installed: of torch, all
+that spreads a model over machines.
 """
 
 import importlib.util
@@ -63,6 +64,11 @@ def _unmarked(function: object = None, *_: object, **__: object) -> object:
     return _same if function is None else function
 
 
+def _unavailable() -> bool:
+    """`torch.distributed.is_available`, as in a torch that was built without."""
+    return False
+
+
 class _Alone(MetaPathFinder):
     """Imports modules of transformers as if nothing that it looks for were installed."""
 
@@ -77,6 +83,9 @@ class _Alone(MetaPathFinder):
             run = spec.loader.exec_module
 
             def run_alone(module: ModuleType) -> None:
+                import torch
+
+                torch.distributed.is_available = _unavailable
                 with _hidden(_LOOKED_FOR):
                     run(module)
 
