@@ -64,11 +64,6 @@ def _unmarked(function: object = None, *_: object, **__: object) -> object:
     return _same if function is None else function
 
 
-def _unavailable() -> bool:
-    """`torch.distributed.is_available`, as in a torch that was built without."""
-    return False
-
-
 class _Alone(MetaPathFinder):
     """Imports modules of transformers as if nothing that it looks for were installed."""
 
@@ -85,7 +80,7 @@ class _Alone(MetaPathFinder):
             def run_alone(module: ModuleType) -> None:
                 import torch
 
-                torch.distributed.is_available = _unavailable
+                torch.distributed.is_available = bool  # False, as where it was not built
                 with _hidden(_LOOKED_FOR):
                     run(module)
 
