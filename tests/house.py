@@ -103,9 +103,9 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_681,
+    "lines of code": 39_683,
     "files": 304,
-    "core": 30_685,
+    "core": 30_687,
     "attesting": 235,
     "auditing": 800,
     "demo": 424,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_728,
+    "tests": 48_738,
     "storeys": 11,
 }
 

@@ -4,6 +4,7 @@ The files, and who else reads them, are those of `tests/hostile/fuzz.py`.
 """
 
 import pytest
+import torch
 
 from tests.hostile.fuzz import judge
 from tests.hostile.kinds import kind, prepare
@@ -63,3 +64,14 @@ def test_the_whole_message_for_an_archive_cut_short(tmp_path):
         "  The file is probably truncated.\n"
         "  hint: download it again."
     )
+
+
+def test_a_legacy_file_that_ends_within_the_length_of_an_empty_storage_is_truncated(tmp_path):
+    path = tmp_path / "vit.pt"
+    torch.save({"e": torch.empty(2, 0)}, path, _use_new_zipfile_serialization=False)
+    whole = path.read_bytes()
+    open_container(path)
+    for missing in range(1, 9):
+        path.write_bytes(whole[:-missing])
+        with pytest.raises(CorruptFile, match="truncated"):
+            open_container(path)

@@ -129,5 +129,5 @@ class FeatureOptions:
             refuse(["pool"] if self.pool else [], "all tokens are asked for.")
         if dtype == AUTO:
             refuse(self.asked, "--dtype auto compares the model's own features.")
-        if runtime != "torch":
+        if runtime not in ("", "torch"):
             refuse(self.asked, "torch alone computes other features than the model's own.")

@@ -166,8 +166,8 @@ def _members(
     for key in keys:
         declared = storages[key].length
         size = declared * _SIZES.get(storages[key].dtype, 1)
+        begin = file.tell() + 8
         found = int.from_bytes(file.read(8), "little", signed=True)
-        begin = file.tell()
         if begin + size > end:
             raise truncated(path, begin + size, end, least="at least ")
         if found != declared:

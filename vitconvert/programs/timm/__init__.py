@@ -35,6 +35,7 @@ from vitconvert.programs.timm.fitting import (
     PLAIN,
     config_by_arguments,
     config_by_name,
+    pooling_word,
 )
 from vitconvert.programs.timm.reference import (
     ROUNDS,
@@ -138,9 +139,10 @@ class Timm(Program):
         if named := timm.is_model(stated):  # as `create_model` makes it
             sizes = {"num_classes": config.num_classes, "in_chans": config.in_channels}
             arguments: JsonDict = {**sizes, "img_size": config.image_size}
-            if "global_pool" in theirs:
-                arguments["global_pool"] = theirs["global_pool"]
+            arguments |= {key: theirs[key] for key in theirs.keys() & {"global_pool"}}
             arguments |= theirs.get("model_args", {})
+            if arguments.get("global_pool") == "":  # all tokens: a user may say what is read
+                arguments["global_pool"] = pooling_word(config)
             if config.gated_mlp and not find_architecture("timm", stated).get("gated_mlp"):
                 # What the code of cards adds, for which config.json has no word.
                 arguments["mlp_layer"] = timm.layers.SwiGLUPacked

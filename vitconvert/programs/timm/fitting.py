@@ -137,7 +137,7 @@ def model_args(config: ViTConfig) -> JsonDict:
         "pre_norm": config.pre_norm,
         "final_norm": config.final_norm or config.fc_norm,
         "fc_norm": config.fc_norm,
-        "global_pool": _pooling(config),
+        "global_pool": pooling_word(config),
         "pool_include_prefix": config.pool_include_prefix,
         "act_layer": config.activation,
     }
@@ -306,7 +306,7 @@ def _written(table: Table, name: str, arguments: JsonObject, model: DescribedMod
         "architecture": name,
         "num_classes": config.num_classes,
         "num_features": config.embed_dim,
-        "global_pool": their_word(table, "pooling", "none") if merges else _pooling(config),
+        "global_pool": their_word(table, "pooling", "none") if merges else pooling_word(config),
         "model_args": dict(arguments),
         "pretrained_cfg": record,
     }
@@ -315,7 +315,8 @@ def _written(table: Table, name: str, arguments: JsonObject, model: DescribedMod
     return written
 
 
-def _pooling(config: ViTConfig) -> str:
+def pooling_word(config: ViTConfig) -> str:
+    """How timm calls what the head reads; NotRepresentable if it has no word for it."""
     if config.pooling == "token_avg":
         # No linear layer of one of the two computes what one of both does.
         raise OtherFunction(
