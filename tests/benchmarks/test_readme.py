@@ -13,7 +13,8 @@ TEXT = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    "name", ["loading", "headers", "converting", "inference", "runtimes", "techniques", "scale"]
+    "name",
+    ["loading", "headers", "converting", "inference", "runtimes", "techniques", "scale", "many"],
 )
 def test_figures_name_their_machine_and_their_command(name):
     begin = f"<!-- {name}: written by benchmarks/{name}.py -->"
