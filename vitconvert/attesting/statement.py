@@ -184,13 +184,14 @@ def _reading_key(path: Path, kind: str) -> Iterator[None]:
         raise MissingPackage(
             "model-signing, which signs statements and checks that, is not installed.",
             evidence={"missing": missing.name},
-            hint="pip install model-signing, or leave out the key.",
+            hint="pip install model-signing pyopenssl, or leave out the key.",
         ) from None
     except (OSError, ValueError, TypeError, AttributeError) as problem:
+        made = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem"
+        made = made if kind == "private" else "pkey -in key.pem -pubout -out public.pem"
         raise UsageError(
             f"{path.name} is no {kind} key in PEM without a password, of the curves P-256, P-384 "
             "or P-521.",
             evidence={"file": path, "problem": problem},
-            hint="openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem "
-            "makes one.",
+            hint=f"openssl {made} makes one.",
         ) from None
