@@ -103,10 +103,10 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_683,
+    "lines of code": 39_684,
     "files": 304,
     "core": 30_687,
-    "attesting": 235,
+    "attesting": 236,
     "auditing": 800,
     "demo": 424,
     "drafting": 1_100,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_739,
+    "tests": 48_741,
     "storeys": 11,
 }
 
