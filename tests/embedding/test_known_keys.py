@@ -1,5 +1,6 @@
 """Which keys are known: asked for in groups, and never another answer than one by one."""
 
+import pickle
 import random
 import time
 from collections import Counter
@@ -57,6 +58,15 @@ def test_a_key_that_shares_one_number_is_another():
     (other,), _ = known._numbers(pa.array(["b"]))
     known._first = _Sorted(np.array([other, 2**64 - 1], np.uint64))
     assert known.take(["b", "a"]) == [False, False]
+
+
+def test_a_worker_asks_anew_of_what_it_may_not_write_into():
+    """Arrays that Ray hands out are read-only."""
+    keys, buffers = keys_of([["a", "b"]]), []
+    assert keys.take(["a"]) == [True]
+    sent = pickle.dumps(keys, protocol=5, buffer_callback=buffers.append)
+    found = pickle.loads(sent, buffers=[bytes(buffer.raw()) for buffer in buffers])
+    assert found.take(["a", "b", "c"]) == [True, True, False]
 
 
 def test_numbers_are_others_in_each_run():

@@ -111,6 +111,10 @@ class Keys:
         self._first, self._second = map(_Sorted, found)
         self._taken: NDArray[np.uint32] | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        """Without what was taken: a worker of Ray may not write into what it is given."""
+        return {**vars(self), "_taken": None}
+
     def _numbers(self, names: pa.Array) -> Numbers:
         """The two numbers of each key: (2, N)."""
         lengths = pc.binary_length(names).to_numpy().astype(np.uint64)
@@ -129,7 +133,7 @@ class Keys:
         count = len(self._first.numbers)
         if count == 1 or not names:
             return [False] * len(names)
-        if self._taken is None:  # a worker of Ray may not write into what it is given
+        if self._taken is None:
             self._taken = np.zeros(count, np.uint32)
         first, second = self._numbers(pa.array(names, pa.string()))
         order = first.argsort(kind="stable")
