@@ -62,7 +62,7 @@ def test_a_key_that_shares_one_number_is_another():
 
 def test_a_worker_asks_anew_of_what_it_may_not_write_into():
     """Arrays that Ray hands out are read-only."""
-    keys, buffers = keys_of([["a", "b"]]), []
+    keys, buffers = keys_of(["a", "b"]), []
     assert keys.take(["a"]) == [True]
     sent = pickle.dumps(keys, protocol=5, buffer_callback=buffers.append)
     found = pickle.loads(sent, buffers=[bytes(buffer.raw()) for buffer in buffers])
