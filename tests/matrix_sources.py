@@ -286,6 +286,14 @@ def write_mlx(folder: Path) -> Path:
     return making.saved(folder / "model.safetensors", making.made())
 
 
+def of_class(
+    family: str, task: str, *, stated: Mapping[str, object] | None = None, **changes: Any
+) -> Source:
+    """A row of a class of transformers, whose name is that of its family and its task."""
+    write = partial(write_transformers, family=family, task=task, **changes)
+    return Source(title=family + task, write=write, stated=stated or {})
+
+
 SOURCES: Mapping[str, Source] = {
     "timm": Source(title="ViT", write=write_timm),
     "timm NaFlex": Source(title="NaFlexVit at the size of its positions", write=write_naflex),
@@ -297,30 +305,16 @@ SOURCES: Mapping[str, Source] = {
     "timm Prov-GigaPath": card("prov-gigapath/prov-gigapath"),
     "timm H-optimus": card("bioptimus/H-optimus-0"),
     "timm H-optimus-1": card("bioptimus/H-optimus-1"),
-    "hf": Source(
-        title="ViTForImageClassification",
-        write=partial(write_transformers, family="ViT", task="ForImageClassification"),
-    ),
-    "hf CLIP": Source(
-        title="CLIPVisionModelWithProjection",
-        write=partial(
-            write_transformers, family="CLIPVision", task="ModelWithProjection", projection_dim=20
-        ),
-    ),
+    "hf": of_class("ViT", "ForImageClassification"),
+    "hf CLIP": of_class("CLIPVision", "ModelWithProjection", projection_dim=20),
     "hf CLIPModel": Source(
         title="CLIPModel", write=partial(write_both_towers, family="CLIP", projection_dim=20)
     ),
     "hf SiglipModel": Source(
         title="SiglipModel", write=partial(write_both_towers, family="Siglip")
     ),
-    "hf DINOv2": Source(
-        title="Dinov2Model",
-        write=partial(write_transformers, family="Dinov2", task="Model", mlp_ratio=2),
-    ),
-    "hf DINOv3": Source(
-        title="DINOv3ViTModel",
-        write=partial(write_transformers, family="DINOv3ViT", task="Model", num_register_tokens=4),
-    ),
+    "hf DINOv2": of_class("Dinov2", "Model", mlp_ratio=2),
+    "hf DINOv3": of_class("DINOv3ViT", "Model", num_register_tokens=4),
     "hf_tf": Source(
         title="TFViTForImageClassification",
         write=partial(unpacked, archive="huggingface/tf_files.zip", member="vit/"),
@@ -339,104 +333,64 @@ SOURCES: Mapping[str, Source] = {
         write=partial(unpacked, archive="keras_hub/vit_keras_2.zip", member="weights.h5"),
         stated={"num_heads": 2},
     ),
-    "hf Gemma 4": Source(
-        title="Gemma4VisionModel",
-        write=partial(
-            write_transformers,
-            family="Gemma4Vision",
-            task="Model",
-            num_key_value_heads=3,
-            head_dim=20,
-            position_embedding_size=7,
-        ),
+    "hf Gemma 4": of_class(
+        "Gemma4Vision",
+        "Model",
         stated={"image_size": (24, 24)},
+        num_key_value_heads=3,
+        head_dim=20,
+        position_embedding_size=7,
     ),
-    "hf AST": Source(
-        title="ASTForAudioClassification",
-        write=partial(
-            write_transformers,
-            family="AST",
-            task="ForAudioClassification",
-            num_mel_bins=24,
-            max_length=37,
-            num_labels=7,
-        ),
+    "hf AST": of_class(
+        "AST", "ForAudioClassification", num_mel_bins=24, max_length=37, num_labels=7
     ),
-    "hf GLM-4V": Source(
-        title="Glm4vVisionModel",
-        write=partial(
-            write_transformers,
-            family="Glm4vVision",
-            task="Model",
-            image_size=40,
-            out_hidden_size=20,
-        ),
+    "hf GLM-4V": of_class(
+        "Glm4vVision", "Model", stated={"image_size": (32, 48)}, image_size=40, out_hidden_size=20
+    ),
+    "hf Qwen2-VL": of_class(
+        "Qwen2Vision",
+        "TransformerPretrainedModel",
         stated={"image_size": (32, 48)},
+        embed_dim=48,
+        hidden_size=20,
+        mlp_ratio=2,
+        depth=11,
+        num_heads=3,
     ),
-    "hf Qwen2-VL": Source(
-        title="Qwen2VisionTransformerPretrainedModel",
-        write=partial(
-            write_transformers,
-            family="Qwen2Vision",
-            task="TransformerPretrainedModel",
-            embed_dim=48,
-            hidden_size=20,
-            mlp_ratio=2,
-            depth=11,
-            num_heads=3,
-        ),
+    "hf Qwen2.5-VL": of_class(
+        "Qwen2_5_Vision",
+        "TransformerPretrainedModel",
         stated={"image_size": (32, 48)},
+        out_hidden_size=20,
+        window_size=32,
+        fullatt_block_indexes=[3, 7],
     ),
-    "hf Qwen2.5-VL": Source(
-        title="Qwen2_5_VisionTransformerPretrainedModel",
-        write=partial(
-            write_transformers,
-            family="Qwen2_5_Vision",
-            task="TransformerPretrainedModel",
-            out_hidden_size=20,
-            window_size=32,
-            fullatt_block_indexes=[3, 7],
-        ),
+    "hf Qwen3-VL": of_class(
+        "Qwen3VLVision",
+        "Model",
         stated={"image_size": (32, 48)},
+        num_position_embeddings=25,
+        out_hidden_size=20,
+        deepstack_visual_indexes=[1, 3],
     ),
-    "hf Qwen3-VL": Source(
-        title="Qwen3VLVisionModel",
-        write=partial(
-            write_transformers,
-            family="Qwen3VLVision",
-            task="Model",
-            num_position_embeddings=25,
-            out_hidden_size=20,
-            deepstack_visual_indexes=[1, 3],
-        ),
+    "hf Qwen4": of_class(
+        "Qwen4ExpVision",
+        "Model",
         stated={"image_size": (32, 48)},
+        depth=11,
+        num_heads=3,
+        num_position_embeddings=25,
+        out_hidden_size=20,
     ),
-    "hf Qwen4": Source(
-        title="Qwen4ExpVisionModel",
-        write=partial(
-            write_transformers,
-            family="Qwen4ExpVision",
-            task="Model",
-            depth=11,
-            num_heads=3,
-            num_position_embeddings=25,
-            out_hidden_size=20,
-        ),
+    "hf Cohere Compass": of_class(
+        "CohereCompassVision",
+        "Model",
         stated={"image_size": (32, 48)},
-    ),
-    "hf Cohere Compass": Source(
-        title="CohereCompassVisionModel",
-        write=partial(
-            write_transformers,
-            family="CohereCompassVision",
-            task="Model",
-            depth=11,
-            num_heads=3,
-            num_position_embeddings=25,
-            out_hidden_size=20,
-            deepstack_visual_indexes=[1, 3],
-        ),
-        stated={"image_size": (32, 48)},
+        depth=11,
+        num_heads=3,
+        num_position_embeddings=25,
+        out_hidden_size=20,
+        deepstack_visual_indexes=[1, 3],
     ),
     **{
         f"hf {name}": Source(
@@ -450,122 +404,68 @@ SOURCES: Mapping[str, Source] = {
             "HyperCLOVAXVisionV2Model",
         )
     },
-    "hf Qwen2.5-Omni": Source(
-        title="Qwen2_5OmniVisionEncoder",
-        write=partial(
-            write_transformers,
-            family="Qwen2_5Omni",
-            task="VisionEncoder",
-            depth=11,
-            num_heads=3,
-            out_hidden_size=20,
-            window_size=32,
-            fullatt_block_indexes=[3, 7],
-        ),
+    "hf Qwen2.5-Omni": of_class(
+        "Qwen2_5Omni",
+        "VisionEncoder",
         stated={"image_size": (32, 48)},
+        depth=11,
+        num_heads=3,
+        out_hidden_size=20,
+        window_size=32,
+        fullatt_block_indexes=[3, 7],
     ),
-    "hf Qwen3-Omni": Source(
-        title="Qwen3OmniMoeVisionEncoder",
-        write=partial(
-            write_transformers,
-            family="Qwen3OmniMoe",
-            task="VisionEncoder",
-            depth=11,
-            num_heads=3,
-            num_position_embeddings=25,
-            out_hidden_size=20,
-            deepstack_visual_indexes=[1, 3],
-        ),
+    "hf Qwen3-Omni": of_class(
+        "Qwen3OmniMoe",
+        "VisionEncoder",
         stated={"image_size": (32, 48)},
+        depth=11,
+        num_heads=3,
+        num_position_embeddings=25,
+        out_hidden_size=20,
+        deepstack_visual_indexes=[1, 3],
     ),
-    "hf GLM-OCR": Source(
-        title="GlmOcrVisionModel",
-        write=partial(
-            write_transformers,
-            family="GlmOcrVision",
-            task="Model",
-            depth=11,
-            num_heads=3,
-            out_hidden_size=20,
-        ),
+    "hf GLM-OCR": of_class(
+        "GlmOcrVision",
+        "Model",
         stated={"image_size": (32, 48)},
+        depth=11,
+        num_heads=3,
+        out_hidden_size=20,
     ),
-    "hf ERNIE 4.5 VL": Source(
-        title="Ernie4_5_VLMoeVisionTransformerPretrainedModel",
-        write=partial(
-            write_transformers,
-            family="Ernie4_5_VLMoeVision",
-            task="TransformerPretrainedModel",
-            depth=11,
-            num_heads=3,
-        ),
+    "hf ERNIE 4.5 VL": of_class(
+        "Ernie4_5_VLMoeVision",
+        "TransformerPretrainedModel",
         stated={"image_size": (32, 48)},
+        depth=11,
+        num_heads=3,
     ),
-    "hf Pixtral": Source(
-        title="PixtralVisionModel",
-        write=partial(write_transformers, family="PixtralVision", task="Model", hidden_act="silu"),
+    "hf Pixtral": of_class("PixtralVision", "Model", hidden_act="silu"),
+    "hf VideoLLaMA 3": of_class("VideoLlama3Vision", "Model", stated={"image_size": (32, 48)}),
+    "hf V-JEPA 2": of_class(
+        "VJEPA2",
+        "Model",
+        crop_size=24,
+        pred_hidden_size=24,
+        pred_num_hidden_layers=1,
+        pred_num_attention_heads=2,
     ),
-    "hf VideoLLaMA 3": Source(
-        title="VideoLlama3VisionModel",
-        write=partial(write_transformers, family="VideoLlama3Vision", task="Model"),
-        stated={"image_size": (32, 48)},
+    "hf ViTPose": of_class("VitPose", "Backbone", image_size=[32, 24], mlp_ratio=2),
+    "hf SAM 3": of_class(
+        "Sam3ViT",
+        "Model",
+        image_size=64,
+        pretrain_image_size=24,
+        window_size=3,
+        global_attn_indexes=[3, 7],
     ),
-    "hf V-JEPA 2": Source(
-        title="VJEPA2Model",
-        write=partial(
-            write_transformers,
-            family="VJEPA2",
-            task="Model",
-            crop_size=24,
-            pred_hidden_size=24,
-            pred_num_hidden_layers=1,
-            pred_num_attention_heads=2,
-        ),
-    ),
-    "hf ViTPose": Source(
-        title="VitPoseBackbone",
-        write=partial(
-            write_transformers, family="VitPose", task="Backbone", image_size=[32, 24], mlp_ratio=2
-        ),
-    ),
-    "hf SAM 3": Source(
-        title="Sam3ViTModel",
-        write=partial(
-            write_transformers,
-            family="Sam3ViT",
-            task="Model",
-            image_size=64,
-            pretrain_image_size=24,
-            window_size=3,
-            global_attn_indexes=[3, 7],
-        ),
-    ),
-    "hf Pixio": Source(
-        title="PixioModel",
-        write=partial(write_transformers, family="Pixio", task="Model", mlp_ratio=2),
-    ),
-    "hf TIPSv2": Source(
-        title="Tipsv2VisionModel",
-        write=partial(write_transformers, family="Tipsv2Vision", task="Model", mlp_ratio=2),
-    ),
+    "hf Pixio": of_class("Pixio", "Model", mlp_ratio=2),
+    "hf TIPSv2": of_class("Tipsv2Vision", "Model", mlp_ratio=2),
     "hf MLCD": Source(
         title="MLCDVisionModel",
         write=write_mlcd,
     ),
-    "hf BLIP": Source(
-        title="BlipVisionModel",
-        write=partial(write_transformers, family="BlipVision", task="Model"),
-    ),
-    "hf InternVL": Source(
-        title="InternVLVisionModel",
-        write=partial(
-            write_transformers,
-            family="InternVLVision",
-            task="Model",
-            image_size=(24, 24),
-            patch_size=(8, 8),
-        ),
-    ),
+    "hf BLIP": of_class("BlipVision", "Model"),
+    "hf InternVL": of_class("InternVLVision", "Model", image_size=(24, 24), patch_size=(8, 8)),
     "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
     "llama_cpp": Source(title="CLIP's tower", write=write_mmproj),
     "mlx_image": Source(title="VisionTransformer", write=write_mlx, stated=STATED),
