@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_645,
+    "tests": 48_671,
     "storeys": 11,
 }
 

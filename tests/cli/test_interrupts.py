@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment ends in a word and the code 130."""
+"""A process ends with its code at once: after Ctrl-C, a failure, or what it did."""
 
 import os
 import signal
@@ -68,3 +68,30 @@ def test_a_failure_while_a_thread_computes_ends_with_its_own_code(tmp_path):
     )
     assert "No space left on device" in done.stderr and "terminate" not in done.stderr
     assert done.returncode == 1 and not any(tmp_path.iterdir())
+
+
+# A thread that nobody ends, an answer that is not written yet, and a handler of an own.
+ENDING = """
+import atexit, sys, threading
+from vitconvert.cli import main
+
+threading.Thread(target=threading.Event().wait).start()
+atexit.register(print, "the handler")
+sys.stdout.write("not written yet, ")
+sys.argv = ["vitconvert", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("typed", "code"), [("--version", 0), ("--unknown", 2)])
+def test_an_end_waits_for_handlers_and_not_for_threads(typed, code):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, typed],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("not written yet, ")
+    assert done.stdout.endswith("the handler\n")
+    assert done.returncode == code

@@ -83,6 +83,8 @@ class _Alone(MetaPathFinder):
                 torch.distributed.is_available = bool  # False, as where it was not built
                 with _hidden(_LOOKED_FOR):
                     run(module)
+                if fullname == "transformers.utils.import_utils":
+                    vars(module)["is_torch_flex_attn_available"] = bool  # which imports sympy
 
             spec.loader.exec_module = run_alone  # type: ignore[method-assign]
         return spec

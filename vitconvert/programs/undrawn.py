@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +30,8 @@ class Undrawn(TorchFunctionMode):
     ) -> object:
         """Call a function of torch, unless it fills a tensor in vain."""
         options = options or {}
+        if function is torch.randn and "generator" not in options:
+            function = torch.empty  # the former, on the meta device, imports sympy
         if function in _DRAWS:
             return arguments[0] if arguments else options["tensor"]
         if function in _FILLS and arguments[0].is_meta:
