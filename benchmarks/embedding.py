@@ -72,12 +72,11 @@ class Rates:
 
 def main() -> None:
     parser = parser_of("embedding", __doc__, 3)
-    parser.add_argument("--images", type=int, default=800, help="of 500x375 (default: 800)")
+    parser.add_argument("--images", type=int, default=256, help="of each size (default: 256)")
     options = parser.parse_args()
     if options.rounds < 1 or options.images < 8 * SHARDS:
         parser.error(f"at least 1 round and {8 * SHARDS} images")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    counts = {SMALL: options.images, LARGE: max(options.images // 8, 4 * SHARDS)}
     stages: dict[str, Stages] = {}
     found: dict[str, Rates] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -87,11 +86,11 @@ def main() -> None:
             architecture: 1e3 * one_thread(_features(model), [_batch()], BATCH)
             for architecture, model in models.items()
         }
-        for size, count in counts.items():
+        for size in (SMALL, LARGE):
             title = "{}x{}".format(*size)
             photographs = folder / title / "photographs"
             photographs.mkdir(parents=True)
-            make_photographs(photographs, size, count)
+            make_photographs(photographs, size, options.images)
             preprocessing = _preprocessing(models[ARCHITECTURES[0]])
             stages[title] = measure_stages(photographs, preprocessing)
             for architecture, model in models.items():
@@ -174,7 +173,11 @@ def _features(model: Path) -> Callable[[Tensor], Tensor]:
 
 
 def measure_rates(model: Path, photographs: Path, folder: Path, rounds: int) -> Rates:
-    """Each part alone, and `embed` after its first shard from each kind of source, in turn."""
+    """Each part alone, and `embed` from each kind of source, in turn.
+
+    Of eight shards, from the end of the first to that of the sixth: images of the last two are
+    decoded before that, as those of two more were before the first ended.
+    """
     paths = sorted(photographs.iterdir())
     kinds = {"folder": photographs, "tar": _tar(paths, folder), "Parquet": _parquet(paths, folder)}
     preprocessing, features = _preprocessing(model), _features(model)
@@ -188,7 +191,7 @@ def measure_rates(model: Path, photographs: Path, folder: Path, rounds: int) -> 
             watch, output = Watch(), folder / f"{model.name}-{kind}-{number}"
             options = RunOptions(shard_rows=-(-len(paths) // SHARDS))
             run(Task(model=str(model)), Sources(given=[str(source)]), str(output), options, watch)
-            embed[kind].append(watch.rate)
+            embed[kind].append(sum(watch.images[1:-2]) / (watch.shards[-3] - watch.shards[0]))
     return Rates(decoding=median(decoding), model=median(computing), embed=embed)
 
 

@@ -103,14 +103,14 @@ def figures(root: Path) -> dict[str, int]:
 
 # What the figures may be at most. They rise by what a change of the project's plan grants only.
 CEILINGS = {
-    "lines of code": 39_686,
+    "lines of code": 39_689,
     "files": 304,
     "core": 30_687,
     "attesting": 236,
     "auditing": 800,
     "demo": 424,
     "drafting": 1_100,
-    "embedding": 2_105,
+    "embedding": 2_108,
     "inference": 611,
     "pictures": 1_115,
     "pixel_goldens": 800,
@@ -124,7 +124,7 @@ CEILINGS = {
     "lines of ViT": 211,
     "words of tables": 50,
     "rows that say false": 60,
-    "tests": 48_671,
+    "tests": 48_674,
     "storeys": 11,
 }
 

@@ -14,7 +14,10 @@ TEXT = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(
     "name",
-    ["loading", "headers", "converting", "inference", "runtimes", "techniques", "scale", "many"],
+    [
+        *("loading", "headers", "converting", "inference", "runtimes", "anywhere", "techniques"),
+        *("scale", "many", "embedding"),
+    ],
 )
 def test_figures_name_their_machine_and_their_command(name):
     begin = f"<!-- {name}: written by benchmarks/{name}.py -->"

@@ -113,10 +113,11 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
 
 def _mine(sources: Sources, layout: Layout, options: RunOptions) -> Iterator[Found]:
     """The files of which this run computes the images, and not another part."""
-    k, n = options.only or (1, 1)
-    for found in sources.found():
-        if n == 1 or int.from_bytes(digest(layout.key(found.name))) % n == k - 1:
-            yield found
+    if options.only is None:
+        return sources.found()
+    k, n = options.only
+    every = sources.found()
+    return (one for one in every if int.from_bytes(digest(layout.key(one.name))) % n == k - 1)
 
 
 def _wanted(output: Output, found: dict[str, list[int]], *, retry: bool) -> Wanted:

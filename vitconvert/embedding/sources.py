@@ -272,12 +272,14 @@ def asked(found: Iterable[Found], layout: Layout, wanted: Wanted) -> Iterator[tu
     for together in grouped(names()):
         keys = layout.keys(together)
         every = "\0".join(together).lower()
-        mixed = any(begin in every for begin in {suffix[:4] for suffix in _ARCHIVES})
-        alone = [not (mixed and lowered(name).endswith(_ARCHIVES)) for name in together]
-        answers = iter(wanted(list(compress(keys, alone))))
-        for name, group, key, is_one in zip(together, groups, keys, alone, strict=True):
-            if not is_one or next(answers):
-                yield Found(name, group), key
+        if not any(begin in every for begin in {suffix[:4] for suffix in _ARCHIVES}):
+            chosen = wanted(keys)
+        else:
+            alone = [not lowered(name).endswith(_ARCHIVES) for name in together]
+            answers = iter(wanted(list(compress(keys, alone))))
+            chosen = [not is_one or next(answers) for is_one in alone]
+        for name, group, key in compress(zip(together, groups, keys, strict=True), chosen):
+            yield Found(name, group), key
         groups.clear()
 
 
