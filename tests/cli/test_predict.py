@@ -199,8 +199,8 @@ def test_threads_sleep_while_they_wait_where_others_compute(
         monkeypatch.setenv("OMP_WAIT_POLICY", asked)
     monkeypatch.setattr("vitconvert.machine.busy", lambda: others)
     monkeypatch.setattr("vitconvert.cli.gc", Mock())
-    monkeypatch.setattr("vitconvert.cli.atexit", Mock())
     monkeypatch.setattr("vitconvert.cli.run", lambda command, arguments: 0)
+    monkeypatch.setattr("vitconvert.cli._end", sys.exit)
     monkeypatch.setattr(sys, "argv", ["vitconvert", verb])
     with pytest.raises(SystemExit):
         main()
