@@ -4,11 +4,19 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.house import GUESTS, ROOT
 from vitconvert.demo.demonstration import DIGITS
+
+ROOT = Path(__file__).parents[1]
+GUESTS = (
+    "attesting",
+    *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "pixel_goldens"),
+    "runtimes",
+    "testing",
+)
 
 PYTHON = """
 import vitconvert
