@@ -28,7 +28,6 @@ from vitconvert.errors import (
 )
 from vitconvert.formats import weights_in
 from vitconvert.inspection import inspect_located
-from vitconvert.sources.answers import read_listing
 from vitconvert.sources.choosing import wanted_files
 from vitconvert.sources.located import Located, files_beside, locate_path
 from vitconvert.sources.references import HubRepo, parse_reference
@@ -65,9 +64,8 @@ def listing(reference: str) -> JsonDict:
 def published(reference: str, described: str) -> JsonDict:
     """The files of a repository as a Hub describes it, and where they lie below its address."""
     repo = _repository(reference).repo
-    found = read_listing(described.encode(), repo=repo)
-    sizes = {name: one.size for name, one in found.files.items() if one and one.size}
-    return {"address": f"{repo}/resolve/{found.commit}/", "sizes": sizes}
+    commit, sizes = _listed(described)
+    return {"address": f"{repo}/resolve/{commit}/", "sizes": {n: s for n, s in sizes.items() if s}}
 
 
 @_told
@@ -130,11 +128,20 @@ def _read(folder: str, reference: str, described: str, answers: str) -> tuple[Lo
         path = files[0] if len(files) == 1 else weights_in(Path())
         return locate_path(path.name, path), options
     hub = _repository(reference)
-    found = read_listing(described.encode(), repo=hub.repo)
-    weights = Path(wanted_files(hub.repo, hub.file, found.files)[0])
+    commit, sizes = _listed(described)
+    weights = Path(wanted_files(hub.repo, hub.file, sizes)[0])
     beside = files_beside(weights.parent)
-    where = {"repo": hub.repo, "revision": found.commit}
+    where = {"repo": hub.repo, "revision": commit}
     return Located(reference=_typed(reference), weights=weights, **where, **beside), options
+
+
+def _listed(described: str) -> tuple[str, dict[str, int | None]]:
+    """The commit that a Hub describes, and the size of each of its files."""
+    answer = json.loads(described)
+    try:
+        return answer["sha"], {f["rfilename"]: f.get("size") for f in answer["siblings"]}
+    except (KeyError, TypeError) as error:
+        raise SourceError("The server does not describe the repository as a Hub.") from error
 
 
 def _repository(reference: str) -> HubRepo:

@@ -12,7 +12,6 @@ from vitconvert.demo.demonstration import DIGITS
 
 ROOT = Path(__file__).parents[1]
 GUESTS = (
-    "attesting",
     *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "pixel_goldens"),
     "runtimes",
     "testing",

@@ -150,8 +150,6 @@ def values(at: Path) -> dict[str, Any]:
         "classes": [3, 0],
         "image_only": True,
         "max_shard_size": 1000,
-        "attest": True,
-        "sign_with": at / "key.pem",
         "verify": True,
         "overwrite": True,
         "kind": "features",
@@ -220,9 +218,6 @@ HOW = {
     *((name, "fast_preprocessing") for name in _ANSWERS),  # small images are read as ever
     # What may be done, and need not be here.
     *((name, option) for name in FUNCTIONS for option in ("overwrite", "image_only")),
-    # A file beside the output.
-    *((name, "attest") for name in ("convert", "plan_conversion")),
-    ("plan_conversion", "sign_with"),
     *(("embed_dataset", option) for option in ("retry_failed", "max_errors")),
     *((name, "output") for name in ("plan_conversion", "record_pixels")),
     ("convert", "command"),  # which is in the record alone

@@ -143,7 +143,6 @@ ELSEWHERE = {
     "--image-only": "a text tower: tests/text",
     "own (--to vit) hold them": "tensors that the source's program alone has a place for",
     "--to lucidrains": "layouts of lucidrains that vit-pytorch no longer has",
-    "convert --attest writes one": "a server of the Hub: tests/test_attesting.py",
     "--tower": "larger models: tests/towers",
     "(--table)": "a table of somebody's own, to be written first",
     "--set image_size=... states": "EVA-02's stored rotations, of another grid",

@@ -92,7 +92,6 @@ PYTHON = {
 # What the command line says otherwise -> the option of Python, or the tests of the verbs alone.
 OTHERWISE = {"set": "overrides", "force": "overwrite", "checkpoint": "source", "file": "output"}
 ALONE = {
-    "../test_attesting": ("attestation", "public_key", "attest", "sign_with"),
     "test_attention": ("heads", "query", "rollout", "raw", "features"),
     "test_golden": ("pixels", "check"),
     "test_inspect": ("lines",),

@@ -23,6 +23,7 @@ import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
+from vitconvert.sources.answers import read_listing
 
 from tests.hostile import containers
 from tests.hostile.documents import DIGITS, make_checkpoint, use
@@ -38,7 +39,6 @@ from vitconvert.api import load_checkpoint, verify
 from vitconvert.formats import bytes_of, open_container
 from vitconvert.formats.hdf5 import write_hdf5
 from vitconvert.formats.npz import write_file as write_npz
-from vitconvert.sources.answers import read_listing
 from vitconvert.toml_files import tables_dir
 
 Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]

@@ -6,8 +6,7 @@ import pytest
 from tests.packages import timm, torchvision
 from vitconvert.errors import SourceError
 from vitconvert.sources.references import address, collections, publishes_sha256_in_name
-from vitconvert.sources.transport import require_https
-from vitconvert.sources.web import file_name
+from vitconvert.sources.web import file_name, require_https
 
 
 def test_torchvision_addresses_are_those_of_torchvision() -> None:

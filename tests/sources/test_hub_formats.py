@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 from tests.hostile.harness import call_limited
 from tests.sources.conftest import StartHub
 from tests.sources.test_hub import fetched
-from vitconvert.errors import IntegrityError, OfflineError
 from vitconvert.formats import open_container
 from vitconvert.formats.gguf import write_file as write_gguf
 from vitconvert.formats.hdf5 import write_hdf5
@@ -99,17 +98,3 @@ def test_a_directory_of_orbax(start_hub: StartHub, name: str) -> None:
     assert found.weights is not None
     answer = call_limited(read_orbax, found.weights, seconds=60, mebibytes=4096)
     assert answer.code == 0, answer.err
-
-
-def test_the_file_to_open_comes_last(start_hub: StartHub) -> None:
-    """Without a network, what is there of a directory is all of it."""
-    files = files_below(TESTS / "orbax" / "files" / "state")
-    server = start_hub({"org/orbax": files})
-    server.faults.corrupt = {"manifest.ocdbt"}
-    with pytest.raises(IntegrityError):
-        locate("org/orbax", quiet=True)
-    assert "_METADATA" not in fetched(server)
-    with pytest.raises(OfflineError):
-        locate("org/orbax", offline=True)
-    server.faults.corrupt = set()
-    assert set(locate("org/orbax", quiet=True).verified) == set(files)

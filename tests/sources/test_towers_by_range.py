@@ -1,10 +1,8 @@
 """Of a large repository only headers and the image tower are moved; a server counts the bytes."""
 
-import itertools
 import json
 import re
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from tests.packages import transformers
 from tests.small_models import assert_same_tensors, randomise
 from vitconvert.api import convert, diff, inspect, load_checkpoint, load_model, verify
 from vitconvert.errors import OfflineError, SourceError, VitConvertError
-from vitconvert.sources import hub_ranges, locate, transfer
+from vitconvert.sources import hub_ranges, locate
 
 __all__ = ["run"]
 
@@ -163,18 +161,10 @@ def test_inspect_moves_headers_alone(hub):
         load_checkpoint(locate(f"hf-hub:{REPO}", headers_only=True))
 
 
-@pytest.mark.parametrize("header", [2**16, 2**10])
-def test_inspect_where_ranges_are_ignored(header, hub, published, monkeypatch):
-    """A file that is sent whole begins with its header; what follows is not read."""
-    repo = as_one_file(hub, published)
+def test_inspect_where_ranges_are_ignored(hub, published):
     hub.faults.ignore_range = True
-    monkeypatch.setattr(hub_ranges, "_START", header)
-    located = inspect(repo).located
-    if header == 2**10:  # a header that is longer than what is asked for first
-        assert located.fetched is None and located.verified
-    else:
-        assert located.fetched.moved == header
-        assert load_checkpoint(repo).located.fetched is None
+    located = inspect(as_one_file(hub, published)).located
+    assert located.fetched is None and located.verified
 
 
 @pytest.mark.slow
@@ -207,43 +197,6 @@ def test_a_tower_that_is_nearly_everything_is_not_taken_alone(hub, monkeypatch):
     monkeypatch.setattr(hub_ranges, "_MOST", 0.01)
     located = load_checkpoint(f"hf-hub:{REPO}").located
     assert located.fetched is None and len(located.verified) >= 2
-
-
-@pytest.fixture
-def answers(monkeypatch):
-    """Changes the headers of the answers with weights: a function of their number."""
-    plain, change, numbers = transfer.get, [], itertools.count()
-
-    @contextmanager
-    def changed(url, headers):
-        with plain(url, headers) as answer:
-            if url.endswith(".safetensors"):
-                answer.headers.update(change[0](next(numbers)))
-            yield answer
-
-    monkeypatch.setattr(transfer, "get", changed)
-    return change.append
-
-
-def test_error_a_file_that_changes_between_two_ranges(hub, published, answers):
-    """The ETag is no hash that is published, as that of a storage behind the Hub may be."""
-    repo = as_one_file(hub, published)
-    answers(lambda number: {"ETag": '"5-of-md5"' if number == 0 else '"6-of-md5"'})
-    with pytest.raises(SourceError, match="not what it announced") as caught:
-        load_checkpoint(repo)
-    assert caught.value.evidence["expected"] == "5-of-md5"
-
-
-@pytest.mark.parametrize(
-    "header",
-    [{"ETag": f'"{"0" * 64}"'}, {"Content-Range": "bytes 0-65535/7"}, {"Content-Encoding": "gzip"}],
-    ids=str,
-)
-def test_error_a_range_of_another_file(header, hub, answers):
-    answers(lambda _: header)
-    with pytest.raises(SourceError, match="not what it announced") as caught:
-        load_checkpoint(f"hf-hub:{REPO}")
-    assert caught.value.evidence["field"] in header
 
 
 def test_a_server_without_ranges_sends_all_with_its_hashes(hub):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub_server import HubServer, git_hash
+from tests.hub_server import HubServer
 from tests.sources.conftest import NO_FILE, StartHub, refused
 from vitconvert.errors import IntegrityError, OfflineError
 from vitconvert.sources import Located, locate, references
@@ -79,54 +79,29 @@ def test_a_name_and_google_vouch_for_the_content(server: HubServer) -> None:
     assert locate("google:ViT").verified == ("ViT.npz",)
 
 
-def test_a_broken_download_goes_on_where_it_stopped(server: HubServer) -> None:
-    server.faults.cut = {"ViT.npz": (1_500_000, 2)}
-    assert weights(locate("google:ViT")).read_bytes() == BODY
-    assert server.requests[0].headers.get("range") is None
-    assert server.requests[1].headers["range"] == "bytes=1500000-"
-    assert server.requests[1].headers["if-range"] == f'"{git_hash(BODY)}"'
-
-
-def test_a_later_run_goes_on_too(server: HubServer) -> None:
-    server.faults.cut = {"ViT.npz": (300_000, 3)}
+def test_error_a_download_that_breaks_off(server: HubServer) -> None:
+    server.faults.cut = {"ViT.npz": (300_000, 1)}
     assert (
         str(refused("google:ViT"))
         == f"""\
 error: source-not-found
   The download of ViT.npz broke off.
-  address   {server.endpoint}/files/ViT.npz
-  received  900000 bytes
-  cause     peer closed connection without sending complete message body \
-(received 300000 bytes, expected {len(BODY) - 600_000})
-  hint: run again: it goes on where it stopped."""
+  address  {server.endpoint}/files/ViT.npz
+  cause    ConnectionError: 300000 of {len(BODY)} bytes arrived
+  hint: run again."""
     )
+    assert not list(Path(server.cache).parents[1].rglob("*ViT.npz*"))
     assert weights(locate("google:ViT")).read_bytes() == BODY
-    assert server.requests[-1].headers["range"] == "bytes=900000-"
 
 
-@pytest.mark.parametrize("change", ["content", "no_etag", "ignore_range", "longer"])
-def test_what_cannot_go_on_begins_again(server: HubServer, change: str) -> None:
-    server.faults.cut = {"ViT.npz": (600_000, 3)}
-    server.faults.no_etag = change == "no_etag"
-    server.faults.ignore_range = change == "ignore_range"
-    refused("google:ViT")
-    if change == "content":
-        server.files["ViT.npz"] = BODY[::-1]
-    if change == "longer":
-        part = next(Path(server.cache).parents[1].rglob("ViT.npz.part"))
-        part.write_bytes(BODY + b"too much")
-    assert weights(locate("google:ViT")).read_bytes() == server.files["ViT.npz"]
-
-
-def test_two_at_once_download_once(server: HubServer) -> None:
+def test_two_at_once(server: HubServer) -> None:
     found: list[Located] = []
     threads = [threading.Thread(target=lambda: found.append(locate("google:ViT"))) for _ in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found[0] == found[1]
-    assert server.paths("GET") == ["/files/ViT.npz"]
+    assert found[0] == found[1] and weights(found[0]).read_bytes() == BODY
 
 
 def test_a_redirect_is_followed(server: HubServer) -> None:
@@ -147,7 +122,7 @@ def test_error_plain_http(url: str) -> None:
 def test_error_address_without_a_name(server: HubServer, tail: str) -> None:
     assert str(refused(f"{server.endpoint}/files/{tail}")) == (
         f"error: source-not-found\n  {server.endpoint}/files/{tail} names no file.\n"
-        "  hint: give the address of one file of weights."
+        "  hint: give the address of a file of weights."
     )
 
 
@@ -182,11 +157,10 @@ error: hash-mismatch
   published  sha256 {SHA256}
   found      sha256 {hashlib.sha256(BODY[:-1] + b"!").hexdigest()}
   It was damaged on the way or on this disk, or changed by someone.
-  hint: remove {path.parent} and run again"""
+  hint: remove {path.parent} and run again."""
     )
 
 
-@pytest.mark.usefixtures("slept")
 def test_error_not_there_and_server_trouble(server: HubServer) -> None:
     assert (
         str(refused("google:gone"))
@@ -205,7 +179,7 @@ error: source-not-found
   The server does not send the file now.
   address  {server.endpoint}/files/ViT.npz
   answer   503 Service Unavailable
-  hint: try again later; what has arrived is kept."""
+  hint: try again later."""
     )
 
 

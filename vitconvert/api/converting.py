@@ -95,9 +95,6 @@ def convert(
         image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
             the target has a place for them; vitconvert computes the image side only.
         max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
-        attest: Write an in-toto statement on the conversion beside the output, OUTPUT.intoto.json.
-        sign_with: A private key (PEM) of the curve P-256, P-384 or P-521 that signs it, by
-            model-signing, as OUTPUT.intoto.sig; the statement is written then, too.
         how: As for `load_checkpoint`.
 
     Returns:
@@ -119,14 +116,7 @@ def convert(
 
     check_output(Path(output), overwrite=overwrite)  # before anything is downloaded
     checkpoint, options = _asked(source, to, how)
-    attest = None
-    if options.attest or options.sign_with:
-        from vitconvert.attesting.statement import attester
-
-        key = Path(options.sign_with) if options.sign_with else None
-        table = None if isinstance(options.to, str) else options.to.file
-        attest = attester(Path(output), key, reading=ReadOptions(table=table), overwrite=overwrite)
-    conversion = convert_checkpoint(
+    return convert_checkpoint(
         checkpoint,
         options,
         output=Path(output),
@@ -134,9 +124,6 @@ def convert(
         overwrite=overwrite,
         command=command,
     )
-    if attest:
-        attest(checkpoint, conversion.proof.sha256_in)
-    return conversion
 
 
 def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoint, WriteOptions]:

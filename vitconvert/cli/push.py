@@ -24,7 +24,6 @@ class Push(Reporting):
     def run(self) -> int:
         from vitconvert.conversion.push import files_to_push, push, sizes
 
-        self._check_statement()
         if self.dry_run:
             files = sizes(files_to_push(self.directory, force=self.force))
             self.report(
@@ -54,23 +53,6 @@ class Push(Reporting):
             ],
         )
         return 0
-
-    def _check_statement(self) -> None:
-        """Refuse to publish a statement on other files; but the card is anybody's to edit."""
-        from vitconvert.attesting.check import check_files
-        from vitconvert.attesting.statement import place_of, read_statement
-        from vitconvert.errors import UploadError
-
-        if not (place := place_of(self.directory)).is_file():
-            return
-        found = check_files(self.directory, read_statement(place), editable="README.md")
-        if wrong := [one.text for one in found if not one.ok]:
-            raise UploadError(
-                f"{place.name} is a statement on other files than these.",
-                evidence={"statement": place},
-                details=wrong,
-                hint="convert again with --force and --attest, or move it elsewhere.",
-            )
 
 
 def _file(name: str, size: int) -> str:

@@ -14,9 +14,8 @@ from vitconvert.cli.options import (
     argument,
     flag,
     output_flag,
-    refuse_given,
 )
-from vitconvert.cli.report import Verdict, line
+from vitconvert.cli.report import Verdict
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
@@ -59,22 +58,10 @@ class Verify(Computed, Against):
         "Largest relative difference in float32.", default=2e-5, type=click.FloatRange(min=0)
     )
     seed: int = flag("Seed of the noise images.", default=0)
-    attestation: bool = flag(
-        "Check a converted directory by the statement that --attest wrote; with "
-        "--against SOURCE, its source too, and parity by computing it again.",
-        default=False,
-    )
-    public_key: Path | None = flag(
-        "With --attestation: the public key (PEM) whose owner has to have signed it.", type=FILE
-    )
     page: Path | None = output_flag("Write an HTML page.", "--report", type=FILE)
     force: bool = flag("Replace the page if it exists.", default=False)
 
     def run(self) -> int:
-        if self.attestation:
-            return self._check_attestation()
-        if self.public_key:
-            refuse_given(["public_key"], "is about a statement, and --attestation checks one")
         self._check()
         report = self._verify()
         if self.page:
@@ -93,27 +80,6 @@ class Verify(Computed, Against):
         if not report.verified:
             return NOT_COMPARED
         return 0 if report.ok else 3
-
-    def _check_attestation(self) -> int:
-        from vitconvert.attesting.check import check_attestation
-
-        why = "is about a comparison, and --attestation compares as the conversion did"
-        refuse_given(("module", "layers", "images", "dtypes", "tolerance", "seed", "page"), why)
-        if not self.against:
-            self.require_against("--against is missing")
-        done = check_attestation(
-            Path(self.model),
-            source=self.checkpoint_against() if self.against else None,
-            public_key=self.public_key,
-            reading=replace(self, dequantise=None).read_options(),  # which is about the source
-        )
-        self.report(
-            done.to_dict,
-            short="as attested" if done.ok else "not as attested",
-            long=lambda: [Verdict(line(one.about, one.text), one.ok) for one in done.findings],
-            ok=done.ok,
-        )
-        return 0 if done.ok else 3
 
     def _check(self) -> None:
         """Refuse what cannot be before anything is downloaded."""

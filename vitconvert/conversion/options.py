@@ -3,11 +3,9 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.arguments import FLAG, PATH, VALUES, option, read_fields
+from vitconvert.arguments import FLAG, VALUES, option, read_fields
 from vitconvert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,15 +63,6 @@ class WriteOptions:
     max_shard_size: int | str | None = option(
         VALUES["max_shard_size"],
         "Split safetensors into files of at most this size, such as 5GB.",
-    )
-    attest: bool = option(
-        FLAG,
-        "Write an in-toto statement on the conversion beside the output, OUTPUT.intoto.json.",
-        default=False,
-        kind=bool,
-    )
-    sign_with: "str | PathLike[str] | None" = option(
-        PATH, "Sign it with a private key (PEM) of an elliptic curve, by model-signing.", kind=Path
     )
 
     def __post_init__(self) -> None:

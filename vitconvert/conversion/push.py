@@ -1,24 +1,25 @@
 """An output to the Hugging Face Hub, in one commit, after its weights were checked once more."""
 
+import glob
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.documents import read_object
-from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError
+from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError, VitConvertError
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.formats.hashing import git_blob_hash, hash_file
-from vitconvert.sources.answers import is_commit, shown
-from vitconvert.sources.located import RECORD, SIGNATURE, STATEMENT
-from vitconvert.sources.uploading import uploading
+from vitconvert.sources.located import RECORD
 from vitconvert.version import LIBRARY, VERSION
 from vitconvert.whole import is_unfinished
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import RepoFile, RepoFolder
 
 
@@ -47,8 +48,6 @@ class Pushed:
 
 def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     """The files of an output that go to the Hub: all but those whose path has a dot in front.
-
-    The statement of `convert --attest` goes with them, and its signature.
 
     Raises:
         UploadError: The directory is no output of vitconvert, or not all of one, or holds links,
@@ -91,9 +90,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
                 "holds.",
                 hint="convert again with another -o, or convert what was changed.",
             )
-    place, ends = directory.absolute(), (STATEMENT, SIGNATURE)
-    beside = {f"attestation{end}": place.with_name(place.name + end) for end in ends}
-    return files | {name: path for name, path in beside.items() if path.is_file()}
+    return files
 
 
 def _record(directory: Path, *, force: bool) -> dict[str, str]:
@@ -162,7 +159,7 @@ def push(
             as it was written.
         UsageError: A pull request to a branch.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi, get_token
+    from huggingface_hub import HfApi, get_token
 
     if create_pr and revision not in (None, "main"):
         raise UsageError(
@@ -174,43 +171,36 @@ def push(
             "The Hub takes no files without a token.",
             hint="pass --token, or run `hf auth login`; --dry-run only lists the files.",
         )
+    written = {name: hash_file(path) for name, path in files.items()}
     api = HfApi(library_name=LIBRARY, library_version=VERSION, token=token)
-    with progress_bars(quiet=quiet), uploading(repo, revision, proposed=create_pr):
+    with progress_bars(quiet=quiet), _upload_errors(repo, revision, proposed=create_pr):
         repo = _created(api, repo, revision, private=private)
-        operations = [CommitOperationAdd(name, path) for name, path in files.items()]
-        sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
-        done = api.create_commit(
-            repo,
-            operations,
+        done = api.upload_folder(
+            repo_id=repo,
+            folder_path=directory,
+            allow_patterns=[glob.escape(name) for name in files],
             commit_message=message or f"Weights and card from vitconvert {VERSION}",
             revision=revision,
             create_pr=create_pr,
         )
-        if not is_commit(done.oid):
-            raise UploadError(
-                "The Hub does not say which commit it has made.",
-                evidence={"expected": "40 hexadecimal digits", "found": shown(done.oid)},
-                hint="look at the repository's page for what has arrived.",
-            )
         revision, page = done.pr_revision or done.oid, done.pr_url or done.commit_url
-        there = {
-            file.path: file for file in api.list_repo_tree(repo, recursive=True, revision=revision)
-        }
-        if left_out := sorted(files.keys() - there.keys()):
-            raise UploadError(
-                "The Hub left out files that the .gitignore of the repository names.",
-                evidence={"commit": page},
-                details=left_out,
-                hint="take them out of its .gitignore, and push again.",
-            )
-        if other := [n for n, p in files.items() if not _is_same(p, sent[n], there[n])]:
-            raise IntegrityError(
-                "The commit holds something else than what was sent.",
-                evidence={"commit": page},
-                details=other,
-                meaning="The Hub's storage does not hold it, or it changed here while it was sent.",
-                hint="undo the commit on its page, and push again.",
-            )
+        tree = api.list_repo_tree(repo, recursive=True, revision=revision)
+        there = {file.path: file for file in tree}
+    if left_out := sorted(files.keys() - there.keys()):
+        raise UploadError(
+            "The Hub left out files that the .gitignore of the repository names.",
+            evidence={"commit": page},
+            details=left_out,
+            hint="take them out of its .gitignore, and push again.",
+        )
+    if other := [n for n, p in files.items() if not _is_same(p, written[n], there[n])]:
+        raise IntegrityError(
+            "The commit holds something else than what was sent.",
+            evidence={"commit": page},
+            details=other,
+            meaning="The Hub's storage does not hold it, or it changed here while it was sent.",
+            hint="undo the commit on its page, and push again.",
+        )
     return Pushed(repo=repo, url=page, commit=done.oid, pull_request=create_pr, files=sizes(files))
 
 
@@ -226,6 +216,65 @@ def _created(api: "HfApi", repo: str, revision: str | None, *, private: bool) ->
     if revision not in (None, "main") and not str(revision).startswith("refs/"):
         api.create_branch(repo, branch=str(revision), exist_ok=True)
     return repo
+
+
+@contextmanager
+def _upload_errors(repo: str, revision: str | None, *, proposed: bool) -> Iterator[None]:
+    """Turn whatever the Hub's client raises inside into an error that says what to do."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (VitConvertError, errors.HfHubHTTPError) as error:
+        if isinstance(error, VitConvertError):
+            raise
+        raise _refused(repo, revision, error) from error
+    except errors.HFValidationError as error:
+        raise UploadError(
+            f"{repo} cannot be the name of a Hub repository.",
+            hint="letters, digits, '-', '_' and '.', as in ORG/REPO",
+        ) from error
+    except ValueError as error:
+        # The client's own checks, such as of the card's metadata, which the Hub validates.
+        raise UploadError(
+            f"The Hub does not take this as a commit to {repo}.",
+            details=[line for line in str(error).splitlines() if line.strip()],
+        ) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
+            raise  # of this disk
+        raise UploadError(
+            f"The upload to {repo} broke off.",
+            evidence={"cause": f"{type(error).__name__}: {error}"},
+            hint="look whether the pull request is there: a second run opens another."
+            if proposed
+            else "run again: what has arrived is not sent twice.",
+        ) from error
+
+
+def _refused(repo: str, revision: str | None, error: "HfHubHTTPError") -> UploadError:
+    from huggingface_hub import errors
+
+    code = error.response.status_code
+    evidence: dict[str, object] = {"answer": f"{code} {error.response.reason_phrase}"}
+    if error.server_message:
+        evidence["reason"] = error.server_message
+    hint: str | None
+    if isinstance(error, errors.RevisionNotFoundError):
+        fact, hint = f"{repo} has no revision {revision}.", None
+    elif isinstance(error, errors.RepositoryNotFoundError):
+        fact = f"The Hub has no model repository {repo} that this token may write to."
+        hint = "a data set or space of the same name is another repository."
+    elif code == HTTPStatus.UNAUTHORIZED:
+        fact = "The Hub does not know this token."
+        hint = "https://huggingface.co/settings/tokens lists yours."
+    elif code == HTTPStatus.FORBIDDEN:
+        fact = f"This token may not write to {repo}."
+        hint = "it needs the right to write; --create-pr proposes the files instead."
+    else:
+        fact = f"The Hub refuses the upload to {repo}."
+        hint = "run again later: what has arrived is not sent twice."
+    return UploadError(fact, evidence=evidence, hint=hint)
 
 
 def _is_same(path: Path, written: str, there: "RepoFile | RepoFolder") -> bool:

@@ -10,35 +10,84 @@ import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from vitconvert.errors import AmbiguousDialect, VitConvertError
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER
 from vitconvert.formats import Container, open_container
 from vitconvert.sources.located import Fetched, Fetching
-from vitconvert.sources.transfer import NoRanges, Wanted, receive_range
 from vitconvert.tables.parts import FoundViT, Header
 from vitconvert.tables.towers import find_part
 
+if TYPE_CHECKING:
+    from huggingface_hub import HfFileSystem
+
 WORTHWHILE = 64 * 2**20  # bytes of weights; a smaller file arrives as soon as its header alone
 _MOST = 0.8  # of all bytes: a tower that is nearly everything is better had with the file's hash
+_PIECE = 2**26  # bytes of a range that are in memory at a time
 _START = 2**16  # bytes that are asked for first; most headers are shorter
 _DRAFT = "part-"  # what names of unfinished folders begin with
 _HEADERS = "headers"  # the folder of headers alone
 
 
+class NoRanges(Exception):
+    """The server sends whole files only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """Files of one commit of the Hub, any range of which can be read.
+
+    Attributes:
+        repo, commit: The repository, and its commit.
+        sizes: Name of each file -> its bytes.
+        token: For private and gated repositories.
+    """
+
+    repo: str
+    commit: str
+    sizes: Mapping[str, int]
+    token: str | None = field(repr=False)
+
+    @cached_property
+    def _files(self) -> "HfFileSystem":
+        from huggingface_hub import HfFileSystem
+
+        return HfFileSystem(token=self.token, skip_instance_cache=True)
+
+    def copy_range(self, name: str, to: IO[bytes], start: int, end: int) -> None:
+        """Write a range of a file to the same place of a file here.
+
+        Raises:
+            NoRanges: The server sends whole files only.
+        """
+        path = f"{self.repo}@{self.commit}/{name}"
+        to.seek(start)
+        with self._files.open(path, "rb", cache_type="none") as file:
+            file.seek(start)
+            while start < end:
+                data = file.read(min(_PIECE, end - start))
+                if len(data) != min(_PIECE, end - start):
+                    raise NoRanges
+                to.write(data)
+                start += len(data)
+
+
 def fetch_part(
-    files: Mapping[str, Wanted],
+    remote: Remote,
     weights: str,
     index: Path | None,
     config: Mapping[str, object],
     fetching: Fetching,
     store: Path,
 ) -> tuple[Path, Fetched] | None:
-    """Fetch the headers of a repository's files, and the tensors of its tower.
+    """Fetch the headers of a repository's files, and the tensors of its vision encoder.
 
     Args:
-        files: Name of each safetensors file -> where it is.
+        remote: The files of weights.
         weights: The name of the one to open, which may be an index of them.
         index: That index, if it is one.
         config: The repository's `config.json`.
@@ -50,19 +99,18 @@ def fetch_part(
 
     Raises:
         AmbiguousDialect: There are several towers: it is asked before anything large is moved.
-        SourceError: The server refuses, or sends something else than was asked for.
     """
-    sizes = [wanted.size for wanted in files.values() if wanted.size is not None]
-    if len(sizes) < len(files) or not all(name.endswith(".safetensors") for name in files):
+    total = sum(remote.sizes.values())
+    if not all(name.endswith(".safetensors") for name in remote.sizes):
         return None
-    if sum(sizes) < WORTHWHILE and not fetching.headers_only:
+    if total < WORTHWHILE and not fetching.headers_only:
         return None
     if found := kept_part(weights, config, fetching, store):
         return found
     store.mkdir(parents=True, exist_ok=True)
     with suppress(NoRanges), tempfile.TemporaryDirectory(dir=store, prefix=_DRAFT) as draft:
         folder = Path(draft)
-        moved = sum(_fetch_header(wanted, folder / name) for name, wanted in files.items())
+        moved = sum(_fetch_header(remote, name, folder / name) for name in remote.sizes)
         if index is not None:
             (folder / weights).write_bytes(index.read_bytes())
         tower, place = None, store / _HEADERS
@@ -71,14 +119,13 @@ def fetch_part(
                 if (part := _worthwhile_tower(container, config, fetching.tower)) is None:
                     return None
                 tower, place = part.tower.prefix, _place_of(part, store)
-                sources = {folder / name: wanted for name, wanted in files.items()}
-                moved += _fetch_tensors(container, part.names.values(), sources)
+                moved += _fetch_tensors(container, part.names.values(), remote, folder)
         if not place.is_dir():
             with suppress(OSError):  # another process was first
                 folder.rename(place)
                 folder.mkdir()  # for the context that removes it
-        return place / weights, Fetched(tower=tower, moved=moved, total=sum(sizes))
-    return None  # the server sends whole files only
+        return place / weights, Fetched(tower=tower, moved=moved, total=total)
+    return None
 
 
 def kept_part(
@@ -109,20 +156,20 @@ def _place_of(part: FoundViT, store: Path) -> Path:
     return store / hashlib.sha256(part.tower.prefix.encode()).hexdigest()[:16]
 
 
-def _fetch_header(wanted: Wanted, path: Path) -> int:
+def _fetch_header(remote: Remote, name: str, path: Path) -> int:
     """Make a file with a published file's header and nothing else; the bytes that were moved."""
-    assert wanted.size is not None
+    size = remote.sizes[name]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w+b") as file:
-        first = min(_START, wanted.size)
-        receive_range(wanted, file, 0, first)
+        first = min(_START, size)
+        remote.copy_range(name, file, 0, first)
         file.seek(0)
         length = 8 + int.from_bytes(file.read(8), "little")
-        if first < length <= min(wanted.size, 8 + LONGEST_SAFETENSORS_HEADER):
-            receive_range(wanted, file, first, length)
-        length = min(length, wanted.size)
+        if first < length <= min(size, 8 + LONGEST_SAFETENSORS_HEADER):
+            remote.copy_range(name, file, first, length)
+        length = min(length, size)
         file.truncate(length)  # what follows may be another tensor's
-        file.truncate(wanted.size)
+        file.truncate(size)
     return max(first, length)
 
 
@@ -142,13 +189,14 @@ def _worthwhile_tower(
     return part if part.tower.prefix and wanted <= _MOST * total else None
 
 
-def _fetch_tensors(container: Container, names: Iterable[str], files: Mapping[Path, Wanted]) -> int:
+def _fetch_tensors(container: Container, names: Iterable[str], remote: Remote, folder: Path) -> int:
     """Fill in the bytes of tensors; the bytes that were moved.
 
     Args:
         container: Files of which the headers are there.
         names: The tensors.
-        files: Each file -> where it is published.
+        remote: The same files, whole.
+        folder: Where they are here.
     """
     runs: dict[Path, list[list[int]]] = {}
     places = ((container.places[name], container.manifest[name].nbytes) for name in names)
@@ -161,5 +209,5 @@ def _fetch_tensors(container: Container, names: Iterable[str], files: Mapping[Pa
     for path, of_file in runs.items():
         with path.open("r+b") as file:
             for start, end in of_file:
-                receive_range(files[path], file, start, end)
+                remote.copy_range(path.relative_to(folder).as_posix(), file, start, end)
     return sum(end - start for of_file in runs.values() for start, end in of_file)

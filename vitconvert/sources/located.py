@@ -18,8 +18,6 @@ CONVERTER = "image_converter.json"  # of KerasHub
 # The first two of transformers 4 and 5
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
 RECORD = "vitconvert.json"
-# Beside an output, after its name; published as "attestation" and these.
-STATEMENT, SIGNATURE = ".intoto.json", ".intoto.sig"
 ADAPTER = "adapter_config.json"  # of PEFT
 # Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
 TOKENIZERS = (

@@ -1,43 +1,45 @@
 """Files behind an https address: downloaded once, hashed, remembered.
 
-A file has a folder of its own, with `download.json` that holds its address, size and sha256;
-`transfer` gets it.
+A file has a folder of its own, with `download.json` that holds its address, size and sha256.
 """
 
 import base64
 import hashlib
+import http.client
 import json
 import os
 import re
-import urllib.parse
-from http import HTTPStatus
-from pathlib import Path
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from urllib.error import HTTPError, URLError
+from urllib.parse import unquote, urlsplit
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+from tqdm import tqdm
 
 from vitconvert.documents import read_object
-from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.errors import CorruptFile, IntegrityError, SourceError
 from vitconvert.formats.hashing import hash_file
-from vitconvert.sources.answers import is_relative_name
+from vitconvert.sources.hub_errors import offline_error
 from vitconvert.sources.located import Fetching, Located, files_beside
-from vitconvert.sources.references import publishes_sha256_in_name
-from vitconvert.sources.transfer import Wanted, mismatch, receive
-from vitconvert.sources.transport import describe, offline_error, require_https
+from vitconvert.sources.references import publishes_sha256_in_name, without_secrets
 from vitconvert.version import LIBRARY, VERSION
-
-if TYPE_CHECKING:
-    from httpx2 import Response
 
 # torch.hub's convention (torch/hub.py, HASH_REGEX): first digits of the sha256 before the suffix.
 _HASH_IN_NAME = re.compile(r"-([0-9a-f]{8,64})\.[^.]+")
 # https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash
 _GOOGLE_MD5 = re.compile(r"md5=([A-Za-z0-9+/]{22}==)")
 _RECORD = "download.json"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_TIMEOUT_SECONDS = 30  # without a byte
+_CHUNK = 1 << 20
 
 
 def locate_address(reference: str, url: str, name: str | None, fetching: Fetching) -> Located:
     """Download an https address, or take it from the cache."""
     from huggingface_hub import constants
-    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     require_https(url)
     cache = fetching.cache_dir or default_cache()
@@ -45,16 +47,15 @@ def locate_address(reference: str, url: str, name: str | None, fetching: Fetchin
     target, record = folder / file_name(url), folder / _RECORD
     if not record.is_file():
         if fetching.offline or constants.HF_HUB_OFFLINE:
-            raise offline_error(url, asked=True, cache=cache)
+            raise offline_error(without_secrets(url), asked=True, cache=cache)
         folder.mkdir(parents=True, exist_ok=True)
-        with WeakFileLock(folder / "lock"):
-            # Another process may have finished while this one waited.
-            if not record.is_file():
-                _download(url, target, cache=cache, quiet=fetching.quiet)
+        _download(url, target, cache=cache, quiet=fetching.quiet)
     match read_object(record):
         case {"sha256": str(sha256), "verified": bool(verified)}:
             if (found := hash_file(target)) != sha256:
-                raise mismatch(folder, target.name, "sha256", published=sha256, found=found)
+                raise _mismatch(
+                    target.name, "sha256", sha256, found, f"remove {folder} and run again."
+                )
         case _:
             raise CorruptFile(
                 "The note on a download holds no hash.",
@@ -78,59 +79,123 @@ def default_cache() -> Path:
 
 
 def file_name(url: str) -> str:
-    """The last part of an address, safe as a file name.
+    """The last part of an address, as a file name.
 
     Raises:
         SourceError: The address ends in no name.
     """
-    name = urllib.parse.unquote(urllib.parse.urlsplit(url).path).rsplit("/", 1)[-1]
-    if not is_relative_name(name):
-        raise SourceError(f"{url} names no file.", hint="give the address of one file of weights.")
+    path = unquote(urlsplit(url).path)
+    name = PurePosixPath(path).name
+    if not name.isprintable() or "\\" in name or name in ("", "..") or path.endswith("/"):
+        raise SourceError(
+            f"{without_secrets(url)} names no file.", hint="give the address of a file of weights."
+        )
     return name
 
 
+def require_https(url: str) -> None:
+    """Refuse what is not encrypted; plain http only ever to this machine itself.
+
+    Raises:
+        SourceError: Another scheme, or no address at all.
+    """
+    try:
+        scheme, host = urlsplit(url).scheme, urlsplit(url).hostname or ""
+    except ValueError:
+        scheme, host = "", ""
+    if not host or not (scheme == "https" or (scheme == "http" and host in _LOOPBACK)):
+        raise SourceError(
+            f"{without_secrets(url)} is not an https address.",
+            hint="download the file yourself and give its path.",
+        )
+
+
 def _download(url: str, target: Path, *, cache: Path, quiet: bool) -> None:
-    digits = _HASH_IN_NAME.search(target.name) if publishes_sha256_in_name(url) else None
-    wanted = Wanted(
-        url=url,
-        headers={"User-Agent": f"{LIBRARY}/{VERSION}"},
-        name=target.name,
-        refuse=lambda answer: _refused(url, answer),
-        hash=digits[1] if digits else "",
+    """Get a file, and note what it is; its name may hold the first digits of its sha256."""
+    part = target.with_name(f".{target.name}.{uuid4().hex}.part")
+    try:
+        sha256, md5, headers = _receive(url, part, cache=cache, quiet=quiet)
+        again = "run again; if it repeats, the server or a proxy alters the file."
+        digits = _HASH_IN_NAME.search(target.name) if publishes_sha256_in_name(url) else None
+        if digits and not sha256.startswith(digits[1]):
+            found = sha256[: len(digits[1])]
+            raise _mismatch(target.name, "sha256", digits[1], found, again)
+        google = _GOOGLE_MD5.search(headers.get("x-goog-hash", ""))
+        if google and md5 != google[1]:
+            raise _mismatch(target.name, "md5", google[1], md5, again)
+        record = {
+            "url": without_secrets(url),
+            "size": part.stat().st_size,
+            "sha256": sha256,
+            "verified": google is not None or digits is not None,
+        }
+        part.replace(target)
+        # Written last: the folder counts as complete once this file is there.
+        part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        part.replace(target.with_name(_RECORD))
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _receive(
+    url: str, part: Path, *, cache: Path, quiet: bool
+) -> tuple[str, str, Mapping[str, str]]:
+    """Write what an address sends; its sha256 and md5, and the headers of the answer."""
+    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+    shown = without_secrets(url)
+    try:
+        request = Request(url, headers={"User-Agent": f"{LIBRARY}/{VERSION}"})  # noqa: S310
+        with urlopen(request, timeout=_TIMEOUT_SECONDS) as answer, part.open("wb") as file:  # noqa: S310
+            require_https(answer.url)  # where redirects have led
+            length, received = answer.headers.get("Content-Length"), 0
+            # None: tqdm shows nothing by itself where stderr is no terminal.
+            with tqdm(
+                desc=file_name(url),
+                total=length and int(length),
+                unit="B",
+                unit_scale=True,
+                disable=True if quiet else None,
+                file=sys.stderr,
+            ) as bar:
+                while chunk := answer.read(_CHUNK):
+                    file.write(chunk)
+                    sha256.update(chunk)
+                    md5.update(chunk)
+                    received += len(chunk)
+                    bar.update(len(chunk))
+            if length and received != int(length):  # http.client does not say so
+                raise ConnectionError(f"{received} of {length} bytes arrived")
+    except HTTPError as error:
+        error.close()
+        raise _refused(shown, error) from error
+    except URLError as error:
+        raise offline_error(shown, asked=False, cache=cache, cause=error.reason) from error
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
+        raise SourceError(
+            f"The download of {file_name(url)} broke off.",
+            evidence={"address": shown, "cause": f"{type(error).__name__}: {error}"},
+            hint="run again.",
+        ) from error
+    return sha256.hexdigest(), base64.b64encode(md5.digest()).decode(), answer.headers
+
+
+def _mismatch(name: str, kind: str, published: str, found: str, hint: str) -> IntegrityError:
+    return IntegrityError(
+        f"{name} is not the file that was published.",
+        evidence={"published": f"{kind} {published}", "found": f"{kind} {found}"},
+        meaning="It was damaged on the way or on this disk, or changed by someone.",
+        hint=hint,
     )
-    part = target.with_name(f"{target.name}.part")
-    received = receive(wanted, part, cache=cache, quiet=quiet)
-    md5 = _GOOGLE_MD5.search(received.headers.get("x-goog-hash", ""))
-    if md5 is not None:
-        with part.open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).digest()
-        if (found := base64.b64encode(digest).decode()) != md5[1]:
-            part.unlink()
-            raise mismatch(None, target.name, "md5", published=md5[1], found=found)
-    record = {
-        "url": url,
-        "size": part.stat().st_size,
-        "sha256": received.hash,
-        "etag": received.headers.get("ETag"),
-        "verified": md5 is not None or digits is not None,
-    }
-    part.replace(target)
-    # Written last: the folder counts as complete once this file is there.
-    draft = target.with_name(f"{_RECORD}.part")
-    draft.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    draft.replace(target.with_name(_RECORD))
 
 
-def _refused(url: str, answer: "Response") -> SourceError:
-    evidence = {"address": url, **describe(answer)}
-    if answer.status_code in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE, HTTPStatus.FORBIDDEN):
+def _refused(url: str, error: HTTPError) -> SourceError:
+    evidence = {"address": url, "answer": f"{error.code} {error.reason}"}
+    if error.code in (403, 404, 410):
         return SourceError(
             "There is no file at this address, or it is not public.",
             evidence=evidence,
             hint="--checkpoint PATH reads a file that you have.",
         )
     return SourceError(
-        "The server does not send the file now.",
-        evidence=evidence,
-        hint="try again later; what has arrived is kept.",
+        "The server does not send the file now.", evidence=evidence, hint="try again later."
     )
