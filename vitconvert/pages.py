@@ -3,8 +3,8 @@
 import html
 from pathlib import Path
 
+from vitconvert.atomic_write import require_place, require_replaceable
 from vitconvert.errors import printable
-from vitconvert.whole import require_place, require_replaceable
 
 GENERATOR = '<meta name="generator" content="vitconvert">'
 # What pages and PNG files say near their beginning; only such files are replaced.

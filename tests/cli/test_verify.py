@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.spelling import google_arrays
-from vitconvert import convert, whole
+from vitconvert import convert
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_no_page(google, run, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(whole.SequentialWriter, "write", full)
+    monkeypatch.setattr("vitconvert.atomic_write.HashingWriter.write", full)
     page = tmp_path / "report.html"
     code, _, err = run("verify", google, "--report", page)
     assert code == 1

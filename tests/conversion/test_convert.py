@@ -20,7 +20,6 @@ from tests.hub_server import HubServer, use_hub
 from tests.packages import timm, transformers
 from tests.sampling import sampled
 from tests.small_models import SMALL_TIMM as SMALL
-from vitconvert import whole
 from vitconvert.conversion import record
 from vitconvert.conversion.target import holders
 from vitconvert.errors import NotRepresentable, OutputExists, ParityFailed, UsageError
@@ -142,16 +141,6 @@ def test_a_source_that_cannot_be_hashed_is_an_error(timm_directory, tmp_path, mo
     with pytest.raises(OSError, match="Input/output error"):
         vitconvert.convert(source, output=tmp_path / "out", verify=False)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("verify", [True, False])
-def test_what_is_read_at_once_stays_in_the_page_cache(
-    verify, timm_directory, tmp_path, monkeypatch
-):
-    told = []
-    monkeypatch.setattr(whole, "_set_direct", lambda _, wanted: told.append(wanted) or False)
-    vitconvert.convert(timm_directory(**SMALL), output=tmp_path / "out", verify=verify)
-    assert told == ([] if verify else [True])
 
 
 def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):

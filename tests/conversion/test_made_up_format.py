@@ -16,7 +16,7 @@ MODULE = '''
 import torch
 
 from vitconvert.formats import Container, TensorInfo, bytes_of
-from vitconvert.whole import whole_file
+from vitconvert.atomic_write import atomic_file
 
 READER = "hext.load"
 EXAMPLE = 'import hext\\n\\ntensors = hext.load("model.hext")'
@@ -50,11 +50,11 @@ def open_file(path, *_):
     )
 
 
-def write_file(path, contents, _surroundings, read_soon):
-    with whole_file(path, read_soon=read_soon) as file:
+def write_file(path, contents, _surroundings):
+    with atomic_file(path) as file:
         file.write(MAGIC)
         for name, content in contents.items():
-            data = b"".join(bytes(chunk) for chunk in content.chunks(file.room))
+            data = b"".join(bytes(chunk) for chunk in content.chunks())
             shape = " ".join(map(str, content.info.shape))
             file.write(f"{name}|{content.info.dtype}|{shape}|{data.hex()}\\n".encode())
     return file.sha256

@@ -1,18 +1,14 @@
-"""Outputs appear whole or not at all: under SIGKILL, a full disk, and two writers at once."""
+"""Outputs appear whole or not at all, and replace nothing that vitconvert did not write."""
 
 import errno
 import hashlib
 import json
 import os
-import shutil
-import signal
-import threading
 from pathlib import Path
 
 import pytest
 
-from vitconvert import whole
-from vitconvert.conversion.output import somebodys, whole_output, written_in
+from vitconvert.conversion.output import atomic_output, somebodys, written_in
 from vitconvert.errors import OutputExists, UsageError
 from vitconvert.formats import hash_file
 
@@ -24,53 +20,8 @@ def record_of(text):
     return json.dumps({"sha256": dict.fromkeys(FILES, digest)})
 
 
-def killed_at(path, last, exchange):
-    """Replace a directory in a fork that kills itself at a moment; how many moments there are."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        _die_at(path, last, exchange, writes)
-    _, status = os.waitpid(child, 0)
-    os.close(writes)
-    with os.fdopen(reads) as file:
-        return os.waitstatus_to_exitcode(status), int(file.read() or 0)
-
-
-def _die_at(path, last, exchange, told):
-    moments = 0
-
-    def watched(owner, name):
-        function = getattr(owner, name)
-
-        def call(*arguments, **options):
-            moment()
-            return function(*arguments, **options)
-
-        setattr(owner, name, call)
-
-    def moment():
-        nonlocal moments
-        if moments == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        moments += 1
-
-    try:
-        for name in ("rename", "mkdir", "unlink", "rmdir"):
-            watched(Path, name)
-        for name in ("fsync", "close"):
-            watched(os, name)
-        watched(shutil, "rmtree")
-        if not exchange:
-            whole._exchange = lambda *_: False
-        write(path)
-        moment()
-        os.write(told, str(moments).encode())
-    finally:
-        os._exit(0)
-
-
 def write(path, text="new", **options):
-    with whole_output(path, **{"overwrite": True} | options) as directory:
+    with atomic_output(path, **{"overwrite": True} | options) as directory:
         (directory / "deep").mkdir()
         for name in FILES:
             (directory / name).write_text(text)
@@ -83,31 +34,6 @@ def content(path):
 
 
 OLD, NEW = dict.fromkeys(FILES, "old"), dict.fromkeys(FILES, "new")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exchange", [True, False], ids=["in one step", "in two steps"])
-def test_killed_at_any_moment_it_leaves_the_old_or_the_new_and_a_rerun_cleans(
-    tmp_path, exchange, monkeypatch
-):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # slow, and no kill shows whether it was done
-    path = tmp_path / "out"
-    write(path, "old")
-    _, moments = killed_at(path, -1, exchange)
-    assert moments > 15
-    seen = []
-    for number in range(moments):
-        write(path, "old")
-        assert killed_at(path, number, exchange)[0] == -signal.SIGKILL
-        if exchange or path.exists():  # between two renames there is nothing for a moment
-            seen.append(content(path))
-            assert seen[-1] in (OLD, NEW)
-        with pytest.raises(KeyboardInterrupt), whole_output(path, overwrite=True):
-            raise KeyboardInterrupt  # a rerun that fails puts back what had been taken away
-        assert content(path) in (OLD, NEW)
-        assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-    assert OLD in seen
-    assert NEW in seen
 
 
 @pytest.mark.parametrize("place", ["work", "work/deep", ".", "/"])
@@ -130,26 +56,12 @@ def test_of_two_writers_the_first_to_finish_wins_and_nothing_is_mixed(tmp_path):
     path = tmp_path / "out"
     with (
         pytest.raises(OutputExists, match="already exists, and is not empty"),
-        whole_output(path, overwrite=False) as directory,
+        atomic_output(path, overwrite=False) as directory,
     ):
         (directory / "slow").write_text("1")
         write(path, overwrite=False)
         assert (directory / "slow").exists()  # the other did not take it for remains
     assert content(path) == NEW
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-
-
-def test_many_writers_that_may_replace_each_other(tmp_path):
-    path = tmp_path / "out"
-    texts = [str(number) * 1000 for number in range(8)]
-    threads = [threading.Thread(target=write, args=(path, text)) for text in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = content(path)
-    assert found["a"] == found["b"]
-    assert found["a"] in texts
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
@@ -172,7 +84,6 @@ def test_a_failure_leaves_what_was_there(tmp_path, failing, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as caught:
         patch.setattr(failing, fail)
-        patch.setattr("vitconvert.whole._exchange", lambda *_: False)
         write(path)
     assert caught.value.filename == str(path)
     assert content(path) == OLD
@@ -185,12 +96,11 @@ def test_what_was_there_returns_where_the_new_cannot_take_its_place(tmp_path, mo
     rename = Path.rename
 
     def fail_for_the_new(self, target):
-        if self.name == "new":
+        if content(self) == NEW:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail_for_the_new)
-    monkeypatch.setattr(whole, "_exchange", lambda *_: False)
     for place in (path, fresh):
         with pytest.raises(OSError, match="Input/output error"):
             write(place)
@@ -210,13 +120,6 @@ def test_a_place_where_nothing_can_be_made(tmp_path):
     with pytest.raises(UsageError, match="The output cannot be written") as error:
         write(tmp_path / "file" / "out")
     assert error.value.evidence["reason"] in ("Not a directory", "File exists")
-
-
-@pytest.fixture(params=[True, False], ids=["in one step", "in two steps"])
-def exchange(request, monkeypatch):
-    """Whether the system can swap directories."""
-    if not request.param:
-        monkeypatch.setattr(whole, "_exchange", lambda *_: False)
 
 
 def add_file(path):
@@ -248,18 +151,13 @@ ADDED = {
 
 
 @pytest.mark.parametrize(("add", "name"), ADDED.values(), ids=ADDED)
-@pytest.mark.parametrize("moment", ["before", "meanwhile", "at last"])
-def test_what_somebody_put_into_an_output_stays_there(
-    tmp_path, monkeypatch, exchange, add, name, moment
-):
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_what_somebody_put_into_an_output_stays_there(tmp_path, add, name, moment):
     path = tmp_path / "out"
     write(path, "old")
     if moment == "before":
         add(path)
-    if moment == "at last":  # after it was looked at for the last time
-        replace = whole._replace
-        monkeypatch.setattr(whole, "_replace", lambda *all: (add(path), replace(*all)))
-    with pytest.raises(OutputExists) as caught, whole_output(path, overwrite=True) as directory:
+    with pytest.raises(OutputExists) as caught, atomic_output(path, overwrite=True) as directory:
         assert moment != "before"
         (directory / "a").write_text("new")
         (directory / "vitconvert.json").write_text(record_of("new"))
@@ -276,16 +174,6 @@ def test_what_somebody_put_into_an_output_stays_there(
     assert {entry.name for entry in tmp_path.iterdir()} - {"kept"} == {"out"}
 
 
-def test_remains_into_which_somebody_put_a_file_stay(tmp_path):
-    """As where a process was killed right after it had swapped the two."""
-    remains = tmp_path / ".vitconvert-0123456789abcdef.part" / "new"
-    write(remains, "old")
-    add_file(remains)
-    for _ in range(2):
-        write(tmp_path / "out")
-    assert content(remains) == OLD | {"mine": "precious"}
-
-
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_a_directory_of_somebody_is_refused_by_the_names_in_it(tmp_path, overwrite):
     for number in range(12):
@@ -300,9 +188,7 @@ def test_a_directory_of_somebody_is_refused_by_the_names_in_it(tmp_path, overwri
 
 
 @pytest.mark.parametrize("before", ["nothing", "an output"])
-def test_through_a_link_its_target_is_written_and_nothing_is_left_beside(
-    tmp_path, exchange, before
-):
+def test_through_a_link_its_target_is_written_and_nothing_is_left_beside(tmp_path, before):
     disk, link = tmp_path / "disk", tmp_path / "links" / "out"
     link.parent.mkdir()
     link.symlink_to("../disk/out")

@@ -25,7 +25,6 @@ from vitconvert.facts.plan import compose, plan_reading
 from vitconvert.formats import (
     content,
     content_of,
-    one_buffer,
     open_container,
     write_safetensors,
 )
@@ -39,7 +38,7 @@ WRITERS = {"safetensors": write_safetensors, "npz": write_npz}
 
 
 def raw(content):
-    return b"".join(bytes(chunk) for chunk in content.chunks(one_buffer()))
+    return b"".join(bytes(chunk) for chunk in content.chunks())
 
 
 def reading_of(table, container, config):

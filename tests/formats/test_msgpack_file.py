@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vitconvert.errors import CorruptFile, MissingPackage, UsageError
-from vitconvert.formats import TensorInfo, content_of, one_buffer, open_container
+from vitconvert.formats import TensorInfo, content_of, open_container
 from vitconvert.formats import msgpack as msgpack_module
 from vitconvert.formats.format_modules import Surroundings
 from vitconvert.formats.msgpack import read_plainly, write_file
@@ -69,7 +69,6 @@ def test_reads_what_the_package_wrote(tmp_path):
             "wave": "a complex number",
         }
         assert container.extras["done"] is True
-        assert "tree/layer/large" not in container.places  # in parts
         assert np.array_equal(container.read("tree/layer/kernel").numpy(), whole)
         assert np.array_equal(container.read("tree/layer/large").numpy(), whole)
         assert torch.equal(container.read("tree/half"), half)
@@ -112,14 +111,13 @@ def test_the_package_reads_what_is_written(tmp_path, monkeypatch, most):
         "empty": torch.empty(2, 0),
     }
     contents = {name: content_of(name, tensor) for name, tensor in tensors.items()}
-    write_file(tmp_path / "x", contents, Surroundings(), True)
+    write_file(tmp_path / "x", contents, Surroundings())
     theirs = {name: (shape, data) for name, shape, data in read_plainly(tmp_path / "x", "")}
     assert theirs.keys() == tensors.keys()
     with open_container(tmp_path / "x") as container:
-        assert len(container.places) == len(tensors) if most > 16 else container.places
         for name, tensor in tensors.items():
             assert torch.equal(container.read(name), tensor), name
-            data = b"".join(bytes(part) for part in contents[name].chunks(one_buffer()))
+            data = b"".join(bytes(part) for part in contents[name].chunks())
             assert theirs[name] == (tuple(tensor.shape), data)
 
 
@@ -139,7 +137,7 @@ def test_writes_the_bytes_that_flax_does(tmp_path):
         for leaf, tensor in (branch.items() if isinstance(branch, dict) else [(None, branch)])
     }
     contents = {name: content_of(name, tensor) for name, tensor in reversed(flat.items())}
-    write_file(tmp_path / "x", contents, Surroundings(), True)
+    write_file(tmp_path / "x", contents, Surroundings())
     wanted = msgpack.packb(tree, default=lambda tensor: array(tensor.numpy()))
     assert (tmp_path / "x").read_bytes() == wanted
 
@@ -148,7 +146,7 @@ def test_writes_the_bytes_that_flax_does(tmp_path):
 def test_a_name_that_is_a_branch_too_is_refused(tmp_path, names):
     contents = {name: content_of(name, torch.zeros(1)) for name in names}
     with pytest.raises(UsageError, match="a part of it names another tensor"):
-        write_file(tmp_path / "x", contents, Surroundings(), True)
+        write_file(tmp_path / "x", contents, Surroundings())
     assert not (tmp_path / "x").exists()
 
 
@@ -168,15 +166,15 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "the same key twice": (TWICE, "more than once"),
     "a branch and a leaf": (b"\x82\xa1a\x81\xa1b\x01\xa1a\x02", "more than once"),
     "one name by two ways": ({"a": {"b": 1}, "a/b": 2}, "more than once"),
-    "a key that is a number": (b"\x82\xa1a\x01\x07\x02", "not text"),
-    "a thousand levels": (deep(1000), "deeper, than any"),
+    "a key that is a number": (b"\x82\xa1a\x01\x07\x02", "cannot read this file"),
+    "a thousand levels": (deep(1000), "deeper than any"),
     "four billion entries": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "truncated"),
     "an array of four billion": (b"\x81\xa1a\xdd\xff\xff\xff\xff", "truncated"),
     "a text of four gigabytes": (b"\x81\xa1a\xdb\xff\xff\xff\xff", "truncated"),
     "a key of four gigabytes": (b"\x82\xa1a\x01\xdb\xff\xff\xff\xff", "truncated"),
-    "bytes behind the tree": (b"\x81\xa1a\x01\x02", "1 bytes follow"),
+    "bytes behind the tree": (b"\x81\xa1a\x01\x02", "cannot read this file"),
     "a time": ({"a": msgpack.Timestamp(1)}, "Flax does not write"),
-    "what msgpack never uses": (b"\x81\xa1a\xc1", "no msgpack"),
+    "what msgpack never uses": (b"\x81\xa1a\xc1", "cannot read this file"),
     "no such memory": ({"a": msgpack.ExtType(1, LARGE)}, "no memory can hold"),
     "elements that are missing": (
         {"a": msgpack.ExtType(1, msgpack.packb(((3,), "float32", b"\0" * 8)))},
@@ -184,7 +182,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     ),
     "elements that are too many": (
         {"a": msgpack.ExtType(1, array([1.0]).data + b"\0")},
-        "not have the length",
+        "cannot read this file",
     ),
     "an unknown dtype": (
         {"a": msgpack.ExtType(1, msgpack.packb(((1,), "object", b"\0" * 8)))},
@@ -199,7 +197,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a part that is missing": (of_three([1.0], [2.0]), "do not make up"),
     "parts of two dtypes": (of_three([1.0], np.zeros(2, "float32")), "do not make up"),
     "parts that are matrices": (of_three(np.zeros((1, 3))), "do not make up"),
-    "a key that is no Unicode": (b"\x82\xa1a\x01\xa1\xff\x01", "not valid Unicode"),
+    "a key that is no Unicode": (b"\x82\xa1a\x01\xa1\xff\x01", "cannot read this file"),
 }
 
 
@@ -212,15 +210,8 @@ def test_hostile_trees(tmp_path, case):
     assert len(str(error.value)) < 1000
 
 
-def test_reading_needs_no_package(tmp_path, monkeypatch):
+def test_error_the_package_is_missing(tmp_path, monkeypatch):
     path = packed(tmp_path / "x", {"a": array([1.0])})
     monkeypatch.setitem(sys.modules, "msgpack", None)
-    assert open_container(path).read("a").tolist() == [1]
     with pytest.raises(MissingPackage, match="pip install msgpack"):
-        write_file(tmp_path / "y", {"a": torch.ones(1)})
-
-
-def test_error_more_values_than_any(tmp_path, monkeypatch):
-    monkeypatch.setattr(msgpack_module, "_MOST_VALUES", 100)
-    with pytest.raises(CorruptFile, match="has more values"):
-        open_container(packed(tmp_path / "x", {"a": [0] * 100}))
+        open_container(path)

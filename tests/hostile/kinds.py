@@ -8,7 +8,6 @@ import pickle
 import re
 import struct
 import tempfile
-import unicodedata
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,6 @@ import numpy as np
 import safetensors.numpy
 import safetensors.torch
 import torch
-from vitconvert.sources.answers import read_listing
 
 from tests.hostile import containers
 from tests.hostile.documents import DIGITS, make_checkpoint, use
@@ -387,7 +385,6 @@ KINDS: dict[str, Callable[[], Kind]] = {
     "parity": lambda: Kind(bases=_configs(), mutated=mutated_json, ours=_verify),
     "json": lambda: Kind(bases=_documents(_READ), mutated=mutated_json, ours=_read_document),
     "toml": lambda: Kind(bases=_tables(), mutated=mutated_toml, ours=_read_table),
-    "listing": lambda: Kind(bases=_listing(), mutated=mutated_json, ours=_read_listing),
 }
 
 
@@ -489,32 +486,6 @@ def mutated_toml(data: bytes, random: Random) -> bytes:
 
 
 # What a Hub says of a repository.
-
-
-def _listing() -> list[tuple[str, bytes]]:
-    siblings = [
-        {"rfilename": "config.json", "blobId": "0" * 40, "size": 3},
-        {"rfilename": "a/model.safetensors", "lfs": {"sha256": "f" * 64, "size": 12345}},
-    ]
-    return [("x", json.dumps({"id": "org/vit", "sha": "1" * 40, "siblings": siblings}).encode())]
-
-
-_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # UAX 9
-
-
-def _read_listing(path: Path) -> None:
-    """Names lead nowhere else and steer nothing, and hashes are what paths may be made of."""
-    listing = read_listing(path.read_bytes(), repo="org/vit")
-    assert re.fullmatch("[0-9a-f]{40}", listing.commit)
-    for name, published in listing.files.items():
-        place = os.path.normpath(f"/cache/it/{name}")
-        assert place == f"/cache/it/{name}"
-        assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name)
-        assert not any(unicodedata.bidirectional(c) in _TURNING for c in name)
-        name.encode()
-        if published is not None:
-            assert re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", published.hash)
-            assert published.size is None or 0 <= published.size < 2**63
 
 
 def write(path: Path, data: bytes) -> None:

@@ -185,7 +185,7 @@ columns are counted from 0.
             yield view
 
     def _write(self, views: "Iterator[View]", choice: "Choice") -> None:
-        from vitconvert.conversion.output import whole_output
+        from vitconvert.conversion.output import atomic_output
         from vitconvert.pictures.files import is_picture, write_page, write_pictures, write_sheet
 
         if self.output is None:
@@ -203,5 +203,5 @@ columns are counted from 0.
         elif is_picture(self.output):
             write_sheet(self.output, views, choice, overwrite=self.force)
         else:
-            with whole_output(self.output, overwrite=self.force) as directory:
+            with atomic_output(self.output, overwrite=self.force) as directory:
                 write_pictures(directory, views, choice)

@@ -65,11 +65,11 @@ class Verify(Computed, Against):
         self._check()
         report = self._verify()
         if self.page:
+            from vitconvert.atomic_write import atomic_file
             from vitconvert.pages import check_file
-            from vitconvert.whole import whole_file
 
             check = partial(check_file, overwrite=self.force)
-            with whole_file(self.page, check=check) as file:
+            with atomic_file(self.page, check=check) as file:
                 file.write(report.to_html().encode())
         self.report(
             report.to_dict,

@@ -17,7 +17,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
 from vitconvert.conversion.changes import changed, with_steps, without_numbers
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.conversion.output import check_source, whole_output
+from vitconvert.conversion.output import atomic_output, check_source
 from vitconvert.conversion.record import (
     Proof,
     beside,
@@ -284,7 +284,7 @@ def convert_checkpoint(
     # Of numbers that were compared, and so are in memory.
     function_hash = beside(lambda: source.function_hash) if verify else None
     with (
-        whole_output(output, overwrite=overwrite) as directory,
+        atomic_output(output, overwrite=overwrite) as directory,
         unchanged(checkpoint.opened),
     ):
         infos = {name: content.info for name, content in contents.items()}
@@ -297,7 +297,6 @@ def convert_checkpoint(
                 options.max_bytes,
                 metadata=weights_metadata(source, target),
                 config=companions.within,
-                read_soon=verify,
             )
         write_small_files(directory, small_files(source, target, companions))
         read = "as it was read" if checkpoint.ledger.changed else ""

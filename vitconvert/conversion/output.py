@@ -5,18 +5,16 @@ removed.
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from vitconvert.checkpoint.checkpoint import State, states_of
+from vitconvert.atomic_write import atomic_directory, require_possible
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UsageError
 from vitconvert.formats import hash_file
 from vitconvert.sources.located import RECORD
-from vitconvert.whole import require_possible, whole_directory
 
 _MANY = 10  # at most so many names are listed
 
@@ -103,31 +101,14 @@ def check_source(path: Path, sources: Iterable[Path]) -> None:
             )
 
 
-def whole_output(path: Path, *, overwrite: bool) -> AbstractContextManager[Path]:
-    """A temporary directory that replaces `path` if the block succeeds, as `whole_directory` says.
-
-    Only what vitconvert wrote is ever replaced or removed, even if other files are added meanwhile.
+def atomic_output(path: Path, *, overwrite: bool) -> AbstractContextManager[Path]:
+    """A temporary directory that replaces `path` if the block succeeds; see `atomic_directory`.
 
     Raises:
         OutputExists: As for `check_output`, before or meanwhile.
         UsageError: No directory can be made beside `path`.
     """
-    return whole_directory(path, partial(check_output, overwrite=overwrite), _discard)
-
-
-def _discard(directory: Path) -> None:
-    """Remove a directory that is not needed, unless somebody added files to it as an output."""
-    if not written_in(directory):  # unfinished: everything in it was written here
-        shutil.rmtree(directory, ignore_errors=True)
-        return
-    with suppress(OSError):
-        if not somebodys(directory):
-            record = directory / RECORD  # the last, as it lists the others
-            for place in sorted(directory.rglob("*"), reverse=True):  # before its folder
-                if place != record:
-                    place.rmdir() if place.is_dir() else place.unlink()
-            record.unlink()
-            directory.rmdir()
+    return atomic_directory(path, partial(check_output, overwrite=overwrite))
 
 
 def somebodys(directory: Path) -> list[str]:
@@ -138,16 +119,7 @@ def somebodys(directory: Path) -> list[str]:
     its editor's. A directory or a link of a listed name is not vitconvert's, but a directory of
     listed files is.
     """
-    place = directory.stat().st_ino
-    try:
-        # The record is read first: another process that removes this output removes it last.
-        found = sorted(_others(directory, written_in(directory)))
-    except FileNotFoundError:
-        if directory.stat().st_ino == place:
-            raise
-        return somebodys(directory)
-    # Another process may have put another output here, of which the record says nothing.
-    return found if directory.stat().st_ino == place else somebodys(directory)
+    return sorted(_others(directory, written_in(directory)))
 
 
 def _others(directory: Path, written: Mapping[str, str], within: str = "") -> Iterator[str]:
@@ -159,23 +131,9 @@ def _others(directory: Path, written: Mapping[str, str], within: str = "") -> It
             elif (
                 name not in written
                 or not entry.is_file(follow_symlinks=False)
-                or (name != RECORD and _sha256(Path(entry.path)) != written[name])
+                or (name != RECORD and hash_file(Path(entry.path)) != written[name])
             ):
                 yield name
-
-
-_LARGE = 2**26  # bytes that take longer to write than the clock of a file system takes to go on
-_hashes: dict[State, str] = {}
-
-
-def _sha256(path: Path) -> str:
-    """The sha256 of a file; of a large one once, as an output is looked at several times."""
-    if path.stat().st_size < _LARGE:
-        return hash_file(path)
-    state = states_of([path])[path]
-    if state not in _hashes:
-        _hashes[state] = hash_file(path)
-    return _hashes[state]
 
 
 def files_of(directory: Path) -> list[str]:

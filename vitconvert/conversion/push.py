@@ -9,13 +9,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.atomic_write import is_unfinished
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, IntegrityError, UploadError, UsageError, VitConvertError
 from vitconvert.file_formats import FOREIGN_SUFFIXES, suffixes
 from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.located import RECORD
 from vitconvert.version import LIBRARY, VERSION
-from vitconvert.whole import is_unfinished
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -19,7 +19,6 @@ from vitconvert.formats import (
     Stretch,
     TensorInfo,
     chunks_of,
-    one_buffer,
     row_major,
 )
 from vitconvert.tables.axes import Axes
@@ -119,7 +118,7 @@ def stream(plan: Plan, source: Container, prefix: str = "") -> dict[str, Content
     return {name: move.content() for name, move in found.items()}
 
 
-def _constant(info: TensorInfo, fill: tuple[float, ...], _room: object) -> Iterator[memoryview]:
+def _constant(info: TensorInfo, fill: tuple[float, ...]) -> Iterator[memoryview]:
     code, first = _NUMBERS[info.dtype]
     for number in map(int, fill) if info.dtype.startswith("int") else fill:
         yield memoryview(struct.pack(code, number)[first:] * (prod(info.shape) // len(fill)))
@@ -134,7 +133,7 @@ def _is_zero(piece: Piece, plan: Plan, source: Container, prefix: str) -> bool:
     info = TensorInfo(dtype=source.manifest[name].dtype, shape=shape)
     steps = dict(zip(taken, row_major(shape), strict=True))
     box = _box(piece, steps, plan, source.places[name], ITEM_SIZE[info.dtype])
-    return not any(any(chunk) for chunk in chunks_of(info, [box], one_buffer()))
+    return not any(any(chunk) for chunk in chunks_of(info, [box]))
 
 
 def _box(

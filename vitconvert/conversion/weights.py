@@ -107,7 +107,6 @@ def write_weights(
     *,
     metadata: Mapping[str, str],
     config: JsonObject,
-    read_soon: bool,
 ) -> dict[str, str]:
     """Write the file (or files) of weights.
 
@@ -118,7 +117,6 @@ def write_weights(
         most: Bytes of tensors in a file, where the format allows several; None is one file.
         metadata: What the header says besides, where the format has a place for it.
         config: What the file itself says of the model, where the format has a place for it.
-        read_soon: Whether the weights are read next; if not, they are written past the page cache.
 
     Returns:
         The sha256 of each file, by its name.
@@ -138,7 +136,7 @@ def write_weights(
     found = {}
     for file, names in files.items():
         part = {name: contents[name] for name in names}
-        found[file] = write(directory / file, part, surroundings, read_soon)
+        found[file] = write(directory / file, part, surroundings)
     if index := index_name(table, files):
         found[index] = write_index(directory / index, files, infos)
     return found

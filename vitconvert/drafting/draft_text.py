@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from vitconvert.atomic_write import atomic_file, require_place
 from vitconvert.config import ViTConfig, field_names
 from vitconvert.drafting.entries import SIGNS, TO_WORDS
 from vitconvert.drafting.rows import DraftRow
@@ -19,7 +20,6 @@ from vitconvert.tables.binding import bind
 from vitconvert.tables.names import runs
 from vitconvert.tables.table import Table
 from vitconvert.version import VERSION
-from vitconvert.whole import require_place, whole_file
 
 MARK = "# A draft of a table, by vitconvert"  # how a file that may be replaced begins
 _BLOCK = re.compile(r"[^\s(),|:=\[\]]+?\{(?:2\*)?i(?:\+[0-9]+)?\}")
@@ -215,5 +215,5 @@ def write_draft(text: str, path: Path, *, overwrite: bool = False) -> None:
         UsageError: There is no place for the file.
         OutputExists: As for `check_draft_output`, of what appeared meanwhile.
     """
-    with whole_file(path, check=partial(check_draft_output, overwrite=overwrite)) as file:
+    with atomic_file(path, check=partial(check_draft_output, overwrite=overwrite)) as file:
         file.write(text.encode())

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
+from vitconvert.atomic_write import atomic_file, require_possible, sync
 from vitconvert.embedding.files import filesystem, open_regular
 from vitconvert.errors import CorruptFile, OutputExists, UsageError
-from vitconvert.whole import require_possible, sync, whole_file
 
 SCRATCH = "tmp"
 _RUNS = re.compile(r"all|only-\d+-of-\d+")
@@ -104,7 +104,7 @@ class LocalFolder:
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True)
                 sync(directory.parent)
-        with whole_file(target, scratch=scratch) as file:
+        with atomic_file(target, scratch=scratch) as file:
             yield file  # type: ignore[misc]  # a RawIOBase is enough for whoever writes
 
     def open(self, name: str) -> IO[bytes]:

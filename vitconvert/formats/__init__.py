@@ -7,7 +7,6 @@ from vitconvert.formats.content import (
     bytes_of,
     chunks_of,
     content_of,
-    one_buffer,
 )
 from vitconvert.formats.format_modules import Surroundings, written_module
 from vitconvert.formats.hashing import hash_file
@@ -35,7 +34,6 @@ __all__ = [
     "content_of",
     "has_weights",
     "hash_file",
-    "one_buffer",
     "open_container",
     "read_index",
     "row_major",

@@ -64,17 +64,7 @@ class Box:
         return self.strides == row_major(self.sizes)
 
 
-Room = Callable[[], memoryview]
-"""Gives memory to read into; how much is its own choice."""
-
-
-def one_buffer() -> Room:
-    """Always the same memory, for callers that need a chunk only until the next."""
-    buffer = memoryview(bytearray(_CHUNK))
-    return lambda: buffer
-
-
-def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[memoryview]:
+def chunks_of(info: TensorInfo, boxes: Sequence[Box]) -> Iterator[memoryview]:
     """The bytes of a tensor that boxes make up, in order. Each chunk is good until the next.
 
     This takes a few MiB of memory, except for a box that is scattered over its target, or whose
@@ -83,7 +73,6 @@ def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[me
     Args:
         info: Of the tensor.
         boxes: What it consists of; elements that no box fills are zero.
-        room: What is only read from a file is read into this.
     """
     if not all(box.fills_a_run for box in boxes):
         yield _gathered(info, boxes).data.cast("B")
@@ -94,7 +83,7 @@ def chunks_of(info: TensorInfo, boxes: Sequence[Box], room: Room) -> Iterator[me
         if box.path is None:
             yield from _zeros(box.count * size)
         elif box.is_a_run:
-            yield from _stretch(box.path, box.offset, box.count * size, room)
+            yield from _stretch(box.path, box.offset, box.count * size)
         else:
             yield from _blocks(box, size)
         position = box.begin + box.count
@@ -106,11 +95,12 @@ def _zeros(count: int) -> Iterator[memoryview]:
         yield memoryview(bytes(min(_CHUNK, count - begin)))
 
 
-def _stretch(path: Path, offset: int, count: int, room: Room) -> Iterator[memoryview]:
+def _stretch(path: Path, offset: int, count: int) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(min(_CHUNK, count)))
     with path.open("rb", buffering=0) as file:
         file.seek(offset)
         while count:
-            chunk = room()[:count]
+            chunk = buffer[:count]
             read = file.readinto(chunk)
             if not read:
                 raise _shorter(path)
@@ -209,11 +199,11 @@ class Content:
 
     Attributes:
         info: Its dtype and its shape.
-        chunks: Its bytes; the caller gives memory for bytes that have none of their own.
+        chunks: Gives its bytes.
     """
 
     info: TensorInfo
-    chunks: Callable[[Room], Iterable[memoryview]]
+    chunks: Callable[[], Iterable[memoryview]]
 
 
 def content_of(name: str, tensor: torch.Tensor) -> Content:
@@ -229,7 +219,7 @@ def content_of(name: str, tensor: torch.Tensor) -> Content:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return Content(
         info=TensorInfo(dtype=dtype, shape=tuple(tensor.shape)),
-        chunks=lambda _: [bytes_of(tensor)],
+        chunks=lambda: [bytes_of(tensor)],
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.atomic_write import atomic_file
 from vitconvert.errors import UsageError
 from vitconvert.formats.container import Container, TensorInfo, mapped_container
 from vitconvert.formats.content import Content, checked_contents
@@ -26,7 +27,6 @@ from vitconvert.formats.headers import (
     truncated,
 )
 from vitconvert.formats.npz import DTYPES, LONGEST_NPY_HEADER, header_of, parse_header
-from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -189,7 +189,6 @@ def write_file(
     path: Path,
     tensors: Mapping[str, torch.Tensor | Content],
     surroundings: Surroundings = ALONE,
-    read_soon: bool = True,
 ) -> str:
     """Write the leaves of the model that the configuration of the surroundings describes.
 
@@ -211,13 +210,13 @@ def write_file(
             "equimo's class has other leaves than these tensors.",
             evidence={"file": path, "differ in": ", ".join(sorted(missing)[:4])},
         )
-    with whole_file(path, read_soon=read_soon) as file:
+    with atomic_file(path) as file:
         for leaf in leaves:
             if leaf.endswith(_SCALARS):
                 write_array(file, array(0.0 if leaf.endswith(".p") else False))
                 continue
             write_array_header_1_0(file, header_of(contents[leaf].info))
-            for chunk in contents[leaf].chunks(file.room):
+            for chunk in contents[leaf].chunks():
                 file.write(chunk)
     return file.sha256
 

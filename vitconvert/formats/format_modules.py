@@ -80,7 +80,6 @@ class WrittenFormat(ReadFormat, Protocol):
         path: Path,
         contents: Mapping[str, Content],
         surroundings: Surroundings,
-        read_soon: bool,
         /,
     ) -> str:
         """Write a file, whole or not at all, and return its sha256."""

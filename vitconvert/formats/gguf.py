@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from vitconvert.atomic_write import atomic_file
 from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats.container import Container, TensorInfo, mapped_container
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import ALONE, Array, Surroundings, Untyped, imported
 from vitconvert.formats.headers import AGAIN, checked_shape, corrupt
-from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -205,7 +205,6 @@ def write_file(
     path: Path,
     tensors: Mapping[str, torch.Tensor | Content],
     surroundings: Surroundings = ALONE,
-    read_soon: bool = True,
 ) -> str:
     """Write a file of version 3 with the metadata of the program, in the order of names.
 
@@ -229,11 +228,11 @@ def write_file(
             raise UsageError(fact, evidence=evidence)
     origin = {key: text for key, text in surroundings.metadata.items() if "." in key}
     header = _header(imported("gguf", "GGUF", path), infos, {**surroundings.config, **origin})
-    with whole_file(path, read_soon=read_soon) as file:
+    with atomic_file(path) as file:
         file.write(header)
         for name in infos:
             file.write(bytes(-file.tell() % _ALIGNMENT))
-            for chunk in contents[name].chunks(file.room):
+            for chunk in contents[name].chunks():
                 file.write(chunk)
         file.write(bytes(-file.tell() % _ALIGNMENT))
     return file.sha256

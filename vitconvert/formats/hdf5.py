@@ -23,6 +23,7 @@ from tempfile import TemporaryFile
 from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
+from vitconvert.atomic_write import atomic_file
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, printable
 from vitconvert.file_formats import JOINED
 from vitconvert.formats.container import (
@@ -38,7 +39,6 @@ from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import Array, Surroundings, Untyped, imported
 from vitconvert.formats.headers import AGAIN, check_size, checked_shape, corrupt
 from vitconvert.formats.zip_archive import refuse_bomb
-from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -447,11 +447,9 @@ def _without_model(container: Container) -> Container:
     return replace(container.renamed(shorter), notes=(*container.notes, note))
 
 
-def write_file(
-    path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
-) -> str:
+def write_file(path: Path, contents: Mapping[str, Content], _surroundings: Surroundings) -> str:
     """Write a file of the tensors alone."""
-    return write_hdf5(path, contents, read_soon=read_soon)
+    return write_hdf5(path, contents)
 
 
 Attributes = Mapping[str, Mapping[str, str | Sequence[str]]]
@@ -463,7 +461,6 @@ def write_hdf5(
     tensors: Mapping[str, torch.Tensor | Content],
     *,
     attributes: Attributes | None = None,
-    read_soon: bool = True,
 ) -> str:
     """Write tensors as an HDF5 file; a slash in a name makes a group.
 
@@ -471,7 +468,7 @@ def write_hdf5(
     describes the arrays in a file that has holes in their places; then both go into one stream.
 
     Args:
-        path, tensors, read_soon: As for `write_safetensors`.
+        path, tensors: As for `write_safetensors`.
         attributes: Of groups of these tensors.
 
     Returns:
@@ -492,11 +489,11 @@ def write_hdf5(
             )
     with TemporaryFile() as described:
         places = _describe(path, described, contents, attributes or {})
-        with whole_file(path, read_soon=read_soon) as file:
+        with atomic_file(path) as file:
             for begin, name in sorted((begin, name) for name, begin in places.items()):
                 described.seek(file.tell())
                 file.write(described.read(begin - file.tell()))
-                for chunk in contents[name].chunks(file.room):
+                for chunk in contents[name].chunks():
                     file.write(chunk)
             described.seek(file.tell())
             file.write(described.read())

@@ -63,9 +63,7 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
     return replace(container, format="keras", config=found)
 
 
-def write_file(
-    path: Path, contents: Mapping[str, Content], _surroundings: Surroundings, read_soon: bool
-) -> str:
+def write_file(path: Path, contents: Mapping[str, Content], _surroundings: Surroundings) -> str:
     """Write a file of the tensors and of their order, as Keras 2 does.
 
     Raises:
@@ -87,7 +85,7 @@ def write_file(
         "/": {"backend": "tensorflow", "keras_version": "2.15.0", "layer_names": list(layers)},
         **{name: {"weight_names": found} for name, found in layers.items()},
     }
-    return write_hdf5(path, contents, attributes=attributes, read_soon=read_soon)
+    return write_hdf5(path, contents, attributes=attributes)
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.atomic_write import atomic_file
 from vitconvert.errors import UnsafeFile, UsageError
 from vitconvert.formats.container import (
     Container,
@@ -33,7 +34,6 @@ from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import ALONE, Array, Surroundings
 from vitconvert.formats.headers import check_size, checked_dtype, checked_shape, corrupt
 from vitconvert.formats.zip_archive import Member, checked_crc, member_bytes, reading
-from vitconvert.whole import whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -187,7 +187,6 @@ def write_file(
     path: Path,
     tensors: Mapping[str, torch.Tensor | Content],
     _surroundings: Surroundings = ALONE,
-    read_soon: bool = True,
 ) -> str:
     """Write tensors as numpy.savez does, but sorted by name, and each array where it can be mapped.
 
@@ -208,14 +207,14 @@ def write_file(
                 "A tensor has a name that npz cannot hold.", evidence={"name": ascii(name)[:80]}
             )
     with (
-        whole_file(path, read_soon=read_soon) as file,
+        atomic_file(path) as file,
         zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
     ):
         for name in sorted(contents):
             entry = _aligned_entry(f"{name}.npy", file.tell())
             with archive.open(entry, "w", force_zip64=True) as member:
                 write_array_header_1_0(member, header_of(contents[name].info))
-                for chunk in contents[name].chunks(file.room):
+                for chunk in contents[name].chunks():
                     member.write(chunk)
     return file.sha256
 

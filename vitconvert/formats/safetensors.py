@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitconvert.atomic_write import Check, atomic_file
 from vitconvert.errors import UsageError
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER as LONGEST_HEADER
 from vitconvert.formats.container import ITEM_SIZE, Container, TensorInfo, mapped_container
@@ -25,7 +26,6 @@ from vitconvert.formats.headers import (
     shown,
     truncated,
 )
-from vitconvert.whole import Check, whole_file
 
 if TYPE_CHECKING:
     import torch
@@ -122,11 +122,9 @@ def _tensors(
     return manifest, {name: header_end + begin for name, (begin, _) in ranges.items()}
 
 
-def write_file(
-    path: Path, contents: Mapping[str, Content], surroundings: Surroundings, read_soon: bool
-) -> str:
+def write_file(path: Path, contents: Mapping[str, Content], surroundings: Surroundings) -> str:
     """Write a file with metadata, as `write_safetensors` does."""
-    return write_safetensors(path, contents, metadata=surroundings.metadata, read_soon=read_soon)
+    return write_safetensors(path, contents, metadata=surroundings.metadata)
 
 
 def read_plainly(path: Path, _wrapper: str) -> Iterator[Array]:
@@ -142,7 +140,6 @@ def write_safetensors(
     tensors: Mapping[str, torch.Tensor | Content],
     *,
     metadata: Mapping[str, str] | None = None,
-    read_soon: bool = True,
     check: Check | None = None,
 ) -> str:
     """Write tensors as safetensors, in the order and layout of the safetensors library.
@@ -153,8 +150,7 @@ def write_safetensors(
         path: The file.
         tensors: By name.
         metadata: Further text for the header.
-        read_soon: Whether the file is read next; if not, it is written past the page cache.
-        check: As for `whole_file`.
+        check: As for `atomic_file`.
 
     Returns:
         The sha256 of the file.
@@ -168,11 +164,11 @@ def write_safetensors(
     # Widest elements first, so that every tensor is aligned.
     order = sorted(contents, key=lambda name: (-ITEM_SIZE[contents[name].info.dtype], name))
     header = _header({name: contents[name].info for name in order}, metadata or {})
-    with whole_file(path, read_soon=read_soon, check=check) as file:
+    with atomic_file(path, check=check) as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
         for name in order:
-            for chunk in contents[name].chunks(file.room):
+            for chunk in contents[name].chunks():
                 file.write(chunk)
     return file.sha256
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vitconvert.atomic_write import Check, atomic_file, require_place
 from vitconvert.errors import OutputExists, UsageError, VitConvertError
 from vitconvert.formats import open_container, write_safetensors
 from vitconvert.inference.embed import Embedding
-from vitconvert.whole import Check, require_place, whole_file
 
 _LINE = re.compile(rb'\{"path": (null|"([^"\\]|\\.)*"), "features": ')  # of JSON, as it begins
 _LONGEST_PATH = 2**16  # bytes of a path in JSON, and more
@@ -92,7 +92,7 @@ def _write_arrays(path: Path, embeddings: Iterable[Embedding], check: Check) -> 
     paths = [path for path, _ in found]
     features = torch.stack([row for _, row in found])
     if path.suffix == ".npz":
-        with whole_file(path, check=check) as file:
+        with atomic_file(path, check=check) as file:
             np.savez(file, features=features.numpy(), paths=np.array(paths))
     else:
         metadata = {"paths": json.dumps(paths)}
@@ -107,7 +107,7 @@ def _write_jsonl(path: Path, embeddings: Iterable[Embedding], check: Check) -> i
         opened: AbstractContextManager[RawIOBase] = path.open("xb", buffering=0)
     except FileExistsError:
         check(path)
-        opened = whole_file(path, check=check)
+        opened = atomic_file(path, check=check)
     with opened as file:
         for embedding in embeddings:
             line = json.dumps(embedding.to_dict())

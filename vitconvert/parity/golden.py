@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitconvert.atomic_write import require_place, require_replaceable
 from vitconvert.comparison import fingerprint
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
@@ -41,7 +42,6 @@ from vitconvert.model import ViT
 from vitconvert.parity.implementations import LAYER_OF_OUTPUT, Implementation, Run, outputs_of
 from vitconvert.preprocessing.sample_images import edge_images, sample_images
 from vitconvert.programs.taps import OUTPUT, Taps
-from vitconvert.whole import require_place, require_replaceable
 
 SUFFIX = ".golden"
 MOST_NUMBERS = 2**24  # of a batch of images; there are seven batches

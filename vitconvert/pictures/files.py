@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
+from vitconvert.atomic_write import atomic_file
 from vitconvert.errors import UsageError
 from vitconvert.pages import check_file
 from vitconvert.pictures.page import page
@@ -19,7 +20,6 @@ from vitconvert.pictures.view import Choice, View
 from vitconvert.preprocessing.pixels import MAX_PIXELS
 from vitconvert.sources.located import RECORD
 from vitconvert.version import VERSION
-from vitconvert.whole import whole_file
 
 PANEL = 224  # pixels of the longer side of a picture
 _GAP, _TITLE = 6, 18
@@ -101,7 +101,7 @@ def write_page(
         VitConvertError: As for `page`.
     """
     text = page((view.panel(heads, query) for view in views), title=title)
-    with whole_file(path, check=partial(check_file, overwrite=overwrite)) as file:
+    with atomic_file(path, check=partial(check_file, overwrite=overwrite)) as file:
         file.write(text.encode())
 
 
@@ -124,7 +124,7 @@ def write_sheet(
         alone = drawn[0] if len(drawn) == 1 and not rows else None
         titles = ["photograph", *(title for title, _ in shown)]
         rows.append([panel(view.maps.photograph.picture()), *map(panel, drawn)])
-    with whole_file(path, check=partial(check_file, overwrite=overwrite)) as file:
+    with atomic_file(path, check=partial(check_file, overwrite=overwrite)) as file:
         file.write(_png(alone or sheet(titles, rows)))
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from PIL import Image, features
 
-from vitconvert.conversion.output import whole_output
+from vitconvert.conversion.output import atomic_output
 from vitconvert.documents import JsonDict, JsonObject, read_object, write_json
 from vitconvert.errors import (
     CorruptFile,
@@ -190,7 +190,7 @@ def record(
             evidence={"preprocessing": preprocessing.origin},
             details=told,
         )
-    with whole_output(output, overwrite=overwrite) as folder:
+    with atomic_output(output, overwrite=overwrite) as folder:
         for one in drawings:
             (folder / one.name).write_bytes(one.content)
         tensors = {

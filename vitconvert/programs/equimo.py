@@ -71,7 +71,7 @@ class Equimo(Program):
         with TemporaryDirectory() as folder:
             path = Path(folder, "weights.eqx")
             said = Surroundings(config=companions.within)
-            written_module("equinox").write_file(path, tensors, said, True)
+            written_module("equinox").write_file(path, tensors, said)
             write_json(Path(folder, METADATA), companions.files[METADATA])
             model = _loaded(Path(folder))
         return Reference(

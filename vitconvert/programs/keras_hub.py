@@ -291,7 +291,7 @@ def _model_of(checkpoint: Checkpoint) -> Foreign:
         for file, part in parts.items():
             contents = {name: content_of(name, tensor) for name, tensor in part.items()}
             path = Path(folder, file)
-            written_module("hdf5").write_file(path, contents, Surroundings(), True)
+            written_module("hdf5").write_file(path, contents, Surroundings())
         for file, content in _preset_files(target.their_config).items():
             Path(folder, file).write_text(json.dumps(content))
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vitconvert.atomic_write import atomic_files, require_file, require_replaceable
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.checkpoint.images import needed_preprocessing
@@ -42,7 +43,6 @@ from vitconvert.runtimes.images import Calibration, Picture
 from vitconvert.runtimes.onnx import quantise, restate
 from vitconvert.runtimes.options import ExportOptions
 from vitconvert.version import VERSION
-from vitconvert.whole import require_file, require_replaceable, whole_files
 
 RECORD = "vitconvert"  # the name of our record in a file's metadata
 
@@ -148,7 +148,7 @@ def export_checkpoint(
         calibration = Calibration.of(calibrate, needed_preprocessing(checkpoint), shape)
     trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, calibration=calibration)
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
-    with whole_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
+    with atomic_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in(), verify=verify, command=command)
         metadata = metadata_of(record)
         if wanted.to == "onnx":

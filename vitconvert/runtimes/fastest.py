@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vitconvert.atomic_write import atomic_file
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.documents import read_object
 from vitconvert.errors import VitConvertError
@@ -42,7 +43,6 @@ from vitconvert.runtimes.engines import (
     runtime_of,
 )
 from vitconvert.runtimes.runtime import Run
-from vitconvert.whole import whole_file
 
 _ROUNDS, _SECONDS = 5, 0.1  # in each of which each candidate computes, or once
 _PAUSE = 0.02  # seconds, in which threads of the candidate before stop spinning
@@ -125,7 +125,7 @@ class Fastest:
                 known = read_object(folder / "speed.json")
             folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**known, case: [vars(speed) for speed in speeds]}, indent=2)
-            with whole_file(folder / "speed.json") as file:
+            with atomic_file(folder / "speed.json") as file:
                 file.write(text.encode())
         count = images or 10**9
         best = {

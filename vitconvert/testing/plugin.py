@@ -77,8 +77,8 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
     pages: list[Path] = []
 
     def check(model: Any, against: Any = None, **options: Any) -> "ParityReport":
+        from vitconvert.atomic_write import atomic_file
         from vitconvert.testing.assertion import compare, failure
-        from vitconvert.whole import whole_file
 
         __tracebackhide__ = True
         report = compare(model, against, **{"tolerance": 2e-5, **stated, **options})
@@ -87,7 +87,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
         if folder := request.config.getoption("--vitconvert-report"):
             pages.append(_page(Path(folder), request.node.nodeid, len(pages)))
             pages[-1].parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(pages[-1]) as file:
+            with atomic_file(pages[-1]) as file:
                 file.write(report.to_html().encode())
         if not report.ok:
             raise AssertionError(failure(report))
