@@ -127,7 +127,7 @@ def beit(tmp_path, monkeypatch):
         write_safetensors(path, materialise(writing, canonical.__getitem__))
         chosen = Target(table=table, plan=target, their_config={})
         choice = Choice(target=chosen, steps=(), passed_over={})
-        monkeypatch.setattr(convert, "choose_target", lambda *_: choice)
+        monkeypatch.setattr(conversion_plan, "choose_target", lambda *_: choice)
         options = {"dialect": source.name, "overrides": told(config)}
         return vitconvert.plan_conversion(path, **options)
 

@@ -92,5 +92,5 @@ def test_keras_loads_by_the_order_that_the_file_says(name, file, tmp_path):
 def test_error_what_keras_2_has_no_place_for(names, problem, tmp_path):
     contents = {name: content_of(name, torch.zeros(1)) for name in names}
     with pytest.raises(UsageError, match=problem):
-        written_module("keras_2").write_file(tmp_path / "x.h5", contents, Surroundings(), True)
+        written_module("keras_2").write_file(tmp_path / "x.h5", contents, Surroundings())
     assert not list(tmp_path.iterdir())

@@ -1,27 +1,247 @@
-"""What a conversion would do, from headers alone: no weights are read and nothing is written."""
+"""What a conversion does: what is changed, where it goes, and by which steps.
 
-from collections.abc import Callable, Collection, Mapping
+`convert` carries a plan out, with numbers. `plan_conversion` makes it of headers alone, and
+describes what would be written.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.weights import Text
-from vitconvert.conversion.changes import empty_tensors, without_numbers
-from vitconvert.conversion.convert import Outcome, Prepared, prepare
+from vitconvert.config import ViTConfig
+from vitconvert.conversion.changes import changed, empty_tensors, with_steps, without_numbers
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
+from vitconvert.conversion.steps import Step
 from vitconvert.conversion.stream import Move, moves
-from vitconvert.conversion.text_tower import small_files
+from vitconvert.conversion.target import choose_target, describe, family_note
+from vitconvert.conversion.text_tower import small_files, with_text, with_tokenizer
 from vitconvert.conversion.weights import index_name, weights_files
 from vitconvert.documents import JsonDict
+from vitconvert.facts.accounts import Ledger
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
 from vitconvert.formats import ITEM_SIZE, TensorInfo
-from vitconvert.programs.target import TextTarget
+from vitconvert.programs.program import CompanionFiles, program_of
+from vitconvert.programs.target import Target, TextTarget
+from vitconvert.sources import Located
 from vitconvert.tables.canonical import expected_tensors
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConversionPlan:
+    """What a conversion does, or would do.
+
+    Attributes:
+        before: The checkpoint as it was read.
+        changed: After the changes that are asked for.
+        source: After the steps of the target too, with its text tower if that is carried.
+        target: Where it goes.
+        steps: The steps, in their order.
+        passed_over: Other dialects of the target's ecosystem, and why they cannot hold it.
+        options: What was asked for.
+    """
+
+    before: Checkpoint
+    changed: Checkpoint
+    source: Checkpoint
+    target: Target
+    steps: tuple[Step, ...]
+    passed_over: Mapping[str, str]
+    options: WriteOptions
+
+    @property
+    def located(self) -> Located:
+        """Where the source came from."""
+        return self.source.located
+
+    @property
+    def source_dialect(self) -> str:
+        """The name of the table that the source is read by."""
+        return self.source.dialect
+
+    @property
+    def target_dialect(self) -> str:
+        """The name of the table that the output is written by."""
+        return self.target.table.name
+
+    @property
+    def config(self) -> ViTConfig:
+        """Architecture and numerics, with the origin of each field."""
+        return self.source.config
+
+    @property
+    def ledger(self) -> Ledger:
+        """What becomes of each tensor of the source."""
+        return self.source.ledger
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What is changed between the source as it was read and the output."""
+        return self.ledger.changed[len(self.before.ledger.changed) :]
+
+    def companions(self, infos: Mapping[str, TensorInfo]) -> CompanionFiles:
+        """The small files beside weights of these dtypes."""
+        dtypes = {info.dtype for info in infos.values()}
+        program = program_of(self.target.table)
+        return program.companions(self.target, self.source.preprocessing, dtypes)
+
+    @property
+    def tensors(self) -> "tuple[PlannedTensor, ...]":
+        """Each tensor that would be written, once."""
+        return self._written.tensors
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """What would be checked of the weights before they are written."""
+        return self._written.guards
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files that would be written."""
+        return self._written.files
+
+    @property
+    def wrapper(self) -> str:
+        """The key that would hold the tensors in a torch file; "" is none."""
+        return self.target.table.wrapper
+
+    @property
+    def streamed(self) -> bool:
+        """Whether bytes would go from file to file; otherwise they go through memory."""
+        return self._written.streamed
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.info.nbytes for tensor in self.tensors)
+
+    @property
+    def in_ranges(self) -> int:
+        """Bytes that would be moved in contiguous ranges."""
+        return sum(tensor.in_ranges or 0 for tensor in self.tensors)
+
+    @property
+    def rearranged(self) -> int:
+        """Bytes that would be moved one element or a few at a time."""
+        return sum(tensor.rearranged or 0 for tensor in self.tensors)
+
+    @property
+    def filled(self) -> int:
+        """Bytes of constants, mostly zeros, that would be filled in from file to file."""
+        return self.nbytes - self.in_ranges - self.rearranged if self.streamed else 0
+
+    @cached_property
+    def _written(self) -> "_Written":
+        return _written(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConversionPlan {self.located.reference!r}: {self.source_dialect} to "
+            f"{self.target_dialect}, {len(self.tensors)} tensors, {self.nbytes:,} bytes>"
+        )
+
+    def summary(self) -> JsonDict:
+        """What a plan and its conversion have alike, for `--json`."""
+        return {
+            "source": self.located.reference,
+            "source_dialect": self.source_dialect,
+            "target_dialect": self.target_dialect,
+            "config": self.config.to_dict(),
+            "origins": dict(self.config.origins),
+            "ledger": self.ledger.to_dict(),
+            "passed_over": dict(self.passed_over),
+        }
+
+    def to_dict(self) -> JsonDict:
+        """For `--json`."""
+        return {
+            **self.summary(),
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+            "guards": list(self.guards),
+            "files": list(self.files),
+            "wrapper": self.wrapper,
+            "streamed": self.streamed,
+            "bytes": self.nbytes,
+        }
+
+
+def make_plan(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> ConversionPlan:
+    """Change a checkpoint, choose its target and take the steps to it.
+
+    Args:
+        checkpoint: As it was read.
+        options: What is asked for.
+        measured: Whether to compute what becomes of the numbers; otherwise none are read.
+
+    Raises:
+        NotRepresentable: No target that is meant computes this function.
+        UsageError: There is no such target, or no such step.
+    """
+    before = _before(checkpoint, options, measured=measured)
+    after = changed(before, options, measured=measured)
+    described = _with_wanted_text(after, options)
+    model = describe(described)
+    choice = choose_target(options.to, model, options.allow)
+    placed = with_text(described, choice.target)
+    notes = (*_on_sums(choice.target), family_note(placed, choice.target, model))
+    noted = replace(placed, ledger=placed.ledger.with_notes(notes))
+    return ConversionPlan(
+        before=before,
+        changed=after,
+        source=with_steps(noted, choice.steps, measured=measured),
+        target=choice.target,
+        steps=choice.steps,
+        passed_over=choice.passed_over,
+        options=options,
+    )
+
+
+def plan_checkpoint(
+    checkpoint: Checkpoint, options: WriteOptions, *, output: Path | None
+) -> ConversionPlan:
+    """Plan a conversion from headers alone; see `vitconvert.plan_conversion`."""
+    if output is not None:
+        check_source(output, checkpoint.sources)
+    plan = make_plan(checkpoint, options, measured=False)
+    _ = plan.files  # what cannot be written is refused now
+    return plan
+
+
+def _before(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Checkpoint:
+    """The checkpoint as it was read, with what merging an adapter did where that is measured."""
+    if measured and checkpoint.merge:
+        ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
+        return replace(checkpoint, ledger=ledger)
+    return checkpoint if measured or not options.changes else without_numbers(checkpoint)
+
+
+def _with_wanted_text(source: Checkpoint, options: WriteOptions) -> Checkpoint:
+    """The checkpoint with the text tower that it has, unless images alone are asked for."""
+    if not options.image_only:
+        return with_tokenizer(source)
+    return replace(source, text=None, text_problem="as you asked" if source.text else "")
+
+
+def _on_sums(target: Target) -> Iterator[str]:
+    """Notes on tensors that read several frames of a video, or have a row for all others."""
+    for assembly in target.plan.assemblies:
+        if assembly.axes.shared:
+            yield (
+                f"the first row of {assembly.target}, which is added to all others, is zero: what "
+                "it was before does not come back"
+            )
+        for _, count in assembly.axes.frames:
+            yield (
+                f"{assembly.target} reads {count} frames: each gets an equal part, and the sum has "
+                f"every bit; those of {count} frames that it was the sum of before do not come back"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,71 +279,19 @@ class PlannedTensor:
         }
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ConversionPlan(Outcome):
-    """What a conversion would do.
-
-    Attributes:
-        tensors: Each tensor that would be written, once.
-        guards: What would be checked of the weights before they are written.
-        files: Names of the files that would be written.
-        wrapper: The key that would hold the tensors in a torch file; "" is none.
-        streamed: Whether bytes would go from file to file; otherwise they go through memory.
-    """
+@dataclass(frozen=True, kw_only=True)
+class _Written:
+    """What would be written: see the properties of `ConversionPlan`."""
 
     tensors: tuple[PlannedTensor, ...]
     guards: tuple[str, ...]
     files: tuple[str, ...]
-    wrapper: str
     streamed: bool
 
-    def __repr__(self) -> str:
-        return (
-            f"<ConversionPlan {self.located.reference!r}: {self.source_dialect} to "
-            f"{self.target_dialect}, {len(self.tensors)} tensors, {self.nbytes:,} bytes>"
-        )
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.info.nbytes for tensor in self.tensors)
-
-    @property
-    def in_ranges(self) -> int:
-        """Bytes that would be moved in contiguous ranges."""
-        return sum(tensor.in_ranges or 0 for tensor in self.tensors)
-
-    @property
-    def rearranged(self) -> int:
-        """Bytes that would be moved one element or a few at a time."""
-        return sum(tensor.rearranged or 0 for tensor in self.tensors)
-
-    @property
-    def filled(self) -> int:
-        """Bytes of constants, mostly zeros, that would be filled in from file to file."""
-        return self.nbytes - self.in_ranges - self.rearranged if self.streamed else 0
-
-    def to_dict(self) -> JsonDict:
-        """For `--json`."""
-        return {
-            **super().to_dict(),
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "guards": list(self.guards),
-            "files": list(self.files),
-            "wrapper": self.wrapper,
-            "streamed": self.streamed,
-            "bytes": self.nbytes,
-        }
-
-
-def plan_checkpoint(
-    checkpoint: Checkpoint, options: WriteOptions, *, output: Path | None
-) -> ConversionPlan:
-    """Plan a conversion; see `vitconvert.plan_conversion`."""
-    if output is not None:
-        check_source(output, checkpoint.sources)
-    prepared = prepare(checkpoint, options, measured=False)
-    source, target, reading = prepared.source, prepared.target, checkpoint.weights.plan
+def _written(plan: ConversionPlan) -> _Written:
+    """What a plan writes, from headers alone."""
+    source, target, reading = plan.source, plan.target, plan.before.weights.plan
     weights = source.weights
     read = {assembly.target for assembly in reading.assemblies}
     created = (  # by a change, and read as if the source had it
@@ -131,36 +299,34 @@ def plan_checkpoint(
         for name, axes in expected_tensors(source.config).items()
         if name not in read
     )
-    plan = compose(replace(reading, assemblies=(*reading.assemblies, *created)), target.plan)
-    moved = moves(plan, weights.container, weights.prefix) if source.as_read else None
+    whole = compose(replace(reading, assemblies=(*reading.assemblies, *created)), target.plan)
+    moved = moves(whole, weights.container, weights.prefix) if source.as_read else None
     infos = _infos(moved, target.plan, lambda: without_numbers(source).tensors)
-    altered = _altered(prepared)
+    altered = _altered(plan)
     tensors = []
-    for assembly, written in zip(plan.assemblies, target.plan.assemblies, strict=True):
+    for assembly, written in zip(whole.assemblies, target.plan.assemblies, strict=True):
         kinds = {altered[p.source] for p in written.pieces if p.source in altered}
-        tensors.append(_planned(assembly, infos, moved, plan, kinds))
+        tensors.append(_planned(assembly, infos, moved, whole, kinds))
     text = _text_tensors(target.text, source.text) if source.text and target.text else []
     infos |= {tensor.assembly.target: tensor.info for tensor in text}
-    files = weights_files(target.table, infos, options.max_bytes)
+    files = weights_files(target.table, infos, plan.options.max_bytes)
     index = index_name(target.table, files)
-    small = small_files(source, target, prepared.companions(infos))
+    small = small_files(source, target, plan.companions(infos))
     guards = (
-        *(f"{name} is zero" for step in prepared.steps for name in step.zero),
-        *(step.guard for step in prepared.steps if step.guard),
-        *(f"{piece.taken} is zero" for piece in plan.zeros),
-        *(f"{name} is as in {constant.text}" for name, constant in plan.constants.items()),
+        *(f"{name} is zero" for step in plan.steps for name in step.zero),
+        *(step.guard for step in plan.steps if step.guard),
+        *(f"{piece.taken} is zero" for piece in whole.zeros),
+        *(f"{name} is as in {constant.text}" for name, constant in whole.constants.items()),
     )
-    return ConversionPlan(
-        **prepared.outcome(),
+    return _Written(
         tensors=(*tensors, *text),
         guards=guards,
         files=(*files, *([index] if index else []), *small, "README.md", "vitconvert.json"),
-        wrapper=target.table.wrapper,
         streamed=moved is not None,
     )
 
 
-def _altered(prepared: Prepared) -> dict[str, str]:
+def _altered(plan: ConversionPlan) -> dict[str, str]:
     """Our tensors whose values change, and how: "lossy" or "step"."""
 
     def only_wider(old: "torch.Tensor | None", new: "torch.Tensor") -> bool:
@@ -170,11 +336,11 @@ def _altered(prepared: Prepared) -> dict[str, str]:
             return False
         return torch.promote_types(old.dtype, new.dtype) == new.dtype
 
-    source, before, after = prepared.source, prepared.before, prepared.changed
+    source, before, after = plan.source, plan.before, plan.changed
     found = dict.fromkeys(
         (
             template.replace("{i}", str(i))
-            for step in prepared.steps
+            for step in plan.steps
             for template in step.alters
             for i in range(source.config.depth)
         ),

@@ -1,52 +1,35 @@
-"""Converts a checkpoint to a directory that other programs load, with the same function.
+"""Converts a checkpoint to a directory that other programs load, with the same function."""
 
-Change, choose a target, take its steps (`prepare`): up to there a plan (`conversion_plan.py`) goes
-the same way. Then the files are written.
-"""
-
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
-from vitconvert.conversion.changes import changed, with_steps, without_numbers
+from vitconvert.conversion.conversion_plan import ConversionPlan, make_plan
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import atomic_output, check_source
 from vitconvert.conversion.record import (
     Proof,
-    beside,
     first_source_line,
+    in_background,
     source_hashes,
     weights_metadata,
     write_record,
 )
-from vitconvert.conversion.steps import Step
-from vitconvert.conversion.target import (
-    OWN_LAYOUT,
-    choose_target,
-    choose_without_steps,
-    describe,
-    family_note,
-)
-from vitconvert.conversion.text_tower import (
-    small_files,
-    with_text,
-    with_tokenizer,
-    write_small_files,
-)
+from vitconvert.conversion.target import OWN_LAYOUT, choose_without_steps
+from vitconvert.conversion.text_tower import small_files, write_small_files
 from vitconvert.conversion.weights import contents_for, write_weights
 from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.accounts import Ledger
-from vitconvert.formats import TensorInfo
 from vitconvert.programs.lean import import_all
-from vitconvert.programs.program import CompanionFiles, DescribedModel, program_of
+from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.target import Target
 from vitconvert.sources import Located
 from vitconvert.tables.table import Table
@@ -58,162 +41,56 @@ if TYPE_CHECKING:
     from vitconvert.programs.opening import Opened
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A checkpoint that is ready to be written, or to be described.
-
-    Attributes:
-        before: As it was read.
-        changed: After the changes that are asked for.
-        source: After the steps of the target too, with its text tower if that is carried.
-        target: Where it goes.
-        steps: The steps, in their order.
-        passed_over: Other dialects of the target's ecosystem, and why they cannot hold it.
-    """
-
-    before: Checkpoint
-    changed: Checkpoint
-    source: Checkpoint
-    target: Target
-    steps: tuple[Step, ...]
-    passed_over: Mapping[str, str]
-
-    def companions(self, infos: Mapping[str, TensorInfo]) -> CompanionFiles:
-        """The small files beside weights of these dtypes."""
-        dtypes = {info.dtype for info in infos.values()}
-        program = program_of(self.target.table)
-        return program.companions(self.target, self.source.preprocessing, dtypes)
-
-    def outcome(self) -> "OutcomeFields":
-        """What a conversion and its plan tell alike."""
-        return {
-            "located": self.source.located,
-            "source_dialect": self.source.dialect,
-            "target_dialect": self.target.table.name,
-            "config": self.source.config,
-            "ledger": self.source.ledger,
-            "passed_over": self.passed_over,
-        }
-
-
-def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Prepared:
-    """Change a checkpoint, choose its target and take the steps to it.
-
-    Args:
-        checkpoint: As it was read.
-        options: What is asked for.
-        measured: Whether to compute what becomes of the numbers; otherwise none are read.
-
-    Raises:
-        NotRepresentable: No target that is meant computes this function.
-        UsageError: There is no such target, or no such step.
-    """
-    before = _before(checkpoint, options, measured=measured)
-    after = changed(before, options, measured=measured)
-    described = _with_wanted_text(after, options)
-    model = describe(described)
-    choice = choose_target(options.to, model, options.allow)
-    placed = with_text(described, choice.target)
-    notes = (*_on_sums(choice.target), family_note(placed, choice.target, model))
-    noted = replace(placed, ledger=placed.ledger.with_notes(notes))
-    return Prepared(
-        before=before,
-        changed=after,
-        source=with_steps(noted, choice.steps, measured=measured),
-        target=choice.target,
-        steps=choice.steps,
-        passed_over=choice.passed_over,
-    )
-
-
-def _before(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) -> Checkpoint:
-    """The checkpoint as it was read, with what merging an adapter did where that is measured."""
-    if measured and checkpoint.merge:
-        ledger = checkpoint.ledger.with_changes([checkpoint.merge.measured()])
-        return replace(checkpoint, ledger=ledger)
-    return checkpoint if measured or not options.changes else without_numbers(checkpoint)
-
-
-def _with_wanted_text(source: Checkpoint, options: WriteOptions) -> Checkpoint:
-    """The checkpoint with the text tower that it has, unless images alone are asked for."""
-    if not options.image_only:
-        return with_tokenizer(source)
-    return replace(source, text=None, text_problem="as you asked" if source.text else "")
-
-
-def _on_sums(target: Target) -> Iterator[str]:
-    """Notes on tensors that read several frames of a video, or have a row for all others."""
-    for assembly in target.plan.assemblies:
-        if assembly.axes.shared:
-            yield (
-                f"the first row of {assembly.target}, which is added to all others, is zero: what "
-                "it was before does not come back"
-            )
-        for _, count in assembly.axes.frames:
-            yield (
-                f"{assembly.target} reads {count} frames: each gets an equal part, and the sum has "
-                f"every bit; those of {count} frames that it was the sum of before do not come back"
-            )
-
-
-class OutcomeFields(TypedDict):
-    """The fields of `Outcome`."""
-
-    located: Located
-    source_dialect: str
-    target_dialect: str
-    config: ViTConfig
-    ledger: Ledger
-    passed_over: Mapping[str, str]
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Outcome:
-    """What a conversion and its plan tell alike.
-
-    Attributes:
-        located: Where the source came from.
-        source_dialect, target_dialect: Names of the tables on both sides.
-        config: Architecture and numerics, with the origin of each field.
-        ledger: What became of each tensor of the source.
-        passed_over: Dialects of the target's ecosystem that cannot hold the function, and why.
-    """
-
-    located: Located
-    source_dialect: str
-    target_dialect: str
-    config: ViTConfig
-    ledger: Ledger
-    passed_over: Mapping[str, str]
-
-    def to_dict(self) -> JsonDict:
-        """For `--json`."""
-        return {
-            "source": self.located.reference,
-            "source_dialect": self.source_dialect,
-            "target_dialect": self.target_dialect,
-            "config": self.config.to_dict(),
-            "origins": dict(self.config.origins),
-            "ledger": self.ledger.to_dict(),
-            "passed_over": dict(self.passed_over),
-        }
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Conversion(Outcome):
+class Conversion:
     """What a conversion did.
 
     Attributes:
+        plan: What was changed, where it went, and by which steps.
         output: The directory that was written.
         proof: What was found out, with what is of the source and what of the output.
-        first_source: Where the source came from before vitconvert wrote it; "" if it did not.
         sha256: File of the output to hash.
     """
 
+    plan: ConversionPlan
     output: Path
     sha256: Mapping[str, str]
     proof: Proof
-    first_source: str = ""
+
+    @property
+    def located(self) -> Located:
+        """Where the source came from."""
+        return self.plan.located
+
+    @property
+    def source_dialect(self) -> str:
+        """The name of the table that the source was read by."""
+        return self.plan.source_dialect
+
+    @property
+    def target_dialect(self) -> str:
+        """The name of the table that the output was written by."""
+        return self.plan.target_dialect
+
+    @property
+    def config(self) -> ViTConfig:
+        """Architecture and numerics, with the origin of each field."""
+        return self.plan.config
+
+    @property
+    def ledger(self) -> Ledger:
+        """What became of each tensor of the source."""
+        return self.plan.ledger
+
+    @property
+    def passed_over(self) -> Mapping[str, str]:
+        """Dialects of the target's ecosystem that cannot hold the function, and why."""
+        return self.plan.passed_over
+
+    @property
+    def first_source(self) -> str:
+        """Where the source came from before vitconvert wrote it; "" if it did not."""
+        return first_source_line(self.plan.source)
 
     @property
     def parity(self) -> "ParityReport | None":
@@ -241,7 +118,7 @@ class Conversion(Outcome):
         """For `--json`."""
         return {
             "output": str(self.output),
-            **super().to_dict(),
+            **self.plan.summary(),
             **self.proof.to_dict(),
             "first_source": self.first_source,
             "departures": list(self.departures),
@@ -263,61 +140,58 @@ def convert_checkpoint(
     # Hashing takes as long as moving bytes: it goes on beside what follows.
     sha256_in = source_hashes(checkpoint)
     try:
-        prepared = prepare(checkpoint, options, measured=True)
+        plan = make_plan(checkpoint, options, measured=True)
     except NotRepresentable as error:
         if verify and error.steps:
             error.evidence |= _effects(checkpoint, options, error.steps)
         raise
-    source, target = prepared.source, prepared.target
-    parity, waiting = None, ExitStack()
+    source, target = plan.source, plan.target
+
+    parity, function_hash = None, None
+    openers_are_imported: Future[None] | None = None
     if verify:
         from vitconvert.parity.verification import verify_checkpoint
 
-        # What opens the output is imported while this is computed and while bytes move.
-        imports = partial(import_all, program_of(target.table).openers(source.config))
+        def import_openers() -> None:
+            """What opens the output is imported while the source computes and bytes move."""
+            nonlocal openers_are_imported
+            openers = program_of(target.table).openers(source.config)
+            openers_are_imported = in_background(partial(import_all, openers))
+
         # Of the source as it was read: what is changed after it is measured by itself.
-        parity = verify_checkpoint(
-            checkpoint, briefly=True, once_built=lambda: waiting.callback(beside(imports))
-        )
+        parity = verify_checkpoint(checkpoint, briefly=True, once_built=import_openers)
         parity.raise_if_failed()
+        # Of numbers that were compared, and so are in memory.
+        function_hash = in_background(lambda: source.function_hash)
+
     contents = contents_for(target, source, options.allow)
-    # Of numbers that were compared, and so are in memory.
-    function_hash = beside(lambda: source.function_hash) if verify else None
-    with (
-        atomic_output(output, overwrite=overwrite) as directory,
-        unchanged(checkpoint.opened),
-    ):
-        infos = {name: content.info for name, content in contents.items()}
-        companions = prepared.companions(infos)
-        with waiting:
-            sha256_out = write_weights(
-                directory,
-                target.table,
-                contents,
-                options.max_bytes,
-                metadata=weights_metadata(source, target),
-                config=companions.within,
-            )
+    infos = {name: content.info for name, content in contents.items()}
+    companions = plan.companions(infos)
+    with atomic_output(output, overwrite=overwrite) as directory, unchanged(checkpoint.opened):
+        sha256_out = write_weights(
+            directory,
+            target.table,
+            contents,
+            options.max_bytes,
+            metadata=weights_metadata(source, target),
+            config=companions.within,
+        )
         write_small_files(directory, small_files(source, target, companions))
+        if openers_are_imported:
+            openers_are_imported.result()
         read = "as it was read" if checkpoint.ledger.changed else ""
         proof = Proof(
             parity=parity,
             opened=_opened(directory, target, source) if verify else (),
             departures=companions.departures,
-            sha256_in=sha256_in(),
-            function_hash=function_hash() if function_hash else "",
-            changed=source.ledger.changed[len(prepared.before.ledger.changed) :],
+            sha256_in=sha256_in.result(),
+            function_hash=function_hash.result() if function_hash else "",
+            changed=plan.changes,
             read="with its adapter merged" if checkpoint.merge else read,
         )
         write_card(directory, source, target, infos, proof)
         write_record(directory, source, target, proof, sha256_out=sha256_out, command=command)
-    return Conversion(
-        **prepared.outcome(),
-        output=output,
-        sha256=sha256_out,
-        proof=proof,
-        first_source=first_source_line(source),
-    )
+    return Conversion(plan=plan, output=output, sha256=sha256_out, proof=proof)
 
 
 def _effects(
@@ -326,11 +200,10 @@ def _effects(
     """What steps that a refusal names would do to these weights, for its evidence."""
     allowed = replace(options, allow=(*options.allow, *steps))
     try:
-        taken = prepare(checkpoint, allowed, measured=True)
+        changes = make_plan(checkpoint, allowed, measured=True).changes
     except ParityFailed:  # they would be refused as well
         return {}
-    changed = taken.source.ledger.changed[len(taken.before.ledger.changed) :]
-    return {"effect": "\n".join(changed)} if changed else {}
+    return {"effect": "\n".join(changes)} if changes else {}
 
 
 def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":

@@ -188,24 +188,20 @@ def weights_metadata(source: Checkpoint, target: Target) -> dict[str, str]:
     return {f"vitconvert.{key}": value for key, value in stated.items() if value}
 
 
-def source_hashes(checkpoint: Checkpoint) -> Callable[[], Mapping[str, str]]:
+def source_hashes(checkpoint: Checkpoint) -> Future[Mapping[str, str]]:
     """Hash what is read on another core, unless that was done when it was downloaded.
 
     Returns:
-        Waits for it, and gives file name -> sha256, or raises what went wrong.
+        File name -> sha256.
     """
     known = checkpoint.located.sha256
     if known and not checkpoint.merge:  # the files of an adapter are from elsewhere
-        return lambda: known
-    return beside(lambda: {file.name: hash_file(file) for file in sorted(checkpoint.files)})
+        return in_background(lambda: known)
+    return in_background(lambda: {file.name: hash_file(file) for file in sorted(checkpoint.files)})
 
 
-def beside(work: Callable[[], T]) -> Callable[[], T]:
-    """Do something on another core.
-
-    Returns:
-        Waits for it, and gives what came of it, or raises what went wrong.
-    """
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Do something on another core; whoever asks for the result waits for it."""
     done: Future[T] = Future()
 
     def do() -> None:
@@ -215,4 +211,4 @@ def beside(work: Callable[[], T]) -> Callable[[], T]:
             done.set_exception(error)
 
     threading.Thread(target=do, daemon=True).start()  # so that an interrupt need not wait
-    return done.result
+    return done

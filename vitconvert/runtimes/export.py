@@ -149,7 +149,7 @@ def export_checkpoint(
     trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, calibration=calibration)
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
     with atomic_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
-        record = _record(trial, sha256_in(), verify=verify, command=command)
+        record = _record(trial, sha256_in.result(), verify=verify, command=command)
         metadata = metadata_of(record)
         if wanted.to == "onnx":
             dtype = wanted.computed_in
