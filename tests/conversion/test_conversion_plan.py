@@ -11,7 +11,7 @@ import vitconvert
 from tests.conversion.test_stream import simple
 from tests.facts.test_pairs import told
 from tests.spelling import google_arrays
-from vitconvert.conversion import convert, stream
+from vitconvert.conversion import conversion_plan, stream
 from vitconvert.conversion.steps import STEPS
 from vitconvert.conversion.target import Choice
 from vitconvert.facts.materialise import materialise
