@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,7 +13,7 @@ from tests.embedding.layouts import contents, read_failures, read_rows, write_ta
 from tests.embedding.null_model import embed_null, stop
 from vitconvert.embedding import tars
 from vitconvert.embedding.files import grouped
-from vitconvert.embedding.shards import Keys, _Sorted
+from vitconvert.embedding.shards import Keys
 from vitconvert.embedding.sources import Layout
 from vitconvert.errors import SourceError
 
@@ -48,18 +47,6 @@ def test_names_that_differ_by_one_character_are_others():
     assert all(known.take(names)) and not any(known.take(names))
 
 
-def test_the_name_of_a_digest_is_not_what_it_is_of(monkeypatch):
-    monkeypatch.setattr("vitconvert.embedding.shards.digest", lambda _name: b"known")
-    assert keys_of([LONG]).take([b"known".hex(), LONG]) == [False, True]
-
-
-def test_a_key_that_shares_one_number_is_another():
-    known = keys_of(["a"])
-    (other,), _ = known._numbers(pa.array(["b"]))
-    known._first = _Sorted(np.array([other, 2**64 - 1], np.uint64))
-    assert known.take(["b", "a"]) == [False, False]
-
-
 def test_a_worker_asks_anew_of_what_it_may_not_write_into():
     """Arrays that Ray hands out are read-only."""
     keys, buffers = keys_of(["a", "b"]), []
@@ -67,11 +54,6 @@ def test_a_worker_asks_anew_of_what_it_may_not_write_into():
     sent = pickle.dumps(keys, protocol=5, buffer_callback=buffers.append)
     found = pickle.loads(sent, buffers=[bytes(buffer.raw()) for buffer in buffers])
     assert found.take(["a", "b", "c"]) == [True, True, False]
-
-
-def test_numbers_are_others_in_each_run():
-    first, second = (keys_of(["a"])._first.numbers[0] for _ in range(2))
-    assert first != second
 
 
 NAMES = {

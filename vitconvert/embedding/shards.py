@@ -8,7 +8,6 @@ file of the same name under failed/, which is written first: the shard says that
 import json
 import math
 import re
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -38,7 +36,6 @@ FAILED = pa.schema(
 )
 _FOOTER = b"vitconvert"
 _MOST_ROWS, _MOST_NUMBERS = 4096, 2**23  # of a group of rows, which is in memory
-_WORDS = 64  # of four bytes, of a key; a longer one has a digest
 _MOST_FLOAT16 = 65520  # from there on, numbers are rounded to infinity
 
 Numbers = NDArray[np.uint64]
@@ -60,41 +57,8 @@ def key_sum(keys: Iterable[str], begin: int = 0) -> int:
     return (begin + sum(int.from_bytes(digest(key)) for key in keys)) % 2**128
 
 
-class _Sorted:
-    """Numbers that are spread evenly, in order, and where every few of them begin.
-
-    NumPy's own search waits for memory ten times as long.
-
-    Args:
-        numbers: With the largest that there is, which ends every search.
-    """
-
-    def __init__(self, numbers: Numbers) -> None:
-        self.numbers = numbers
-        numbers.sort()
-        bits = (len(numbers) // 8).bit_length() + 1
-        self._shift = np.uint64(64 - bits)
-        begins = np.arange(2**bits, dtype=np.uint64) << self._shift
-        self._begins = numbers.searchsorted(begins).astype(np.uint32)
-
-    def places(self, wanted: Numbers) -> NDArray[np.int64]:
-        """Where each is, or the next."""
-        places: NDArray[np.int64] = self._begins[wanted >> self._shift].astype(np.int64)
-        late = np.flatnonzero(self.numbers[places] < wanted)
-        while len(late):
-            places[late] += 1
-            late = late[self.numbers[places[late]] < wanted[late]]
-        return places
-
-
 class Keys:
-    """Keys of images, each as often as it was given: 24 bytes at most.
-
-    Of a key there are two numbers of 64 bits; it is taken for one that is there if each is that of
-    any. A number is the upper halves of two sums, of the key's words times random numbers, so that
-    two keys share it once in 2^64, whoever chose them: that one of a billion new keys is taken for
-    one of a billion others has a chance of 3 in 10^12.
-    Source: D. Lemire, O. Kaser: Strongly universal string hashing is fast, arXiv 1202.4961.
+    """Keys of images, each as often as it was given, by their digests of 128 bits.
 
     Args:
         names: Keys, in groups that are in memory together.
@@ -102,52 +66,40 @@ class Keys:
     """
 
     def __init__(self, names: Iterable[pa.Array], count: int) -> None:
-        drawn = np.frombuffer(secrets.token_bytes(32 * (_WORDS + 2)), np.uint64)
-        self._factors = drawn.reshape(-1, 4)
-        found, done = np.full((2, count + 1), 2**64 - 1, np.uint64), 0
-        for group in filter(len, names):
+        digests, done = np.empty((count, 2), np.uint64), 0
+        for group in names:
+            digests[done : done + len(group)] = _digests(group.to_pylist())
             done += len(group)
-            found[:, done - len(group) : done] = self._numbers(group)
-        self._first, self._second = map(_Sorted, found)
-        self._taken: NDArray[np.uint32] | None = None
+        order = digests[:, 0].argsort()
+        self._first, self._second = digests[order, 0], digests[order, 1]
+        self._taken: NDArray[np.bool_] | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Without what was taken: a worker of Ray may not write into what it is given."""
         return {**vars(self), "_taken": None}
 
-    def _numbers(self, names: pa.Array) -> Numbers:
-        """The two numbers of each key: (2, N)."""
-        lengths = pc.binary_length(names).to_numpy().astype(np.uint64)
-        if lengths.max() > 4 * _WORDS:
-            each = zip(names.to_pylist(), (lengths > 4 * _WORDS).tolist(), strict=True)
-            names = pa.array(digest(name).hex() if is_long else name for name, is_long in each)
-        words = max(1, -(-pc.max(pc.binary_length(names)).as_py() // 4))
-        padded = pc.ascii_rpad(names, 4 * words, "\0").buffers()[2]
-        matrix = np.frombuffer(padded, np.uint32, len(names) * words).reshape(-1, words)
-        sums = matrix.astype(np.uint64) @ self._factors[:words]
-        sums += lengths[:, None] * self._factors[-2] + self._factors[-1]
-        return (sums >> 32).astype(np.uint32).view(np.uint64).T
-
     def take(self, names: Sequence[str]) -> list[bool]:
         """Which keys are there one time more than they were taken: a list may name a file twice."""
-        count = len(self._first.numbers)
-        if count == 1 or not names:
-            return [False] * len(names)
         if self._taken is None:
-            self._taken = np.zeros(count, np.uint32)
-        first, second = self._numbers(pa.array(names, pa.string()))
-        order = first.argsort(kind="stable")
-        first, second = first[order], second[order]
-        before = np.arange(len(first)) - first.searchsorted(first)  # of the same, in this group
-        begins = self._first.places(first)
-        places = begins + self._taken[begins] + before
-        there = self._first.numbers.take(places, mode="clip") == first
-        there &= self._second.numbers[self._second.places(second)] == second
-        self._taken[begins[there]] = (places - begins)[there] + 1  # of the same, the last stays
-        answers = np.empty_like(there)
-        answers[order] = there
-        known: list[bool] = answers.tolist()
-        return known
+            self._taken = np.zeros(len(self._first), bool)
+        first, second = _digests(names).T
+        # Nearly always one key has such a first half, or none.
+        begins, ends = (self._first.searchsorted(first, side) for side in ("left", "right"))
+        found = []
+        for begin, end, half in zip(begins.tolist(), ends.tolist(), second, strict=True):
+            for place in range(begin, end):
+                if self._second[place] == half and not self._taken[place]:
+                    self._taken[place] = True
+                    found.append(True)
+                    break
+            else:
+                found.append(False)
+        return found
+
+
+def _digests(names: Sequence[str]) -> Numbers:
+    """Two numbers of 64 bits for each key: (N, 2)."""
+    return np.frombuffer(b"".join(map(digest, names)), np.uint64).reshape(-1, 2)
 
 
 # Reading.
