@@ -50,6 +50,11 @@ class Images(Reading):
     images: tuple[str, ...] = argument()
     recursive: bool = flag("Search subfolders too.", "-r", default=False)
     null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
+    max_image_pixels: int | None = flag(
+        "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
     device: str = flag("Where to compute.", default="cpu", heading="Computing")
     as_json: bool = flag(
         "Print a line of JSON for each image, or, with a directory, for what happens.",
@@ -176,7 +181,7 @@ class Computing(Images):
             import torch
 
             torch.set_num_threads(self.threads)
-        names = ("batch_size", "recursive", "fast", "fast_preprocessing")
+        names = ("batch_size", "recursive", "fast", "fast_preprocessing", "max_image_pixels")
         return {
             **{name: getattr(self, name) for name in (*names, "device", "threads", "runtime")},
             "tell": None if self.quiet else partial(tell, err=True),

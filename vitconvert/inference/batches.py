@@ -168,7 +168,12 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         compute = running.engine.ready(images=count, batch=size, **streams) or compute
 
     def prepare(image: Picture) -> Output:
-        return prepare_image(image, running.preprocessing, fast=options.fast_preprocessing)
+        return prepare_image(
+            image,
+            running.preprocessing,
+            fast=options.fast_preprocessing,
+            max_pixels=options.max_image_pixels,
+        )
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _start_batch(model, compute, batch)()
@@ -274,7 +279,13 @@ def _on_gpu(model: ViT) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
-def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = False) -> Output:
+def prepare_image(
+    image: Picture,
+    preprocessing: Preprocessing,
+    *,
+    fast: bool = False,
+    max_pixels: int | None = None,
+) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
     path = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
@@ -288,7 +299,7 @@ def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = 
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        return path, preprocessing(image, fast=fast)
+        return path, preprocessing(image, fast=fast, max_pixels=max_pixels)
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))

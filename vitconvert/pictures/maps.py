@@ -240,6 +240,7 @@ def attention_maps(
     layers: int | Sequence[int] | None = None,
     recursive: bool = False,
     labels: Sequence[str] | None = None,
+    max_pixels: int | None = None,
 ) -> Iterator[AttentionMaps | Unseen]:
     """The attention of a model in each image, one at a time.
 
@@ -249,6 +250,7 @@ def attention_maps(
             over all in any case.
         recursive: Look into subfolders too.
         labels: Names of the classes.
+        max_pixels: The most of an image that the user allows.
 
     Raises:
         UsageError: There are no such blocks, or they would take more than 2 GiB.
@@ -270,7 +272,7 @@ def attention_maps(
 
     def read(source: Path | Image.Image) -> AttentionMaps | Unseen:
         try:
-            seen, image = read_image(source, preprocessing, config)
+            seen, image = read_image(source, preprocessing, config, max_pixels=max_pixels)
             found = _attention(model, seen, image, kept)
             return replace(found, top=_classes(model, image, labels))
         except VitConvertError as error:

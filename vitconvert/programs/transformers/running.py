@@ -16,7 +16,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.program import Foreign, Preparation
+from vitconvert.programs.program import Foreign, Preparation, opened
 from vitconvert.programs.reference import as_tokens, check_size, package
 from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, places_of
 
@@ -173,7 +173,9 @@ def transformers_preparation(
             (Path(folder) / name).write_text(json.dumps(content), encoding="utf-8")
         processor = transformers.AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
-    def prepare(image: Image.Image) -> Tensor:
+    def prepare(file: Path | Image.Image) -> Tensor:
+        with opened(file) as image:
+            image.load()
         if getattr(processor, "do_convert_rgb", False):
             image = ImageOps.exif_transpose(image)
         else:
