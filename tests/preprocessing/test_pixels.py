@@ -11,8 +11,7 @@ from PIL import Image
 from scipy.ndimage import map_coordinates
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
-from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing import image_files
+from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.image_files import load, open_image
 
 TENSORFLOW = {

@@ -83,8 +83,11 @@ class Images(Reading):
     def tell_preprocessing(self, checkpoint: "Checkpoint") -> None:
         """Print, on stderr, what the options make of images, if they say anything of them."""
         stated = (self.read[name] for name in ("mean", "std", "crop", "preprocessor"))
-        if checkpoint.preprocessing and any(one is not None for one in stated) and not self.quiet:
-            tell(f"preprocessing: {checkpoint.preprocessing.origin}", err=True)
+        found = checkpoint.preprocessing
+        if found is None or found.assumed or self.quiet:  # a warning tells what is assumed
+            return
+        if any(one is not None for one in stated):
+            tell(f"preprocessing: {found.origin}", err=True)
 
     def named_images(self) -> Iterator[str]:
         """IMAGES, where `-` is replaced by the paths on stdin."""

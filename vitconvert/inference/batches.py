@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.images import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing, warn_of_assumed
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -27,6 +27,7 @@ from vitconvert.errors import (
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.finding import not_images
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -113,6 +114,7 @@ def ready(
                 hint="preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
                 "instead of the model.",
             )
+        warn_of_assumed(preprocessing)
         return Ready(model=model, preprocessing=preprocessing, options=options)
     headless = computed in ("features", "tokens")
     built = build_model(
@@ -124,6 +126,7 @@ def ready(
         device=options.device,
     )
     preprocessing = preprocessing or needed_preprocessing(model)
+    warn_of_assumed(preprocessing)
     kind = computed if headless else "logits"
     engine = make_engine(model, built, kind=kind) if make_engine else None
     return Ready(model=built, preprocessing=preprocessing, options=options, engine=engine)
@@ -292,9 +295,10 @@ def prepare_image(
         return None, image
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
+            others = not_images(path)
             raise SourceError(
                 "There are no images in this folder.",
-                evidence={"image": path},
+                evidence={"image": path, **({"there": others} if others else {})},
                 hint="--recursive (in Python, recursive=True) looks into subfolders too.",
             )
         if callable(image) and not isinstance(image, Image.Image):

@@ -219,9 +219,7 @@ def _read(
 ) -> FeatureMaps | Unseen:
     """The tokens of an image, and no components of them: these are of all images together."""
     try:
-        photograph, image = read_image(
-            source, preprocessing, model.config, max_pixels=max_pixels
-        )
+        photograph, image = read_image(source, preprocessing, model.config, max_pixels=max_pixels)
         stream = model.hidden_states(image.to(next(model.parameters())))
         tokens = model.norm(stream[-1])[0].float().cpu()
         if not tokens.isfinite().all():

@@ -128,6 +128,7 @@ def _allowing(pixels: int) -> str:
 
 
 def path_of(image: Image.Image) -> Path:
+    """What an open image is called in messages."""
     filename = getattr(image, "filename", "")
     return Path(filename) if filename else _IN_MEMORY
 
