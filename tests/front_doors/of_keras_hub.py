@@ -2,6 +2,7 @@
 
 keras-hub 0.32: the example of `decode_imagenet_predictions` calls `classifier.predict` with
 np.array([keras.utils.load_img(path)]), whole numbers; `img_to_array` makes floats, another door.
+`predict` has the same preprocessor called by grain or TensorFlow, which the tests do not need.
 """
 
 import json
@@ -22,6 +23,7 @@ _SIZES: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "hidden_dim": 12}
 _VIT = {**_SIZES, "image_shape": (16, 24, 3), "patch_size": (8, 12), "mlp_dim": 20}
 _DEIT = {**_SIZES, "image_shape": (16, 24, 3), "patch_size": (8, 12), "intermediate_dim": 20}
 _DINO = {**_SIZES, "image_shape": (16, 16, 3), "patch_size": 8, "intermediate_dim": 24}
+_DINO |= {"position_embedding_shape": (16, 16, 3)}
 _SCALE: dict[str, Any] = {"scale": [0.019, 0.013, 0.0156], "offset": [-1.9, -2.1, -1.7]}
 
 
@@ -62,8 +64,13 @@ def _floats(path: Path) -> Any:
 
 
 def _classes(folder: Path, read: Callable[[Path], Any] = _whole_numbers) -> Asked:
+    preprocessor = keras_hub.models.ImageClassifierPreprocessor.from_preset(str(folder))
     model = keras_hub.models.ImageClassifier.from_preset(str(folder))
-    return lambda path: torch.from_numpy(np.array(model.predict(read(path), verbose=0)))
+
+    def ask(path: Path) -> torch.Tensor:
+        return torch.from_numpy(np.array(model(preprocessor(read(path)))))
+
+    return ask
 
 
 def _tokens(folder: Path) -> Asked:
