@@ -94,7 +94,7 @@ def memory_for(image: Image.Image, backend: Backend, transparency: str) -> Itera
     # together; then as an array of uint8, and of float32.
     stored = 1 if image.mode in ("1", "L", "P") else 4
     turned = stored if backend.upright else 0
-    composed = 12 if transparency == "white" and image.mode not in ("1", "L", "RGB") else 0
+    composed = 12 if transparency != "drop" and _is_transparent(image) else 0
     arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
     per_pixel = max(stored + turned + composed + 4, arrays[backend.resize])
     needed = image.width * image.height * per_pixel
@@ -184,11 +184,22 @@ def converted(
     with _decoding(_path_of(image)):
         if upright:
             image = ImageOps.exif_transpose(image)
-        alpha = "A" in image.getbands() or image.info.get("transparency") is not None
-        if transparency == "white" and alpha:
-            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-            image = Image.alpha_composite(white, image.convert("RGBA"))
+        mode = "L" if channels == 1 else "RGB"
+        if transparency == "white" and _is_transparent(image):
+            image = _on_white(image)
         elif isinstance(image.info.get("transparency"), bytes):
             # The same pixels as without this step, but no warning of Pillow's about palettes.
             image = image.convert("RGBA")
-        return image.convert("L" if channels == 1 else "RGB")
+        image = image.convert(mode)
+        if transparency == "key" and _is_transparent(image):
+            image = _on_white(image).convert(mode)
+        return image
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return "A" in image.getbands() or image.info.get("transparency") is not None
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image.convert("RGBA"))

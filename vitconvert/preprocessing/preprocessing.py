@@ -130,10 +130,12 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """Read a `preprocessor_config.json` as transformers 5.23 does.
 
         Old files (`feature_extractor_type`, whole numbers as sizes) are read as transformers reads
-        them today. Its own loader, `load_image`, applies the EXIF orientation; where the file does
-        not say `do_convert_rgb`, it also drops transparency. Qwen2-VL's, GLM-4V's and Pixtral's,
-        which keep the shape of images, are read for one size that they keep, to which images of
-        other sizes are resized.
+        them today. A file is opened as `pipeline(path)` opens it, by `load_image`: turned as EXIF
+        says, and made RGB by Pillow, which drops alpha. What `do_convert_rgb` then puts on white is
+        an image with one transparent colour, as of a GIF. An image that the user opened is another
+        thing to transformers: it is not turned, and `do_convert_rgb` puts alpha on white, too.
+        Qwen2-VL's, GLM-4V's and Pixtral's, which keep the shape of images, are read for one size
+        that they keep, to which images of other sizes are resized.
 
         Args:
             preprocessor_config: The parsed file.

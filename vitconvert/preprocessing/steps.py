@@ -23,7 +23,11 @@ _RESIZED = {
     "float": "float tensors",
     "weights": "arrays by weights",
 }
-_TRANSPARENCY = {"drop": "ignores transparency", "white": "puts transparent images on white"}
+_TRANSPARENCY = {
+    "drop": "ignores transparency",
+    "white": "puts transparent images on white",
+    "key": "puts images with one transparent colour (GIF, PNG) on white",
+}
 _VOCABULARIES = {
     "interpolation": backends.INTERPOLATIONS,
     "resize": backends.RESIZES,

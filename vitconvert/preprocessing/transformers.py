@@ -164,7 +164,8 @@ def from_preprocessor_config(
         "normalize": normalize,
         "interpolation": interpolation,
         "backend": arithmetic,
-        "transparency": "white" if config.get("do_convert_rgb", processor.convert_rgb) else "drop",
+        # `load_image`, through which a path goes, leaves no alpha that do_convert_rgb could see.
+        "transparency": "key" if config.get("do_convert_rgb", processor.convert_rgb) else "drop",
     }
 
 
@@ -355,7 +356,7 @@ def to_preprocessor_config(steps: Steps) -> JsonDict:
         "image_mean": list(steps.mean),
         "image_std": list(steps.std),
         # Other projects open any image as RGB; a processor left alone refuses grey ones.
-        "do_convert_rgb": steps.transparency == "white" or (foreign and steps.channels == 3),
+        "do_convert_rgb": steps.transparency != "drop" or (foreign and steps.channels == 3),
     }
     if steps.resize_size is not None:
         height, width = steps.resize_size
