@@ -137,6 +137,12 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
         }
     }
 }
+# What is refused or otherwise on purpose, by model and kind of image, and why
+_NARROW = "the processor makes an image that is larger than its own limit, which vitconvert refuses"
+OTHERWISE = {
+    (name, "narrow.png"): _NARROW
+    for name in ("Glm4vModel", "Glm4vMoeModel", "Glm46VModel", "GlmOcrModel")
+}
 
 
 def _write(name: str, processor: str, folder: Path) -> None:

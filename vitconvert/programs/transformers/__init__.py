@@ -234,7 +234,8 @@ def transformers_example(
         grey = '.convert("L")' if config.in_channels == 1 else ""
         images = [
             f'processor = AutoImageProcessor.from_pretrained("."{options})',
-            f'image = load_image("photo.jpg"){grey}  # upright and RGB, as `pipeline` opens a file',
+            "# As `pipeline` opens a file. An image of Image.open is neither turned nor made RGB.",
+            f'image = load_image("photo.jpg"){grey}',
             f'images = processor(image, return_tensors="pt"){read}',
         ]
     else:
