@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import vitconvert
+from tests.front_doors import ours
 from tests.front_doors.judge import Asked, Door
 from tests.huggingface.every_class import ARGUMENTS, made
 from tests.packages import transformers
@@ -164,11 +165,6 @@ def _classes_of_theirs(folder: Path) -> Asked:
     return ask
 
 
-def _classes_of_ours(folder: Path) -> Asked:
-    checkpoint = vitconvert.load_checkpoint(folder)
-    return lambda image: _logits(checkpoint, image)
-
-
 def _logits(model: Any, image: Path, *preprocessing: Preprocessing) -> torch.Tensor:
     (found,) = vitconvert.predict(model, image, *preprocessing, topk=1000)
     if found.error:
@@ -195,11 +191,6 @@ def _processor_of_theirs(folder: Path) -> Any:
     return lambda image: processor(load_image(str(image)), return_tensors="pt")
 
 
-def _features_of_ours(folder: Path, **which: Any) -> Asked:
-    checkpoint = vitconvert.load_checkpoint(folder)
-    return lambda image: _embedded(checkpoint, image, **which)
-
-
 def _embedded(model: Any, image: Path, *preprocessing: Preprocessing, **which: Any) -> torch.Tensor:
     (found,) = vitconvert.embed(model, image, *preprocessing, **which)
     if found.error:
@@ -217,14 +208,14 @@ def _image_features_of_theirs(folder: Path) -> Asked:
 
 def _of_pipeline(name: str, processor: str) -> Door:
     if "ForImageClassification" in name:
-        doors: Any = {"theirs": _classes_of_theirs, "ours": _classes_of_ours}
+        doors: Any = {"theirs": _classes_of_theirs, "ours": ours.classes}
     elif "WithProjection" in name:
         theirs: Any = partial(_projected_of_theirs, name=name)
-        doors = {"theirs": theirs, "ours": partial(_features_of_ours, projected=True)}
+        doors = {"theirs": theirs, "ours": partial(ours.features, which={"projected": True})}
     else:
         tokens = name in _TOKENS
         theirs = partial(_features_of_theirs, pool=not tokens)
-        doors = {"theirs": theirs, "ours": partial(_features_of_ours, tokens=tokens)}
+        doors = {"theirs": theirs, "ours": partial(ours.features, which={"tokens": tokens})}
     return Door(write=partial(_write, name, processor), **doors)
 
 
@@ -232,7 +223,7 @@ def _of_two_towers(name: str, processor: str, projected: bool) -> Door:
     return Door(
         write=partial(_write, name, processor),
         theirs=_image_features_of_theirs,
-        ours=partial(_features_of_ours, projected=projected),
+        ours=partial(ours.features, which={"projected": projected}),
     )
 
 
@@ -327,7 +318,7 @@ def _of_family(name: str, processor: str) -> Door:
     return Door(
         write=partial(_write, name, processor),
         theirs=partial(_tower_of_theirs, name=name),
-        ours=partial(_features_of_ours, tokens=True),
+        ours=partial(ours.features, which={"tokens": True}),
     )
 
 

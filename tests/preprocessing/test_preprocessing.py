@@ -41,6 +41,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "max_patches": None,
         "normalize": True,
         "origin": "a test",
+        "assumed": True,
         **changes,
     }
 
@@ -55,7 +56,7 @@ def test_json_gives_back_every_field():
 
 def test_defaults_may_be_left_out():
     short = fields()
-    for name in ("transparency", "rescale_factor", "normalize"):
+    for name in ("transparency", "rescale_factor", "normalize", "assumed"):
         del short[name]
     p = Preprocessing.from_dict(short)
     assert (p.transparency, p.rescale_factor, p.normalize) == ("drop", 1 / 255, True)

@@ -74,7 +74,8 @@ def stated_alone(said: ReadOptions, config: ViTConfig) -> Preprocessing:
         "crop_pct": said.crop,
     }
     assumed = "bicubic" if said.crop else "bicubic and crop 0.875"
-    return Preprocessing.from_timm(stated, origin=f"{USER}; assumed: {assumed}, as in timm")
+    usual = Preprocessing.from_timm(stated, origin=f"{USER}; assumed: {assumed}, as in timm")
+    return dataclasses.replace(usual, assumed=True)
 
 
 def preprocessing_in(file: Path, config: ViTConfig) -> Preprocessing:

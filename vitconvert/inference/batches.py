@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.images import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing, warn_of_assumed
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -27,6 +27,7 @@ from vitconvert.errors import (
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.finding import not_images
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -113,6 +114,7 @@ def ready(
                 hint="preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
                 "instead of the model.",
             )
+        warn_of_assumed(preprocessing)
         return Ready(model=model, preprocessing=preprocessing, options=options)
     headless = computed in ("features", "tokens")
     built = build_model(
@@ -124,6 +126,7 @@ def ready(
         device=options.device,
     )
     preprocessing = preprocessing or needed_preprocessing(model)
+    warn_of_assumed(preprocessing)
     kind = computed if headless else "logits"
     engine = make_engine(model, built, kind=kind) if make_engine else None
     return Ready(model=built, preprocessing=preprocessing, options=options, engine=engine)
@@ -168,7 +171,12 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         compute = running.engine.ready(images=count, batch=size, **streams) or compute
 
     def prepare(image: Picture) -> Output:
-        return prepare_image(image, running.preprocessing, fast=options.fast_preprocessing)
+        return prepare_image(
+            image,
+            running.preprocessing,
+            fast=options.fast_preprocessing,
+            max_pixels=options.max_image_pixels,
+        )
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _start_batch(model, compute, batch)()
@@ -274,21 +282,28 @@ def _on_gpu(model: ViT) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
-def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = False) -> Output:
+def prepare_image(
+    image: Picture,
+    preprocessing: Preprocessing,
+    *,
+    fast: bool = False,
+    max_pixels: int | None = None,
+) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
     path = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
         return None, image
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
+            others = not_images(path)
             raise SourceError(
                 "There are no images in this folder.",
-                evidence={"image": path},
+                evidence={"image": path, **({"there": others} if others else {})},
                 hint="--recursive (in Python, recursive=True) looks into subfolders too.",
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        return path, preprocessing(image, fast=fast)
+        return path, preprocessing(image, fast=fast, max_pixels=max_pixels)
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))

@@ -39,7 +39,11 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     """
 
     def __call__(
-        self, image: "Image.Image | PathLike[str] | bytes", *, fast: bool = False
+        self,
+        image: "Image.Image | PathLike[str] | bytes",
+        *,
+        fast: bool = False,
+        max_pixels: int | None = None,
     ) -> "torch.Tensor":
         """The image, open or a file, as the model reads it: (C, H, W) float32.
 
@@ -51,6 +55,9 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
                 image of 12 megapixels takes a fifth of the time and differs by 0.2 of 255
                 levels on average, by 6 at most. Where nothing is shrunk, only single pixels
                 differ. A backend without antialias ignores this option.
+            max_pixels: The most pixels that an image may have, whatever memory that takes. By
+                default, as many as 872 MB hold: 50 million and more. Where it is above Pillow's own
+                limit, PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.
 
         Raises:
             SourceError: The file does not exist, or may not be read.
@@ -60,17 +67,20 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """
         import torch
 
-        return torch.from_numpy(self.array(image, fast=fast))
+        return torch.from_numpy(self.array(image, fast=fast, max_pixels=max_pixels))
 
     def array(
-        self, image: "Image.Image | PathLike[str] | bytes", *, fast: bool = False
+        self,
+        image: "Image.Image | PathLike[str] | bytes",
+        *,
+        fast: bool = False,
+        max_pixels: int | None = None,
     ) -> "NDArray[np.float32]":
         """The same as a numpy array; torch is not imported where Pillow does the resizing."""
         from vitconvert.preprocessing.transform import transformed
 
-        return transformed(
-            Path(image) if isinstance(image, str | PathLike) else image, self, fast=fast
-        )
+        file = Path(image) if isinstance(image, str | PathLike) else image
+        return transformed(file, self, fast=fast, max_pixels=max_pixels)
 
     def at_size(self, image_size: Size) -> "Preprocessing":
         """The same for images of another size; the same share of the image is cropped.

@@ -61,6 +61,7 @@ class Steps:
     max_patches: int | None = None
     normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
     origin: str  # where this was stated
+    assumed: bool = False  # stated by nobody for this model, but usual where it comes from
 
     def __post_init__(self) -> None:
         if problems := list(_contradictions(self)):
@@ -114,7 +115,7 @@ class Steps:
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             same = mine == theirs or (field.name == "crop" and self.cuts == other.cuts)
-            if field.name != "origin" and not same:
+            if field.name not in ("origin", "assumed") and not same:
                 shown = (v if isinstance(v, str) else repr(v) for v in (mine, theirs))
                 found.append("{} is {} here and {} there".format(field.name, *shown))
         return tuple(found)

@@ -173,9 +173,10 @@ def transformers_preparation(
             (Path(folder) / name).write_text(json.dumps(content), encoding="utf-8")
         processor = transformers.AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
-    def prepare(image: Image.Image) -> Tensor:
-        opened = transformers.image_utils.load_image(getattr(image, "filename", "") or image)
-        prepared: Tensor = processor(opened, return_tensors="pt")["pixel_values"][0]
+    def prepare(file: Path | Image.Image) -> Tensor:
+        image = str(file) if isinstance(file, Path) else file
+        loaded = transformers.image_utils.load_image(image)
+        prepared: Tensor = processor(loaded, return_tensors="pt")["pixel_values"][0]
         return prepared.float()
 
     return Preparation(

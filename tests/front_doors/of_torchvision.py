@@ -1,0 +1,74 @@
+"""torchvision's front door: `weights.transforms()` of an image that Pillow opened.
+
+torchvision 0.29, the example of its models' page reads with `decode_image`, a tensor, which is
+another of its doors; `ImageFolder` opens with Image.open(path).convert("RGB"), which is followed.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from tests.front_doors import ours
+from tests.front_doors.judge import Asked, Door
+from tests.packages import torchvision
+
+_SIZES = {"patch_size": 16, "num_heads": 3, "hidden_dim": 36, "mlp_dim": 50, "num_classes": 7}
+_FAMILIES: Mapping[str, dict[str, Any]] = {
+    "vit": {"image_size": 224, "num_layers": 2},
+    "vit, depth 11": {"image_size": 224, "num_layers": 11, "representation_size": 20},
+}
+
+
+def _model(family: str) -> Any:
+    torch.manual_seed(0)
+    model = torchvision.models.VisionTransformer(**_SIZES, **_FAMILIES[family])
+    return ours.sharp(model)
+
+
+def _write(family: str, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    torch.save(_model(family).state_dict(), folder / "model.pth")
+
+
+def _opened(path: Path) -> Image.Image:
+    return Image.open(path).convert("RGB")
+
+
+def _decoded(path: Path) -> torch.Tensor:
+    found: torch.Tensor = torchvision.io.decode_image(str(path))
+    return found
+
+
+def _theirs(family: str, folder: Path, read: Any = _opened) -> Asked:
+    model = _model(family)
+    model.load_state_dict(torch.load(folder / "model.pth", weights_only=True))
+    preprocess = torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1.transforms()
+    return lambda path: model(preprocess(read(path)).unsqueeze(0))
+
+
+def _ours(folder: Path) -> Asked:
+    return ours.classes(folder / "model.pth", overrides={"num_heads": 3})
+
+
+DOORS: Mapping[str, Door] = {
+    family: Door(
+        write=partial(_write, family),
+        theirs=partial(_theirs, family),
+        ours=_ours,
+        exact=(224, 224),
+    )
+    for family in _FAMILIES
+}
+# Ways in which torchvision's users go, too
+OTHERS: Mapping[str, Door] = {
+    "decode_image": Door(
+        write=partial(_write, "vit"),
+        theirs=partial(_theirs, "vit", read=_decoded),
+        ours=_ours,
+        exact=(224, 224),
+    )
+}
