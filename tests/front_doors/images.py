@@ -47,6 +47,10 @@ def write_images(folder: Path, exact: tuple[int, int] = (224, 224)) -> dict[str,
             Image.fromarray(pixels(46, 65, 3), "RGB"),
             {"save_all": True, "append_images": [Image.fromarray(pixels(46, 65, 3), "RGB")]},
         ),
+        "moving.gif": (
+            Image.fromarray(pixels(55, 48, 3), "RGB").quantize(16),
+            {"save_all": True, "append_images": [palette.resize((48, 55))]},
+        ),
         "exact.png": (Image.fromarray(pixels(*exact, 3), "RGB"), {}),
     }
     folder.mkdir(parents=True, exist_ok=True)

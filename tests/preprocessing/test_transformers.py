@@ -234,10 +234,11 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
         [
             "Images processed by ConvNextImageProcessor are not supported.",
             "supported  BeitImageProcessor, BitImageProcessor, BlipImageProcessor, "
-            "CLIPImageProcessor, ChineseCLIPImageProcessor, DINOv3ViTImageProcessor, "
-            "DeiTImageProcessor, Glm46VImageProcessor, Glm4vImageProcessor, "
+            "CLIPImageProcessor, ChineseCLIPImageProcessor, CohereCompassImageProcessor, "
+            "DINOv3ViTImageProcessor, DeiTImageProcessor, Ernie4_5_VLMoeImageProcessor, "
+            "Gemma4ImageProcessor, Glm46VImageProcessor, Glm4vImageProcessor, "
             "PixtralImageProcessor, Qwen2VLImageProcessor, Siglip2ImageProcessor, "
-            "SiglipImageProcessor, ViTImageProcessor",
+            "SiglipImageProcessor, ViTImageProcessor, VideoLlama3ImageProcessor",
         ],
     ),
     (

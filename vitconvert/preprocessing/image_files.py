@@ -133,6 +133,26 @@ def path_of(image: Image.Image) -> Path:
     return Path(filename) if filename else _IN_MEMORY
 
 
+def left_out(image: Image.Image) -> Iterator[str]:
+    """What the 8-bit image that a model reads shows no more of an open file, in words.
+
+    Pillow's convert("RGB") does this, and so every project whose users open files with Pillow.
+    """
+    if image.mode == "F":
+        yield "float numbers become whole ones from 0 to 255, so that all from 0 to 1 are black"
+    elif image.mode.startswith("I"):
+        yield "16-bit or 32-bit numbers, of which all above 255 are white"
+    if image.format == "MPO":  # of a camera, which adds a preview
+        return
+    try:
+        several = getattr(image, "is_animated", False)
+    except Exception:  # the second image is damaged
+        image.seek(0)
+        several = True
+    if several:
+        yield "the file has several images, of which the first is read"
+
+
 def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
     """Have an open file read smaller where that is faster; the size of the whole image.
 

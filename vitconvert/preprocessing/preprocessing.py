@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.documents import JsonDict, JsonObject
-from vitconvert.errors import TableError, size_text
+from vitconvert.errors import TableError, size_text, warn
 from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
 
@@ -59,6 +59,10 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
                 default, as many as 872 MB hold: 50 million and more. Where it is above Pillow's own
                 limit, PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.
 
+        Warns:
+            VitConvertWarning: Pillow leaves something of the file out, as the source project does:
+                numbers above 255, or all images but the first.
+
         Raises:
             SourceError: The file does not exist, or may not be read.
             CorruptFile: It is not an image, or it is damaged.
@@ -80,7 +84,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         from vitconvert.preprocessing.transform import transformed
 
         file = Path(image) if isinstance(image, str | PathLike) else image
-        return transformed(file, self, fast=fast, max_pixels=max_pixels)
+        return transformed(file, self, fast=fast, max_pixels=max_pixels, tell=warn)
 
     def at_size(self, image_size: Size) -> "Preprocessing":
         """The same for images of another size; the same share of the image is cropped.
