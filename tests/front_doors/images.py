@@ -38,6 +38,7 @@ def write_images(folder: Path, exact: tuple[int, int] = (224, 224)) -> dict[str,
         "deep.png": (Image.fromarray(pixels(47, 62, 1)[..., 0].astype(np.uint16) * 257), {}),
         "narrow.png": (Image.fromarray(pixels(90, 1, 3), "RGB"), {}),
         "keyed.png": (keyed, {"transparency": keyed.getpixel((0, 0))}),
+        "keyed.gif": (keyed.quantize(16), {"transparency": 3}),
         "mirrored.jpg": (Image.fromarray(pixels(57, 88, 3), "RGB"), {"exif": mirrored}),
         "bits.png": (Image.fromarray(pixels(53, 40, 1)[..., 0], "L").convert("1"), {}),
         "turned.webp": (Image.fromarray(pixels(49, 77, 3), "RGB"), {"exif": turned}),
@@ -45,6 +46,10 @@ def write_images(folder: Path, exact: tuple[int, int] = (224, 224)) -> dict[str,
         "pages.tif": (
             Image.fromarray(pixels(46, 65, 3), "RGB"),
             {"save_all": True, "append_images": [Image.fromarray(pixels(46, 65, 3), "RGB")]},
+        ),
+        "moving.gif": (
+            Image.fromarray(pixels(55, 48, 3), "RGB").quantize(16),
+            {"save_all": True, "append_images": [palette.resize((48, 55))]},
         ),
         "exact.png": (Image.fromarray(pixels(*exact, 3), "RGB"), {}),
     }

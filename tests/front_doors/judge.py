@@ -56,14 +56,14 @@ class Verdict:
 
 def judged(door: Door, folder: Path, images: Mapping[str, Path]) -> dict[str, Verdict]:
     """The verdict on each kind of image."""
-    with _quietly():
+    with quietly():
         door.write(folder)
         theirs, ours = door.theirs(folder), door.ours(folder)
         return {kind: _compared(theirs, ours, image) for kind, image in images.items()}
 
 
 def _compared(theirs: Asked, ours: Asked, image: Path) -> Verdict:
-    wanted, found = _answer(theirs, image), _answer(ours, image)
+    wanted, found = answer(theirs, image), answer(ours, image)
     if isinstance(wanted, str) or isinstance(found, str):
         errors = (answer if isinstance(answer, str) else "" for answer in (wanted, found))
         return Verdict(**dict(zip(("theirs", "ours"), errors, strict=True)))
@@ -73,8 +73,8 @@ def _compared(theirs: Asked, ours: Asked, image: Path) -> Verdict:
     return Verdict(difference=float(apart))
 
 
-def _answer(ask: Asked, image: Path) -> torch.Tensor | str:
-    """Numbers, or what was raised: of vitconvert the reference word of the error."""
+def answer(ask: Asked, image: Path) -> torch.Tensor | str:
+    """Numbers, or what was raised: an error's reference word, if it is vitconvert's."""
     try:
         with torch.inference_mode():
             return torch.as_tensor(ask(image)).squeeze(0)
@@ -83,7 +83,7 @@ def _answer(ask: Asked, image: Path) -> torch.Tensor | str:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without warnings and progress bars."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")

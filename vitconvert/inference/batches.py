@@ -1,7 +1,7 @@
 """Images through a model in batches, while threads prepare the next ones."""
 
 import os
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,11 +23,13 @@ from vitconvert.errors import (
     UsageError,
     VitConvertError,
     size_text,
+    warn,
 )
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import not_images
+from vitconvert.preprocessing.transform import transformed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,6 +40,7 @@ Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
 # The path of a file, None for other images; and its tensor, or the reason why there is none.
 Output = tuple[Path | None, Tensor | VitConvertError]
 
+_NAMED = 3  # files, of which something is left out
 _MAX_CONCURRENT_BATCHES = 8  # each has activations of its own
 
 Compute = Callable[[Tensor], Tensor]
@@ -151,6 +154,28 @@ def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
         )
 
 
+class LeftOut:
+    """What is left out of the images of a run, and of which files: told once, at the end."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._names = defaultdict[str, list[str]](list)
+
+    def add(self, fact: str, file: Path | str) -> None:
+        """Note a fact of `image_files.left_out` of a file, or of an image without a name: ""."""
+        self._counts[fact] += 1
+        if file and len(self._names[fact]) < _NAMED:
+            self._names[fact].append(Path(file).name)
+
+    def warn(self) -> None:
+        """Tell the user, a warning for each fact."""
+        for fact, count in self._counts.items():
+            names = self._names[fact]
+            more = f" and {count - len(names)} more" if count > len(names) else ""
+            named = f" ({', '.join(names)}{more})" if names else ""
+            warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
+
+
 def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
@@ -170,12 +195,15 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         streams = {"threads": allowed, "streams": workers}
         compute = running.engine.ready(images=count, batch=size, **streams) or compute
 
+    left_out = LeftOut()
+
     def prepare(image: Picture) -> Output:
         return prepare_image(
             image,
             running.preprocessing,
             fast=options.fast_preprocessing,
             max_pixels=options.max_image_pixels,
+            left_out=left_out,
         )
 
     def compute_batch(batch: list[Output]) -> list[Output]:
@@ -202,6 +230,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         computed.close()  # whose threads end before others may start
         if workers > 1:
             torch.set_num_threads(allowed)
+        left_out.warn()
 
 
 def map_with_prefetch(
@@ -288,6 +317,7 @@ def prepare_image(
     *,
     fast: bool = False,
     max_pixels: int | None = None,
+    left_out: LeftOut | None = None,
 ) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
     path = image if isinstance(image, Path) else None
@@ -303,7 +333,18 @@ def prepare_image(
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        return path, preprocessing(image, fast=fast, max_pixels=max_pixels)
+        told = left_out or LeftOut()
+        name = path or getattr(image, "filename", "")
+        prepared = transformed(
+            image,
+            preprocessing,
+            fast=fast,
+            max_pixels=max_pixels,
+            tell=lambda fact: told.add(fact, name),
+        )
+        if left_out is None:
+            told.warn()
+        return path, torch.from_numpy(prepared)
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))

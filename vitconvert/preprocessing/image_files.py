@@ -103,7 +103,7 @@ def memory_for(
     # together; then as an array of uint8, and of float32.
     stored = 1 if image.mode in ("1", "L", "P") else 4
     turned = stored if backend.upright else 0
-    composed = 12 if transparency == "white" and image.mode not in ("1", "L", "RGB") else 0
+    composed = 12 if transparency != "drop" and _is_transparent(image) else 0
     arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
     per_pixel = max(stored + turned + composed + 4, arrays[backend.resize])
     pixels = image.width * image.height
@@ -131,6 +131,26 @@ def path_of(image: Image.Image) -> Path:
     """What an open image is called in messages."""
     filename = getattr(image, "filename", "")
     return Path(filename) if filename else _IN_MEMORY
+
+
+def left_out(image: Image.Image) -> Iterator[str]:
+    """What the 8-bit image that a model reads shows no more of an open file, in words.
+
+    Pillow's convert("RGB") does this, and so every project whose users open files with Pillow.
+    """
+    if image.mode == "F":
+        yield "float numbers become whole ones from 0 to 255, so that all from 0 to 1 are black"
+    elif image.mode.startswith("I"):
+        yield "16-bit or 32-bit numbers, of which all above 255 are white"
+    if image.format == "MPO":  # of a camera, which adds a preview
+        return
+    try:
+        several = getattr(image, "is_animated", False)
+    except Exception:  # the second image is damaged
+        image.seek(0)
+        several = True
+    if several:
+        yield "the file has several images, of which the first is read"
 
 
 def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
@@ -219,11 +239,22 @@ def converted(
         if (orientation := _orientation(image, upright=upright)) != 1:
             # Not `exif_transpose`, which writes the other tags again and fails at odd types.
             image = image.transpose(_TURNS[orientation])
-        alpha = "A" in image.getbands() or image.info.get("transparency") is not None
-        if transparency == "white" and alpha:
-            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-            image = Image.alpha_composite(white, image.convert("RGBA"))
+        mode = "L" if channels == 1 else "RGB"
+        if transparency == "white" and _is_transparent(image):
+            image = _on_white(image)
         elif isinstance(image.info.get("transparency"), bytes):
             # The same pixels as without this step, but no warning of Pillow's about palettes.
             image = image.convert("RGBA")
-        return image.convert("L" if channels == 1 else "RGB")
+        image = image.convert(mode)
+        if transparency == "key" and _is_transparent(image):
+            image = _on_white(image).convert(mode)
+        return image
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return "A" in image.getbands() or image.info.get("transparency") is not None
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image.convert("RGBA"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.documents import JsonDict, JsonObject
-from vitconvert.errors import TableError, size_text
+from vitconvert.errors import TableError, size_text, warn
 from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
 
@@ -59,6 +59,10 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
                 default, as many as 872 MB hold: 50 million and more. Where it is above Pillow's own
                 limit, PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.
 
+        Warns:
+            VitConvertWarning: Pillow leaves something of the file out, as the source project does:
+                numbers above 255, or all images but the first.
+
         Raises:
             SourceError: The file does not exist, or may not be read.
             CorruptFile: It is not an image, or it is damaged.
@@ -80,7 +84,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         from vitconvert.preprocessing.transform import transformed
 
         file = Path(image) if isinstance(image, str | PathLike) else image
-        return transformed(file, self, fast=fast, max_pixels=max_pixels)
+        return transformed(file, self, fast=fast, max_pixels=max_pixels, tell=warn)
 
     def at_size(self, image_size: Size) -> "Preprocessing":
         """The same for images of another size; the same share of the image is cropped.
@@ -140,10 +144,12 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """Read a `preprocessor_config.json` as transformers 5.23 does.
 
         Old files (`feature_extractor_type`, whole numbers as sizes) are read as transformers reads
-        them today. Its own loader, `load_image`, applies the EXIF orientation; where the file does
-        not say `do_convert_rgb`, it also drops transparency. Qwen2-VL's, GLM-4V's and Pixtral's,
-        which keep the shape of images, are read for one size that they keep, to which images of
-        other sizes are resized.
+        them today. A file is opened as `pipeline(path)` opens it, by `load_image`: turned as EXIF
+        says, and made RGB by Pillow, which drops alpha. What `do_convert_rgb` then puts on white is
+        an image with one transparent colour, as of a GIF. An image that the user opened is another
+        thing to transformers: it is not turned, and `do_convert_rgb` puts alpha on white, too.
+        Qwen2-VL's, GLM-4V's and Pixtral's, which keep the shape of images, are read for one size
+        that they keep, to which images of other sizes are resized.
 
         Args:
             preprocessor_config: The parsed file.

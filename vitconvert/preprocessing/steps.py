@@ -23,7 +23,16 @@ _RESIZED = {
     "float": "float tensors",
     "weights": "arrays by weights",
 }
-_TRANSPARENCY = {"drop": "ignores transparency", "white": "puts transparent images on white"}
+_TRANSPARENCY = {
+    "drop": "ignores transparency",
+    "white": "puts transparent images on white",
+    "key": "puts images with one transparent colour (GIF, PNG) on white",
+}
+_OPENED = {
+    "drop": "transparency dropped",
+    "white": "put on white",
+    "key": "alpha dropped, one transparent colour put on white",
+}
 _VOCABULARIES = {
     "interpolation": backends.INTERPOLATIONS,
     "resize": backends.RESIZES,
@@ -92,6 +101,13 @@ class Steps:
             "patches": f"at most {self.max_patches} patches of {self.patch_size}",
             "none": "not resized",
         }[self.resize]
+
+    @property
+    def opening(self) -> str:
+        """What becomes of the EXIF orientation and of transparency, in words."""
+        upright = BACKENDS[self.backend].upright
+        turned = "turned as EXIF says" if upright else "the EXIF orientation ignored"
+        return f"{turned}; {_OPENED[self.transparency]}"
 
     def differences(self, other: "Steps") -> tuple[str, ...]:
         """The differences from another preprocessing, one sentence per field."""

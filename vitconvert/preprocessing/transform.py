@@ -2,6 +2,7 @@
 
 import io
 import wave
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,12 @@ def transformed(
     fast: bool = False,
     max_pixels: int | None = None,
     seen: Seen | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> NDArray[np.float32]:
     """The image, open, a file or the content of one, as the model reads it: (C, H, W).
 
     `seen` gets what it was on the way, "decoded", "resized" and "cropped", unless it is `fast`;
-    `max_pixels` is what the user allows.
+    `max_pixels` is what the user allows; `tell` is called with what of the file is left out.
 
     Raises:
         SourceError, CorruptFile: The file cannot be read, or not as an image.
@@ -55,6 +57,8 @@ def transformed(
     with ExitStack() as held:
         if ours := not isinstance(image, Image.Image):
             image = held.enter_context(image_files.open_image(image, max_pixels=max_pixels))
+        for fact in image_files.left_out(image) if tell else ():
+            tell(fact)
         source = None
         if ours and shrunk:  # read smaller, which no resizing shows
             at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
@@ -16,7 +16,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.program import Foreign, Preparation, opened
+from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
 from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, places_of
 
@@ -153,8 +153,8 @@ def transformers_preparation(
 ) -> Preparation | None:
     """transformers 5.23, AutoImageProcessor of a copy of the file without what chooses code.
 
-    Images come from its own `load_image`, which makes them RGB, unless the processor does that
-    itself. None for SigLIP 2's, which makes patches and no images, and AST's, which reads sounds.
+    Files are opened by its own `load_image`, as `pipeline` opens them: upright, RGB, without alpha.
+    None for SigLIP 2's, which makes patches and no images, and AST's, which reads sounds.
 
     Raises:
         MissingPackage: transformers is not installed.
@@ -174,13 +174,9 @@ def transformers_preparation(
         processor = transformers.AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
     def prepare(file: Path | Image.Image) -> Tensor:
-        with opened(file) as image:
-            image.load()
-        if getattr(processor, "do_convert_rgb", False):
-            image = ImageOps.exif_transpose(image)
-        else:
-            image = transformers.image_utils.load_image(image)
-        prepared: Tensor = processor(image, return_tensors="pt")["pixel_values"][0]
+        image = str(file) if isinstance(file, Path) else file
+        loaded = transformers.image_utils.load_image(image)
+        prepared: Tensor = processor(loaded, return_tensors="pt")["pixel_values"][0]
         return prepared.float()
 
     return Preparation(
