@@ -4,19 +4,36 @@ Each cell is a model asked about an image file by its library and by vitconvert.
 in LIBRARIES: a name of each model, and its `Door`. Without names, all libraries are asked.
 """
 
+import os
 import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.front_doors import hugging_face, transformers_doors
+os.environ.setdefault("KERAS_BACKEND", "jax")  # as most of KerasHub's users have it
+
+from tests.front_doors import (
+    hugging_face,
+    of_keras_hub,
+    of_open_clip,
+    of_timm,
+    of_torchvision,
+    other_ways,
+    transformers_doors,
+)
 from tests.front_doors.images import write_images
 from tests.front_doors.judge import Door, Verdict, judged, quietly
 
 README = Path(__file__).parent / "README.md"
 IMAGES = Path(__file__).parents[2] / "docs" / "pages" / "images.md"
-LIBRARIES: Mapping[str, Mapping[str, Door]] = {"transformers": hugging_face.DOORS}
+LIBRARIES: Mapping[str, Mapping[str, Door]] = {
+    "transformers": hugging_face.DOORS,
+    "timm": of_timm.DOORS,
+    "open_clip": of_open_clip.DOORS,
+    "torchvision": of_torchvision.DOORS,
+    "KerasHub": of_keras_hub.DOORS,
+}
 _SIDE = 48  # of the images that show what ways into a library differ in
 
 
@@ -75,9 +92,25 @@ def write_ways(folder: Path) -> None:
     IMAGES.write_text(text, encoding="utf-8")
 
 
+def write_other_ways(folder: Path) -> None:
+    """Likewise of the other libraries."""
+    images = write_images(folder / "images", (_SIDE, _SIDE))
+    parts = []
+    for title, into in other_ways.WAYS.items():
+        with quietly():
+            rows = transformers_doors.apart(into(), images)
+        shown = {f"`{way}`": cells for way, cells in rows.items()}
+        parts.append(f"{title}\n\n{table('way', list(images), shown)}")
+    text = IMAGES.read_text(encoding="utf-8")
+    text = replaced(text, "ways into other libraries", "\n\n".join(parts))
+    IMAGES.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        for library in sys.argv[1:] or LIBRARIES:
+        for library in LIBRARIES.keys() & {*sys.argv[1:]} or LIBRARIES:
             write_library(library, Path(made))
         if not sys.argv[1:] or "transformers" in sys.argv[1:]:
             write_ways(Path(made) / "ways")
+        if not sys.argv[1:] or "ways" in sys.argv[1:]:
+            write_other_ways(Path(made) / "other ways")

@@ -108,20 +108,18 @@ def _write(family: str, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def _theirs(folder: Path, mode: str | None = "RGB") -> Asked:
-    return _asked(timm.create_model(f"local-dir:{folder}", pretrained=True), mode)
+def _theirs(folder: Path) -> Asked:
+    return _asked(timm.create_model(f"local-dir:{folder}", pretrained=True))
 
 
-def _asked(model: Any, mode: str | None = "RGB") -> Asked:
+def _asked(model: Any) -> Asked:
     model.eval()
     data = timm.data.resolve_model_data_config(model)
     transform = timm.data.create_transform(**data, is_training=False)
-    if mode and data["input_size"][0] == 1:
-        mode = "L"
+    mode = "L" if data["input_size"][0] == 1 else "RGB"
 
     def ask(path: Path) -> torch.Tensor:
-        image = Image.open(path)
-        prepared: torch.Tensor = transform(image.convert(mode) if mode else image)
+        prepared: torch.Tensor = transform(Image.open(path).convert(mode))
         return model(prepared.unsqueeze(0))
 
     return ask

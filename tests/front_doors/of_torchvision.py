@@ -1,7 +1,7 @@
 """torchvision's front door: `weights.transforms()` of an image that Pillow opened.
 
-torchvision 0.29, the example of its models' page reads with `decode_image`, a tensor, which is
-another of its doors; `ImageFolder` opens with Image.open(path).convert("RGB"), which is followed.
+torchvision 0.29, `ImageFolder`: Image.open(path).convert("RGB"). The page of its models reads with
+`decode_image`, which is another of its doors: `other_ways.py`.
 """
 
 from collections.abc import Mapping
@@ -34,20 +34,11 @@ def _write(family: str, folder: Path) -> None:
     torch.save(_model(family).state_dict(), folder / "model.pth")
 
 
-def _opened(path: Path) -> Image.Image:
-    return Image.open(path).convert("RGB")
-
-
-def _decoded(path: Path) -> torch.Tensor:
-    found: torch.Tensor = torchvision.io.decode_image(str(path))
-    return found
-
-
-def _theirs(family: str, folder: Path, read: Any = _opened) -> Asked:
+def _theirs(family: str, folder: Path) -> Asked:
     model = _model(family)
     model.load_state_dict(torch.load(folder / "model.pth", weights_only=True))
     preprocess = torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1.transforms()
-    return lambda path: model(preprocess(read(path)).unsqueeze(0))
+    return lambda path: model(preprocess(Image.open(path).convert("RGB")).unsqueeze(0))
 
 
 def _ours(folder: Path) -> Asked:
@@ -62,13 +53,4 @@ DOORS: Mapping[str, Door] = {
         exact=(224, 224),
     )
     for family in _FAMILIES
-}
-# Ways in which torchvision's users go, too
-OTHERS: Mapping[str, Door] = {
-    "decode_image": Door(
-        write=partial(_write, "vit"),
-        theirs=partial(_theirs, "vit", read=_decoded),
-        ours=_ours,
-        exact=(224, 224),
-    )
 }

@@ -61,8 +61,13 @@ def doors(folder: Path, processor: str) -> Mapping[str, Asked]:
 
 def distances(folder: Path, processor: str, images: Mapping[str, Path]) -> dict[str, list[str]]:
     """Each way -> for each image the largest difference from FOLLOWED, in levels, or an error."""
-    ways = doors(folder, processor)
-    wanted = {kind: answer(ways[FOLLOWED], path) for kind, path in images.items()}
+    return apart(doors(folder, processor), images)
+
+
+def apart(ways: Mapping[str, Asked], images: Mapping[str, Path]) -> dict[str, list[str]]:
+    """The same of the first of several ways."""
+    first = next(iter(ways.values()))
+    wanted = {kind: answer(first, path) for kind, path in images.items()}
     return {
         name: [_distance(answer(way, path), wanted[kind]) for kind, path in images.items()]
         for name, way in ways.items()
