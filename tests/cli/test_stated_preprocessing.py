@@ -140,6 +140,7 @@ NAMES = ["ant", "bee, wild", "cat", "dog", "emu"]
         json.dumps(NAMES),
         json.dumps(dict(enumerate(NAMES))),
         json.dumps({"model_type": "vit", "id2label": dict(enumerate(NAMES))}),
+        json.dumps({str(i): [f"n{i:08}", name] for i, name in enumerate(NAMES)}),  # Keras'
     ],
 )
 def test_labels_of_a_file(text, weights, tmp_path, run):

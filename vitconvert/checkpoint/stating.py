@@ -123,7 +123,10 @@ def stated_names(said: ReadOptions, num_classes: int) -> Labels | None:
 
 
 def names_in(file: Path) -> Sequence[str]:
-    """Names by a file: a line each, or JSON: a list, or what `id2label` of config.json is."""
+    """Names by a file: a line each, or JSON: a list, or what `id2label` of config.json is.
+
+    Or Keras' `imagenet_class_index.json`, which has a synset beside each name.
+    """
     try:
         text = read_bytes(file).decode("utf-8-sig").strip()
         if text[:1] == "[":
@@ -131,6 +134,11 @@ def names_in(file: Path) -> Sequence[str]:
         elif text[:1] == "{":
             stated = parse_object(text.encode())
             names = stated.get("id2label", stated)
+            if isinstance(names, dict):
+                # Keras' file has a synset beside each name: {"0": ["n01440764", "tench"], ...}
+                pairs = [n for n in names.values() if isinstance(n, list) and len(n) == 2]
+                if names and len(pairs) == len(names):
+                    names = {index: name for index, (_, name) in names.items()}
         else:
             names = [line.strip() for line in text.splitlines()]
     except ValueError as error:
