@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 from typing import Protocol, TypeVar
 
 import torch
@@ -160,12 +161,14 @@ class LeftOut:
     def __init__(self) -> None:
         self._counts = Counter[str]()
         self._names = defaultdict[str, list[str]](list)
+        self._lock = Lock()
 
     def add(self, fact: str, file: Path | str) -> None:
         """Note a fact of `image_files.left_out` of a file, or of an image without a name: ""."""
-        self._counts[fact] += 1
-        if file and len(self._names[fact]) < _NAMED:
-            self._names[fact].append(Path(file).name)
+        with self._lock:
+            self._counts[fact] += 1
+            if file:  # the same names, whichever thread is first
+                self._names[fact] = sorted([*self._names[fact], Path(file).name])[:_NAMED]
 
     def warn(self) -> None:
         """Tell the user, a warning for each fact."""
@@ -320,7 +323,7 @@ def prepare_image(
     left_out: LeftOut | None = None,
 ) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
-    path = image if isinstance(image, Path) else None
+    path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
         return None, image
     try:
@@ -334,7 +337,7 @@ def prepare_image(
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
         told = left_out or LeftOut()
-        name = path or getattr(image, "filename", "")
+        name: Path | str = path or str(getattr(image, "filename", ""))
         prepared = transformed(
             image,
             preprocessing,

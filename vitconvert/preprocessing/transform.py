@@ -57,8 +57,9 @@ def transformed(
     with ExitStack() as held:
         if ours := not isinstance(image, Image.Image):
             image = held.enter_context(image_files.open_image(image, max_pixels=max_pixels))
-        for fact in image_files.left_out(image) if tell else ():
-            tell(fact)
+        if tell:
+            for fact in image_files.left_out(image):
+                tell(fact)
         source = None
         if ours and shrunk:  # read smaller, which no resizing shows
             at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
