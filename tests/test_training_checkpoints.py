@@ -204,6 +204,9 @@ def test_the_arguments_of_timms_training_say_what_is_assumed_otherwise(
     assert prepared.interpolation == "bilinear"
 
 
+_BEES = ["ant", "bee, wild", "cat", "dog", "10"]
+
+
 def _photos(folder: Path, classes: Iterable[str]) -> dict[str, int]:
     """What torchvision's ImageFolder says of folders with a photo each."""
     for name in classes:
@@ -243,6 +246,41 @@ def test_class_to_idx_of_another_head_is_not_used(
     assert checkpoint.labels is None
     note = f"class_to_idx beside the weights does not name the classes: {why}."
     assert note in checkpoint.ledger.notes
+
+
+@pytest.mark.parametrize(
+    ("where", "saved"),
+    [
+        ("hyper_parameters.class_names", {"hyper_parameters": {"class_names": _BEES}}),
+        ("hyper_parameters.classes", {"hyper_parameters": {"classes": tuple(_BEES)}}),
+        (
+            "hyper_parameters.data.idx_to_class",
+            {"hyper_parameters": {"classes": 5, "data": {"idx_to_class": dict(enumerate(_BEES))}}},
+        ),
+        ("id2label", {"id2label": {str(i): name for i, name in enumerate(_BEES)}}),
+        ("config.label2id", {"config": {"label2id": {n: i for i, n in enumerate(_BEES)}}}),
+        ("meta.dataset_meta.classes", {"meta": {"dataset_meta": {"classes": tuple(_BEES)}}}),
+        ("meta.CLASSES", {"meta": {"CLASSES": tuple(_BEES)}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_that_training_programs_save(
+    where: str, saved: dict[str, Any], tmp_path: Path
+) -> None:
+    checkpoint = load_checkpoint(_trained(_TINY, tmp_path, arch=_TINY, **saved))
+    assert checkpoint.labels == tuple(_BEES)
+    assert checkpoint.labels.origin == f"{where} beside the weights"
+
+
+def test_names_of_another_number_of_classes_are_told(tmp_path: Path) -> None:
+    saved = {"hyper_parameters": {"class_names": _BEES[:3]}}
+    checkpoint = load_checkpoint(_trained(_TINY, tmp_path, arch=_TINY, **saved))
+    assert checkpoint.labels is None
+    note = "hyper_parameters.class_names beside the weights does not name the classes: The "
+    assert any(found.startswith(note) for found in checkpoint.ledger.notes)
+    conversion = convert(checkpoint, to="hf", output=tmp_path / "out", verify=False)
+    note = "labels: none, so config.json says LABEL_0 to LABEL_4; --labels FILE (in Python, "
+    assert any(found.startswith(note) for found in conversion.ledger.notes)
 
 
 def test_a_size_that_the_positions_contradict_is_overruled(tmp_path: Path) -> None:

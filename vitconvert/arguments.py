@@ -480,6 +480,7 @@ VALUES: Mapping[str, Values] = {
     ),
     "labels": texts("['cat', 'dog']", least=1),
     "topk": whole_number(1),
+    "max_image_pixels": whole_number(1),
     "layers": Values(
         "how many of the last blocks, or which",
         "[0, -1]",

@@ -33,6 +33,7 @@ true text; messages show it `printable`.
 """
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
@@ -42,6 +43,18 @@ UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\uf
 _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
+
+
+class VitConvertWarning(UserWarning):
+    """Something that was assumed or passed over, which the answer alone does not show."""
+
+
+def warn(fact: str) -> None:
+    """Tell a user of something of that kind: in Python a warning, and on the command line a note.
+
+    Python shows the same text once, unless the user's filters say otherwise.
+    """
+    warnings.warn(printable(fact), VitConvertWarning, stacklevel=3)
 
 
 def printable(text: str) -> str:

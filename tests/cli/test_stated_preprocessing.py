@@ -69,7 +69,7 @@ def test_what_somebody_adds_to_an_output_is_taken(weights, tmp_path):
 )
 def test_numbers_make_the_pixels_that_timm_makes_of_them(options, cfg, weights, tmp_path, run):
     found = run("predict", weights, tmp_path / "photo.png", "--json", *STATED, *options)
-    assert found.err.startswith("preprocessing: you; assumed: bicubic")
+    assert found.err.startswith("note: preprocessing: you; assumed: bicubic")
     data = {"input_size": (3, 32, 32), "interpolation": "bicubic", "crop_pct": 0.875} | cfg
     pixels = timm.data.create_transform(**data)(Image.open(tmp_path / "photo.png"))
     model = vitconvert.load_model(weights, overrides=CONFIGURATION)
@@ -140,6 +140,7 @@ NAMES = ["ant", "bee, wild", "cat", "dog", "emu"]
         json.dumps(NAMES),
         json.dumps(dict(enumerate(NAMES))),
         json.dumps({"model_type": "vit", "id2label": dict(enumerate(NAMES))}),
+        json.dumps({str(i): [f"n{i:08}", name] for i, name in enumerate(NAMES)}),  # Keras'
     ],
 )
 def test_labels_of_a_file(text, weights, tmp_path, run):

@@ -18,6 +18,7 @@ from vitconvert.cli.convert import conversion_report
 from vitconvert.errors import ConflictingFact
 from vitconvert.preprocessing import Preprocessing
 
+KEYED = "transformers puts images with one transparent colour (GIF, PNG) on white"
 SIZES = [(101, 57), (517, 333), (331, 250), (64, 203), (61, 45)]  # width, height
 
 
@@ -124,7 +125,7 @@ def test_a_timm_crop_in_the_layout_of_transformers_departs_as_said(
         "transformers resizes uint8 tensors, not Pillow images",
         "transformers shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns",
         "transformers applies the EXIF orientation",
-        "transformers puts transparent images on white",
+        KEYED,
         'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
     )
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
@@ -149,7 +150,7 @@ def test_open_clips_images_in_the_layout_of_transformers_depart_as_said(
         "transformers shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns",
         "transformers applies the EXIF orientation",
         "transformers converts images that are neither grey nor RGB before resizing",
-        "transformers puts transparent images on white",
+        KEYED,
         'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
     )
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")

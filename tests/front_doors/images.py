@@ -6,6 +6,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 QUARTER_TURN = 6  # EXIF orientation: the top of the image is at its right
+MIRRORED = 7  # EXIF orientation: mirrored, and turned
 
 
 def write_images(folder: Path, exact: tuple[int, int] = (224, 224)) -> dict[str, Path]:
@@ -19,7 +20,10 @@ def write_images(folder: Path, exact: tuple[int, int] = (224, 224)) -> dict[str,
 
     turned = Image.Exif()
     turned[ExifTags.Base.Orientation] = QUARTER_TURN
+    mirrored = Image.Exif()
+    mirrored[ExifTags.Base.Orientation] = MIRRORED
     rgba = Image.fromarray(pixels(67, 91, 4), "RGBA")
+    keyed = Image.fromarray(pixels(44, 71, 3), "RGB")
     palette = Image.fromarray(pixels(59, 83, 3), "RGB").quantize(32)
     files = {
         "rgb.png": (Image.fromarray(pixels(61, 103, 3), "RGB"), {}),
@@ -33,6 +37,20 @@ def write_images(folder: Path, exact: tuple[int, int] = (224, 224)) -> dict[str,
         "turned_rgba.png": (rgba, {"exif": turned}),
         "deep.png": (Image.fromarray(pixels(47, 62, 1)[..., 0].astype(np.uint16) * 257), {}),
         "narrow.png": (Image.fromarray(pixels(90, 1, 3), "RGB"), {}),
+        "keyed.png": (keyed, {"transparency": keyed.getpixel((0, 0))}),
+        "keyed.gif": (keyed.quantize(16), {"transparency": 3}),
+        "mirrored.jpg": (Image.fromarray(pixels(57, 88, 3), "RGB"), {"exif": mirrored}),
+        "bits.png": (Image.fromarray(pixels(53, 40, 1)[..., 0], "L").convert("1"), {}),
+        "turned.webp": (Image.fromarray(pixels(49, 77, 3), "RGB"), {"exif": turned}),
+        "float.tif": (Image.fromarray(pixels(58, 43, 1)[..., 0].astype(np.float32) / 255), {}),
+        "pages.tif": (
+            Image.fromarray(pixels(46, 65, 3), "RGB"),
+            {"save_all": True, "append_images": [Image.fromarray(pixels(46, 65, 3), "RGB")]},
+        ),
+        "moving.gif": (
+            Image.fromarray(pixels(55, 48, 3), "RGB").quantize(16),
+            {"save_all": True, "append_images": [palette.resize((48, 55))]},
+        ),
         "exact.png": (Image.fromarray(pixels(*exact, 3), "RGB"), {}),
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -84,16 +84,15 @@ def inputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     if not type(model).__name__.startswith("Siglip2"):
         return {"pixel_values": images}
     config = getattr(model.config, "vision_config", model.config)
-    side = config.patch_size
-    count, channels, height, width = images.shape
-    rows, columns = height // side, width // side
-    cut = images.reshape(count, channels, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-    patches = cut.reshape(count, rows * columns, side * side * channels)
-    return {
-        "pixel_values": patches,
-        "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.int64),
-        "spatial_shapes": torch.tensor([[rows, columns]] * count),
-    }
+    side, (height, width) = config.patch_size, images.shape[-2:]
+    processor = transformers.Siglip2ImageProcessor(
+        patch_size=side,
+        max_num_patches=(height // side) * (width // side),
+        do_resize=False,
+        do_rescale=False,
+        do_normalize=False,
+    )
+    return dict(processor(list(images), return_tensors="pt"))
 
 
 def _case(name: str, dialect: str, changes: Mapping[str, Any], **more: Any) -> Case:

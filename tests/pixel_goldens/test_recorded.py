@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from safetensors.numpy import load_file
 
 from tests.packages import needed, open_clip, timm, torchvision, transformers
@@ -161,7 +161,7 @@ def of_transformers(name, backend, **stated):
     config = {"image_processor_type": name, "do_convert_rgb": True, **stated}
 
     def prepare(image):
-        image = ImageOps.exif_transpose(image)
+        image = transformers.image_utils.load_image(image)
         without = {"do_rescale": False, "do_normalize": False, "return_tensors": "np"}
         made = {
             "cropped": processor(image, **without)["pixel_values"][0],

@@ -25,6 +25,10 @@ def pixtral(**stated: Any) -> dict[str, Any]:
     return {"image_processor_type": "PixtralImageProcessor", **stated}
 
 
+def other(name: str, **stated: Any) -> dict[str, Any]:
+    return {"image_processor_type": f"{name}ImageProcessor", **stated}
+
+
 SMALL = {"patch_size": 8, "min_pixels": 256, "max_pixels": 4096}
 LIMITS = {"size": {"shortest_edge": 2560, "longest_edge": 8192}}
 LEVELS = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "rescale_factor": 1 / 100}
@@ -37,6 +41,9 @@ KEPT = {  # a size that the processor keeps
     "glm": (glm(), (112, 84)),
     "glm, limits": (glm(**LIMITS, patch_size=8, merge_size=2), (64, 64)),
     "glm 4.6": (glm(image_processor_type="Glm46VImageProcessor"), (84, 112)),
+    "compass": (other("CohereCompass"), (84, 56)),
+    "ernie": (other("Ernie4_5_VLMoe"), (56, 84)),
+    "video llama": (other("VideoLlama3"), (70, 56)),
     "pixtral": (pixtral(), (48, 64)),
     "pixtral, fast": (pixtral(image_processor_type="PixtralImageProcessorFast"), (16, 16)),
     "pixtral, stated": (
@@ -100,6 +107,7 @@ def test_an_image_that_the_processor_makes_of_the_size_is_resized_alike(
         (qwen(**SMALL), (64, 80)),  # too many
         (glm(**LIMITS, patch_size=8), (64, 80)),  # as two frames
         (glm(**SMALL), (48, 48)),  # GLM's has no older names
+        (other("VideoLlama3"), (84, 63)),
         (pixtral(), (48, 56)),
         (pixtral(size={"longest_edge": 48}), (48, 64)),
     ],
@@ -109,6 +117,25 @@ def test_a_size_that_the_processor_does_not_keep_is_refused(config, size, tmp_pa
         Preprocessing.from_huggingface(config, image_size=size)
     made = theirs(auto(tmp_path, config), photograph(size[1], size[0]))
     assert made.shape[1:] != size
+
+
+@pytest.mark.parametrize("backend", ["torchvision", "pil"])
+def test_gemmas_pixels_are_those_of_its_processor(backend, tmp_path, photograph):
+    """It makes images as large as its tokens allow, and normalises where it is told to alone."""
+    config = other("Gemma4", patch_size=8, max_soft_tokens=70)
+    processor = auto(tmp_path, config, backend)
+    for image in (photograph(101, 64), photograph(40, 333), photograph(7, 9)):
+        made = processor(image, return_tensors="pt")
+        places = made["image_position_ids"][0]
+        columns, rows = (places.max(dim=0).values + 1).tolist()
+        patches = made["pixel_values"][0, : rows * columns].reshape(rows, columns, 8, 8, 3)
+        wanted = patches.permute(4, 0, 2, 1, 3).reshape(3, rows * 8, columns * 8)
+        ours = Preprocessing.from_huggingface(
+            config, backend=backend, image_size=(rows * 8, columns * 8)
+        )
+        assert torch.equal(ours(image), wanted)
+    with pytest.raises(NotRepresentable, match="would give an image of 240x192 another size"):
+        Preprocessing.from_huggingface(config, image_size=(240, 192))  # 80 tokens
 
 
 def test_how_a_size_is_refused():

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy.ndimage import map_coordinates
 
 from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
-from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.image_files import load, open_image
 
 TENSORFLOW = {
@@ -199,3 +199,32 @@ def test_importing_and_resizing_on_pillow_needs_no_torch():
         cwd=Path(__file__).parents[2],
     )
     assert result.stdout == "[]\n"
+
+
+def test_a_large_image_is_read_where_the_user_allows_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_files, "MOST_MEMORY", 2**16)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4_000)
+    path = tmp_path / "scan.png"
+    Image.new("RGB", (101, 97)).save(path)
+    steps = Preprocessing.from_timm({"input_size": (3, 32, 32)})
+    with pytest.raises(UnsafeFile) as caught:  # of Pillow
+        steps(path)
+    assert "--max-image-pixels" in str(caught.value.hint)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000)
+    with pytest.raises(UnsafeFile) as caught:
+        steps(path)
+    assert str(caught.value) == (
+        "error: unsafe-file\n"
+        "  The image has more pixels than are allowed.\n"
+        f"  image    {path}\n"
+        "  size     97x101 = 9,797 pixels\n"
+        "  allowed  8,192 pixels\n"
+        "  memory   about 1 MB\n"
+        "  hint: --max-image-pixels 9797 (in Python, max_image_pixels=9797) allows it; or save it "
+        "smaller."
+    )
+    assert steps(path, max_pixels=9_797).shape == (3, 32, 32)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4_000)
+    assert steps(path, max_pixels=9_797).shape == (3, 32, 32)
+    with pytest.raises(UnsafeFile, match="more pixels than are allowed"):
+        steps(path, max_pixels=9_796)

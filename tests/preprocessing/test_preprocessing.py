@@ -41,6 +41,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "max_patches": None,
         "normalize": True,
         "origin": "a test",
+        "assumed": True,
         **changes,
     }
 
@@ -55,7 +56,7 @@ def test_json_gives_back_every_field():
 
 def test_defaults_may_be_left_out():
     short = fields()
-    for name in ("transparency", "rescale_factor", "normalize"):
+    for name in ("transparency", "rescale_factor", "normalize", "assumed"):
         del short[name]
     p = Preprocessing.from_dict(short)
     assert (p.transparency, p.rescale_factor, p.normalize) == ("drop", 1 / 255, True)
@@ -81,7 +82,7 @@ def test_all_contradictions_are_told_at_once():
         "  interpolation = 'cubic' is none of nearest, bilinear, bicubic, lanczos, box, hamming\n"
         "  backend = 'torch' is none of torchvision, open_clip, transformers, transformers_pil, "
         "transformers_float, tensorflow, big_vision, keras, keras_antialias, kaldi\n"
-        "  transparency = 'black' is none of drop, white\n"
+        "  transparency = 'black' is none of drop, white, key\n"
         "  mean has 3 values and std 1: both need 3 (RGB) or 1 (grey)\n"
         "  resize = 'none' does not fit resize_size = (32, 48)"
     )

@@ -160,32 +160,29 @@ def test_one_mean_serves_as_many_channels_as_the_deviation_has(tmp_path, photogr
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_do_convert_rgb_composes_over_white(tmp_path, photograph, backend):
-    processor = auto(tmp_path, CONFIGS["bit"], backend=backend)
-    ours = Preprocessing.from_huggingface(CONFIGS["bit"], backend=backend)
+@pytest.mark.parametrize("converts", [None, False, True])
+def test_a_file_is_opened_as_load_image_does(tmp_path, photograph, backend, converts):
+    """Alpha is dropped, but do_convert_rgb puts a transparent colour on white."""
+    config = vit(do_convert_rgb=converts)
+    processor = auto(tmp_path, config, backend=backend)
+    ours = Preprocessing.from_huggingface(config, backend=backend)
     rgb, grey = photograph(61, 45), photograph(61, 45, 1)
     rgba, grey_alpha, palette = rgb.copy(), rgb.convert("L"), rgb.quantize(17)
     rgba.putalpha(grey)
     grey_alpha.putalpha(grey)
     palette.info["transparency"] = 3
-    for image in (rgba, grey_alpha, palette, grey, rgb.convert("CMYK"), rgb.convert("1")):
-        assert torch.equal(ours(image), theirs(processor, image)), image.mode
-    assert ours.transparency == "white"
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_without_do_convert_rgb_images_come_from_load_image(tmp_path, photograph, backend):
-    """A ViTImageProcessor left alone refuses what is not RGB; its loader forgets alpha."""
-    processor = auto(tmp_path, vit(), backend=backend)
-    ours = Preprocessing.from_huggingface(vit(), backend=backend)
-    rgba, grey = photograph(61, 45), photograph(61, 45, 1)
-    rgba.putalpha(grey)
-    for image in (rgba, grey):
-        with pytest.raises((ValueError, RuntimeError)):
-            theirs(processor, image)
-        assert torch.equal(
-            ours(image), theirs(processor, transformers.image_utils.load_image(image))
-        )
+    for image in (rgba, grey_alpha, palette, grey, rgb.convert("1")):
+        image.save(tmp_path / "image.png")
+        loaded = transformers.image_utils.load_image(str(tmp_path / "image.png"))
+        assert torch.equal(ours(tmp_path / "image.png"), theirs(processor, loaded)), image.mode
+    rgba.save(tmp_path / "rgba.png")
+    with Image.open(tmp_path / "rgba.png") as opened:  # what a file becomes is not what this does
+        if not converts:
+            with pytest.raises((ValueError, RuntimeError)):
+                theirs(processor, opened)
+        else:
+            assert not torch.equal(ours(opened), theirs(processor, opened))
+    assert ours.transparency == ("key" if converts else "drop")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -237,10 +234,11 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
         [
             "Images processed by ConvNextImageProcessor are not supported.",
             "supported  BeitImageProcessor, BitImageProcessor, BlipImageProcessor, "
-            "CLIPImageProcessor, ChineseCLIPImageProcessor, DINOv3ViTImageProcessor, "
-            "DeiTImageProcessor, Glm46VImageProcessor, Glm4vImageProcessor, "
+            "CLIPImageProcessor, ChineseCLIPImageProcessor, CohereCompassImageProcessor, "
+            "DINOv3ViTImageProcessor, DeiTImageProcessor, Ernie4_5_VLMoeImageProcessor, "
+            "Gemma4ImageProcessor, Glm46VImageProcessor, Glm4vImageProcessor, "
             "PixtralImageProcessor, Qwen2VLImageProcessor, Siglip2ImageProcessor, "
-            "SiglipImageProcessor, ViTImageProcessor",
+            "SiglipImageProcessor, ViTImageProcessor, VideoLlama3ImageProcessor",
         ],
     ),
     (
@@ -353,7 +351,7 @@ def test_differences_are_told():
     huggingface = Preprocessing.from_huggingface(timm.to_huggingface())
     assert timm.differences(huggingface) == (
         "backend is torchvision here and transformers there",
-        "transparency is drop here and white there",
+        "transparency is drop here and key there",
     )
 
 

@@ -47,6 +47,9 @@ def predict(
         recursive: Search subfolders too.
         fast: Faster arithmetic, equal within rounding: see `load_model`.
         fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
+        max_image_pixels: The most pixels that an image may have, whatever memory that takes; by
+            default, as many as 872 MB hold: 50 million and more. Where it is above Pillow's own
+            limit, PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.
         dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
             CPU that has it, and logits differ by 1 to 2 % of the largest. "auto": in bfloat16 if
             that was measured to be faster than float32 here, and `tell` says how far it is from

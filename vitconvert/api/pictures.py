@@ -26,6 +26,7 @@ def attention_maps(
     *,
     layers: int | Sequence[int] | None = None,
     recursive: bool = False,
+    max_image_pixels: int | None = None,
     device: "torch.device | str" = "cpu",
 ) -> "Iterator[AttentionMaps | Unseen]":
     """What each token of a model attends to, in each image, as they come.
@@ -42,6 +43,7 @@ def attention_maps(
         layers: The blocks whose maps are kept: how many of the last, or which (negative: from the
             end); by default all, which for 224 pixels is 22 MB for each image (ViT-B/16).
         recursive: Search subfolders too.
+        max_image_pixels: As for `predict`.
         device: Where the model goes.
 
     Returns:
@@ -61,7 +63,13 @@ def attention_maps(
 
     built, prepared, labels = _in_float32(model, preprocessing, device)
     return attention_maps_with(
-        built, images, prepared, layers=layers, recursive=recursive, labels=labels
+        built,
+        images,
+        prepared,
+        layers=layers,
+        recursive=recursive,
+        labels=labels,
+        max_pixels=max_image_pixels,
     )
 
 
@@ -74,6 +82,7 @@ def feature_maps(
     foreground: float | None = None,
     background: bool = True,
     recursive: bool = False,
+    max_image_pixels: int | None = None,
     device: "torch.device | str" = "cpu",
 ) -> "list[FeatureMaps | Unseen]":
     """The features of patches: principal components as colours, similarity and norms.
@@ -82,7 +91,7 @@ def feature_maps(
     first one over all patches tells foreground from background, as in DINOv2's figures.
 
     Args:
-        model, images, preprocessing, recursive, device: As for `attention_maps`.
+        model, images, preprocessing, recursive, max_image_pixels, device: As for `attention_maps`.
         foreground: The threshold of the first component, from 0 to 1; by default found by itself.
         background: Whether there is any; else all patches are coloured.
 
@@ -109,6 +118,7 @@ def feature_maps(
         foreground=foreground,
         background=background,
         recursive=recursive,
+        max_pixels=max_image_pixels,
     )
 
 

@@ -38,6 +38,7 @@ def verify(
     in_channels: int | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
     preprocess: "Callable[[Image.Image], Any] | None" = None,
+    max_image_pixels: int | None = None,
     **reading: object,
 ) -> "ParityReport":
     """Compare a checkpoint, or a model of your own, with another implementation.
@@ -76,6 +77,7 @@ def verify(
             as these are known.
         preprocess: With `images`, what a model of your own does with an image that Pillow opened,
             to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
+        max_image_pixels: Of `images`, as for `predict`.
         reading: As for `load_checkpoint`.
 
     Returns:
@@ -105,6 +107,7 @@ def verify(
     which: dict[str, Any] = {"image_size": image_size, "in_channels": in_channels}
     if isinstance(against, str | PathLike) and is_golden(against):
         which |= {"images": images, "preprocess": preprocess}
+        which |= {"max_image_pixels": max_image_pixels}
         which |= {"seed": seed or None, "batch": None if batch == 2 else batch}
         refuse(given(which), "a golden file says itself which images are compared.")
         from vitconvert.parity.replay import verify_golden
@@ -112,7 +115,7 @@ def verify(
         golden = read_golden(Path(against))  # before anything is downloaded
         (model,) = _models((source,), reading, layers=None)
         return verify_golden(model, golden, **compared)
-    seen = _images(images, preprocess)
+    seen = _images(images, preprocess, max_image_pixels)
     if callable(source) or callable(against):
         from vitconvert.parity.own_models import verify_model
 
@@ -295,18 +298,15 @@ def check_pixels(
     return check(read(Path(golden)), port)
 
 
-def _images(images: Any, preprocess: Any) -> "Images | None":
+def _images(images: Any, preprocess: Any, max_pixels: int | None) -> "Images | None":
     if images is None:
-        if preprocess:
-            raise UsageError(
-                "`preprocess` prepares `images`, and there are none.",
-                hint="images= names some, or leave out preprocess.",
-            )
+        about = given({"preprocess": preprocess, "max_image_pixels": max_pixels})
+        refuse(about, "is about `images`, and there are none.", hint="images= names some.")
         return None
     from vitconvert.parity.images import Images
     from vitconvert.preprocessing.finding import find_images
 
-    return Images(files=find_images(images), preprocess=preprocess)
+    return Images(files=find_images(images), preprocess=preprocess, max_pixels=max_pixels)
 
 
 def _models(

@@ -9,7 +9,7 @@ all of them.
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,7 +31,11 @@ _KINDS: tuple[tuple[str, type, str], ...] = (
     ("target", str, "a text"),
     *((name, dict, "an object") for name in ("config", "origins", "sha256", "weights", "ledger")),
 )
-_INDICES = "class_to_idx"  # of torchvision's datasets
+# What training programs call the names of classes that they save with the weights: indices by
+# names (torchvision's datasets, transformers), and names by indices or in order.
+_INDICES = ("class_to_idx", "label2id")
+_NAMES = ("class_names", "classes", "CLASSES", "id2label", "idx_to_class", "label_names")
+_DEEPEST = 2  # groups of settings within one another, where such names are looked for
 _REPEATED = ("config", "preprocessor")  # of `Located`: files of which it says the same in our words
 
 
@@ -282,19 +286,39 @@ def own_labels(companions: Companions, num_classes: int) -> tuple[Labels | None,
 def _trained_labels(
     extras: Mapping[str, object], num_classes: int
 ) -> tuple[Labels | None, tuple[str, ...]]:
-    """The names of torchvision's ImageFolder beside the weights, or among settings there."""
-    for where, value in extras.items():
-        place, found = where, value
-        if where.rpartition(".")[2] != _INDICES and isinstance(value, Mapping):
-            place, found = f"{where}.{_INDICES}", value.get(_INDICES)
-        if isinstance(found, Mapping):
-            origin = f"{place} beside the weights"
-            try:
-                labels = indexed_labels(num_classes, found, origin=origin)
-            except ConflictingFact as error:
-                return None, (f"{origin} does not name the classes: {error.fact}",)
+    """The names beside the weights, or among settings there: Lightning's, MMPretrain's meta."""
+    problems = []
+    for place, found in _named(extras):
+        origin = f"{place} beside the weights"
+        try:
+            if place.rpartition(".")[2] in _INDICES:
+                assert isinstance(found, Mapping)
+                labels: Labels | None = indexed_labels(num_classes, found, origin=origin)
+            else:
+                labels = stated_labels(num_classes, found, origin=origin)
+        except ConflictingFact as error:
+            problems.append(f"{origin} does not name the classes: {error.fact}")
+            continue
+        if labels is not None:
             return labels, (f"classes are named by {origin}",)
-    return None, ()
+    return None, tuple(problems)
+
+
+def _named(
+    extras: Mapping[str, object], depth: int = _DEEPEST
+) -> Iterator[tuple[str, Mapping[str, str] | Sequence[str]]]:
+    """The place of each value that names classes by what it is called, and the value."""
+    for where, value in extras.items():
+        word = where.rpartition(".")[2]
+        if word in _INDICES and isinstance(value, Mapping):
+            yield where, value
+        elif word in _NAMES and value and isinstance(value, Mapping | list):
+            names = value.values() if isinstance(value, Mapping) else value
+            if all(isinstance(name, str) for name in names):
+                yield where, value
+        elif isinstance(value, Mapping) and depth:
+            inner = {f"{where}.{key}": found for key, found in value.items()}
+            yield from _named(inner, depth - 1)
 
 
 def what_is_read(companions: Companions, tower: Tower) -> tuple[str, ...]:

@@ -12,7 +12,14 @@ from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.stating import with_stated_pixels
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
-from vitconvert.errors import ConflictingFact, MissingFact, VitConvertError, printable, size_text
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    VitConvertError,
+    printable,
+    size_text,
+    warn,
+)
 from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
 from vitconvert.preprocessing import Preprocessing
@@ -83,6 +90,14 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
         "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "
         "load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes its project's own.",
     )
+
+
+def warn_of_assumed(preprocessing: Preprocessing) -> None:
+    """Tell the user of a preprocessing that nobody stated for the model."""
+    if preprocessing.assumed:
+        word = "" if "assumed" in preprocessing.origin else "assumed: "
+        state = "--preprocessor FILE, or --mean, --std and --crop, state it"
+        warn(f"preprocessing: {word}{preprocessing.origin}; {state}")
 
 
 def _stated(
@@ -168,12 +183,13 @@ def stated_preprocessing(
         for name in ("mean", "std")
     ):
         return None
-    return Preprocessing.from_dialect(
+    usual = Preprocessing.from_dialect(
         section,
         image_size=config.image_size,
         channels=config.in_channels,
         origin=table.origin,
     )
+    return replace(usual, assumed=True)
 
 
 def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Preprocessing | None:
@@ -201,9 +217,14 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
             return None
         with _naming(files.located.config):
             return Preprocessing.from_timm(cfg)
-    if isinstance(cfg := files.config.get("preprocess_cfg"), dict):
+    if "model_cfg" in files.config:  # beside which open_clip has its own defaults
+        stated = files.config.get("preprocess_cfg")
+        cfg = stated if isinstance(stated, dict) else {}
+        said = {"origin": "open_clip's defaults, as open_clip_config.json is silent"}
         with _naming(files.located.config):
-            return Preprocessing.from_openclip(cfg, image_size=config.image_size)
+            return Preprocessing.from_openclip(
+                cfg, image_size=config.image_size, **({} if cfg else said)
+            )
     return None
 
 
@@ -226,10 +247,11 @@ def preprocessing_of_name(
         return None
     own = {field: arguments[field] for field in said if arguments.get(field)}
     more = f", {', '.join(own)} by the arguments of the training" if own else ""
-    return Preprocessing.from_timm(
+    usual = Preprocessing.from_timm(
         {**said, **own, "input_size": [_RGB, *config.image_size]},
         origin=f"{table.ecosystem}'s own for {printable(name)[:80]}{more}",
     )
+    return replace(usual, assumed=True)
 
 
 @contextmanager

@@ -74,7 +74,8 @@ def stated_alone(said: ReadOptions, config: ViTConfig) -> Preprocessing:
         "crop_pct": said.crop,
     }
     assumed = "bicubic" if said.crop else "bicubic and crop 0.875"
-    return Preprocessing.from_timm(stated, origin=f"{USER}; assumed: {assumed}, as in timm")
+    usual = Preprocessing.from_timm(stated, origin=f"{USER}; assumed: {assumed}, as in timm")
+    return dataclasses.replace(usual, assumed=True)
 
 
 def preprocessing_in(file: Path, config: ViTConfig) -> Preprocessing:
@@ -122,7 +123,10 @@ def stated_names(said: ReadOptions, num_classes: int) -> Labels | None:
 
 
 def names_in(file: Path) -> Sequence[str]:
-    """Names by a file: a line each, or JSON: a list, or what `id2label` of config.json is."""
+    """Names by a file: a line each, or JSON: a list, or what `id2label` of config.json is.
+
+    Or Keras' `imagenet_class_index.json`, which has a synset beside each name.
+    """
     try:
         text = read_bytes(file).decode("utf-8-sig").strip()
         if text[:1] == "[":
@@ -130,6 +134,11 @@ def names_in(file: Path) -> Sequence[str]:
         elif text[:1] == "{":
             stated = parse_object(text.encode())
             names = stated.get("id2label", stated)
+            if isinstance(names, dict):
+                # Keras' file has a synset beside each name: {"0": ["n01440764", "tench"], ...}
+                pairs = [n for n in names.values() if isinstance(n, list) and len(n) == 2]
+                if names and len(pairs) == len(names):
+                    names = {index: name for index, (_, name) in names.items()}
         else:
             names = [line.strip() for line in text.splitlines()]
     except ValueError as error:

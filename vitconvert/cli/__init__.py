@@ -12,13 +12,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 import click
 
-from vitconvert.errors import UsageError, VitConvertError
+from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _COMMAND = re.compile(r"`[^`]*`")
@@ -187,7 +188,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
     """Run a command and return its exit code; a user's mistake is a message, never a traceback."""
     as_json = "--json" in arguments
     try:
-        code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
+        with _warnings_as_notes(quiet="-q" in arguments):
+            code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except VitConvertError as error:
         verb = next((word for word in arguments if not word.startswith("-")), "")
@@ -222,6 +224,23 @@ def run(command: click.Command, arguments: list[str]) -> int:
             hint=hint,
         )
         return _report(refused, as_json=as_json)
+
+
+@contextmanager
+def _warnings_as_notes(*, quiet: bool) -> Iterator[None]:
+    """What Python callers get as warnings of ours are notes on stderr here, each of them once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "default", VitConvertWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, VitConvertWarning):
+                click.echo(f"note: {message}", err=True)
+            else:
+                others(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> int:

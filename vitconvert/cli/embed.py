@@ -111,5 +111,6 @@ same command goes on after an interruption.
             tell(f"There are no features, so {place} is not written.", err=True)
         else:
             features = Features.of(checkpoint.config, computed, which).in_words()
-            tell(f"{written} images in {place}", *([features] if written else []), err=True)
+            count = f"{written} image{'s' * (written != 1)}"
+            tell(f"{count} in {place}", *([features] if written else []), err=True)
         return self.exit_code

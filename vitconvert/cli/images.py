@@ -50,6 +50,11 @@ class Images(Reading):
     images: tuple[str, ...] = argument()
     recursive: bool = flag("Search subfolders too.", "-r", default=False)
     null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
+    max_image_pixels: int | None = flag(
+        "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
     device: str = flag("Where to compute.", default="cpu", heading="Computing")
     as_json: bool = flag(
         "Print a line of JSON for each image, or, with a directory, for what happens.",
@@ -78,8 +83,11 @@ class Images(Reading):
     def tell_preprocessing(self, checkpoint: "Checkpoint") -> None:
         """Print, on stderr, what the options make of images, if they say anything of them."""
         stated = (self.read[name] for name in ("mean", "std", "crop", "preprocessor"))
-        if checkpoint.preprocessing and any(one is not None for one in stated) and not self.quiet:
-            tell(f"preprocessing: {checkpoint.preprocessing.origin}", err=True)
+        found = checkpoint.preprocessing
+        if found is None or found.assumed or self.quiet:  # a warning tells what is assumed
+            return
+        if any(one is not None for one in stated):
+            tell(f"preprocessing: {found.origin}", err=True)
 
     def named_images(self) -> Iterator[str]:
         """IMAGES, where `-` is replaced by the paths on stdin."""
@@ -176,7 +184,7 @@ class Computing(Images):
             import torch
 
             torch.set_num_threads(self.threads)
-        names = ("batch_size", "recursive", "fast", "fast_preprocessing")
+        names = ("batch_size", "recursive", "fast", "fast_preprocessing", "max_image_pixels")
         return {
             **{name: getattr(self, name) for name in (*names, "device", "threads", "runtime")},
             "tell": None if self.quiet else partial(tell, err=True),

@@ -19,7 +19,6 @@ from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.labels import Labels
 
 
 @dataclass(kw_only=True)
@@ -66,7 +65,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         if self.output:
             return compute_shards(self, "classes", topk=self.topk)
         require_directory(self.images, None)
-        model, labels = self._opened()
+        model = self._opened()
         predictions = predict(model, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
@@ -78,18 +77,12 @@ With -o, the answers become Parquet files in a directory, for any number of imag
             elif top:
                 rows = [f"  {probability:7.2%}  {name}" for name, probability in top]
                 click.echo("\n".join([path, *rows]))
-        if labels and labels.doubtful and not self.quiet:
-            click.echo(f"labels assumed: {labels.origin.removeprefix('assumed: ')}", err=True)
         return self.exit_code
 
-    def _opened(self) -> "tuple[Checkpoint | str, Labels | None]":
-        """The model, and the names of its classes."""
+    def _opened(self) -> "Checkpoint | str":
         from vitconvert.runtimes import is_exported
 
         if not is_exported(self.model):
-            checkpoint = self.load_checkpoint()
-            return checkpoint, checkpoint.labels
-        from vitconvert.runtimes.exported import open_exported
-
+            return self.load_checkpoint()
         self.read_options().refuse("an exported file says itself what it is")
-        return self.model, open_exported(self.model).labels
+        return self.model

@@ -191,7 +191,10 @@ def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.embedding.embedder import Task
     from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
-    names = ("fast", "fast_preprocessing", "device", "batch_size", "threads", "runtime")
+    names = (
+        *("fast", "fast_preprocessing", "max_image_pixels"),
+        *("device", "batch_size", "threads", "runtime"),
+    )
     dtype = parse_dtype(options.dtype)
     computing = ComputeOptions(dtype=dtype, **{name: getattr(options, name) for name in names})
     found = Task(

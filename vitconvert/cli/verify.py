@@ -49,6 +49,12 @@ class Verify(Computed, Against):
         default=(),
         metavar="PATH",
     )
+    max_image_pixels: int | None = flag(
+        "With --images: the most pixels of an image; default: as many as 872 MB hold, 50 million "
+        "and more.",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
     dtypes: str | None = flag(
         "Measure lower precision too, such as float16,bfloat16: how far it is from float64, layer "
         "by layer, and whether numbers overflow. float32 or float64 alone is compared alone.",
@@ -127,6 +133,7 @@ class Verify(Computed, Against):
             "tolerance": self.tolerance,
             "seed": self.seed,
             "images": self.images or None,
+            "max_image_pixels": self.max_image_pixels,
         }
         if self.dtypes:
             measured["dtypes"] = [name.strip() for name in self.dtypes.split(",")]

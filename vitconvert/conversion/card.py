@@ -154,7 +154,8 @@ def _preprocessing(stated: Preprocessing | None) -> str:
     crop = f", middle {size_text(stated.image_size)}" if stated.cuts else ""
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (stated.mean, stated.std))
     scale = f", over {1 / stated.rescale_factor:g}" if stated.rescale_factor else ""
-    return f"{stated.resizing}{filter_}{crop}{scale}, mean {mean}, std {std}"
+    opened = "" if stated.of_sounds else f"{stated.opening}; "
+    return f"{opened}{stated.resizing}{filter_}{crop}{scale}, mean {mean}, std {std}"
 
 
 def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:

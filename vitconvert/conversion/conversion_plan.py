@@ -190,7 +190,11 @@ def make_plan(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) 
     model = describe(described)
     choice = choose_target(options.to, model, options.allow)
     placed = with_text(described, choice.target)
-    notes = (*_on_sums(choice.target), family_note(placed, choice.target, model))
+    notes = (
+        *_on_sums(choice.target),
+        *_on_names(choice.target),
+        family_note(placed, choice.target, model),
+    )
     noted = replace(placed, ledger=placed.ledger.with_notes(notes))
     return ConversionPlan(
         before=before,
@@ -227,6 +231,16 @@ def _with_wanted_text(source: Checkpoint, options: WriteOptions) -> Checkpoint:
     if not options.image_only:
         return with_tokenizer(source)
     return replace(source, text=None, text_problem="as you asked" if source.text else "")
+
+
+def _on_names(target: Target) -> Iterator[str]:
+    """A note on classes that transformers wants names of, and nobody names."""
+    names = target.their_config.get("id2label", {})
+    if names and all(name == f"LABEL_{index}" for index, name in names.items()):
+        yield (
+            f"labels: none, so config.json says LABEL_0 to LABEL_{len(names) - 1}; --labels FILE "
+            "(in Python, labels=) names the classes"
+        )
 
 
 def _on_sums(target: Target) -> Iterator[str]:

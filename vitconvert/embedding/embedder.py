@@ -18,7 +18,7 @@ from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
 from vitconvert.inference.embed import Embedding, Features, embed
 from vitconvert.inference.options import AUTO, ComputeOptions, FeatureOptions
-from vitconvert.inference.predict import Prediction, predict
+from vitconvert.inference.predict import Prediction, predict, warn_of_names
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located, locate
 
@@ -137,10 +137,12 @@ class LoadedTask:
         self.features = None if classes else Features.of(config, task.computed, task.which)
         self.shape = self.features.shape if self.features else (min(task.topk, config.num_classes),)
         self.labels = (task.labels or checkpoint.labels) if classes else None
+        if classes:
+            warn_of_names(self.labels, config.num_classes)
         own = self.features is not None and not task.which.asked
         self.doubts = (*checkpoint.doubts, *(checkpoint.read_by_larger if own else ()))
         prepared = dataclasses.asdict(self.running.preprocessing)
-        del prepared["origin"]  # where it is stated changes no pixel
+        del prepared["origin"], prepared["assumed"]  # where it is stated changes no pixel
         dtype = str(task.computing.dtype or "as stored").removeprefix("torch.")
         what = self.features.computed if self.features else task.computed
         computed: dict[str, Any] = {"what": what, "dtype": dtype}

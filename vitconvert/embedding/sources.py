@@ -6,12 +6,13 @@ and the image or the reason why there is none. Nothing is listed ahead: memory h
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from itertools import compress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vitconvert.embedding import parquet, tars
@@ -29,8 +30,9 @@ from vitconvert.embedding.files import (
     too_large,
 )
 from vitconvert.embedding.options import PARQUETS, TARS
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
-from vitconvert.preprocessing.finding import SOUND, SUFFIXES, find_images
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some, warn
+from vitconvert.preprocessing.finding import SOUND, SUFFIXES, find_images, not_images, not_read
+from vitconvert.sources.references import without_secrets
 
 LISTED = "-"  # stands for names on stdin
 _ARCHIVES = (*TARS, *PARQUETS)
@@ -85,9 +87,11 @@ class Sources:
     def _at(self, source: str) -> Iterator[Found]:
         is_image = lowered(source).endswith((*SUFFIXES, SOUND))  # which fails when it is read
         deeper = os.path.isdir(source) and not self.recursive  # noqa: PTH112
+        local = os.path.isdir(source)  # noqa: PTH112
+        others = not_images(source, _EVERY) if local else ""
         nothing = SourceError(
             "There are no images here.",
-            evidence={"source": source},
+            evidence={"source": source, **({"there": others} if others else {})},
             hint="--recursive (in Python, recursive=True) looks into sub-folders too."
             if deeper
             else None,
@@ -320,7 +324,12 @@ def find(source: str, *, recursive: bool) -> Iterator[Found]:
         raise SourceError(
             "The store does not answer.", evidence={"URL": source, "why": error}
         ) from None
+    passed_over = Counter[str]()
     for entry in sorted(entries, key=lambda entry: entry.path):
         group, slash, _ = entry.path.removeprefix(root).lstrip("/").partition("/")
-        if entry.path == root or (entry.is_file and entry.path.lower().endswith(_EVERY)):
+        if entry.is_file and entry.path != root and not entry.path.lower().endswith(_EVERY):
+            passed_over[PurePosixPath(entry.path).suffix.lower()] += 1
+        elif entry.path == root or entry.is_file:
             yield Found(f"{scheme}://{entry.path}{query}", group if slash else None)
+    if passed_over:
+        warn(f"{without_secrets(source)}: {not_read(passed_over)}")

@@ -1,13 +1,14 @@
 """Images through a model in batches, while threads prepare the next ones."""
 
 import os
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 from typing import Protocol, TypeVar
 
 import torch
@@ -15,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.checkpoint import Checkpoint, build_model
-from vitconvert.checkpoint.images import needed_preprocessing
+from vitconvert.checkpoint.images import needed_preprocessing, warn_of_assumed
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -23,10 +24,13 @@ from vitconvert.errors import (
     UsageError,
     VitConvertError,
     size_text,
+    warn,
 )
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.finding import not_images
+from vitconvert.preprocessing.transform import transformed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,6 +41,7 @@ Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
 # The path of a file, None for other images; and its tensor, or the reason why there is none.
 Output = tuple[Path | None, Tensor | VitConvertError]
 
+_NAMED = 3  # files, of which something is left out
 _MAX_CONCURRENT_BATCHES = 8  # each has activations of its own
 
 Compute = Callable[[Tensor], Tensor]
@@ -113,6 +118,7 @@ def ready(
                 hint="preprocessing=load_checkpoint(...).preprocessing, or the checkpoint itself "
                 "instead of the model.",
             )
+        warn_of_assumed(preprocessing)
         return Ready(model=model, preprocessing=preprocessing, options=options)
     headless = computed in ("features", "tokens")
     built = build_model(
@@ -124,6 +130,7 @@ def ready(
         device=options.device,
     )
     preprocessing = preprocessing or needed_preprocessing(model)
+    warn_of_assumed(preprocessing)
     kind = computed if headless else "logits"
     engine = make_engine(model, built, kind=kind) if make_engine else None
     return Ready(model=built, preprocessing=preprocessing, options=options, engine=engine)
@@ -148,6 +155,30 @@ def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
         )
 
 
+class LeftOut:
+    """What is left out of the images of a run, and of which files: told once, at the end."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._names = defaultdict[str, list[str]](list)
+        self._lock = Lock()
+
+    def add(self, fact: str, file: Path | str) -> None:
+        """Note a fact of `image_files.left_out` of a file, or of an image without a name: ""."""
+        with self._lock:
+            self._counts[fact] += 1
+            if file:  # the same names, whichever thread is first
+                self._names[fact] = sorted([*self._names[fact], Path(file).name])[:_NAMED]
+
+    def warn(self) -> None:
+        """Tell the user, a warning for each fact."""
+        for fact, count in self._counts.items():
+            names = self._names[fact]
+            more = f" and {count - len(names)} more" if count > len(names) else ""
+            named = f" ({', '.join(names)}{more})" if names else ""
+            warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
+
+
 def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) -> Iterator[Output]:
     """For each image, in order, its row of `compute(batch)`: float32, on the CPU.
 
@@ -167,8 +198,16 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         streams = {"threads": allowed, "streams": workers}
         compute = running.engine.ready(images=count, batch=size, **streams) or compute
 
+    left_out = LeftOut()
+
     def prepare(image: Picture) -> Output:
-        return prepare_image(image, running.preprocessing, fast=options.fast_preprocessing)
+        return prepare_image(
+            image,
+            running.preprocessing,
+            fast=options.fast_preprocessing,
+            max_pixels=options.max_image_pixels,
+            left_out=left_out,
+        )
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _start_batch(model, compute, batch)()
@@ -194,6 +233,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         computed.close()  # whose threads end before others may start
         if workers > 1:
             torch.set_num_threads(allowed)
+        left_out.warn()
 
 
 def map_with_prefetch(
@@ -274,21 +314,40 @@ def _on_gpu(model: ViT) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
-def prepare_image(image: Picture, preprocessing: Preprocessing, *, fast: bool = False) -> Output:
+def prepare_image(
+    image: Picture,
+    preprocessing: Preprocessing,
+    *,
+    fast: bool = False,
+    max_pixels: int | None = None,
+    left_out: LeftOut | None = None,
+) -> Output:
     """An image's path, None for an open image; and what the model reads of it, or the reason."""
-    path = image if isinstance(image, Path) else None
+    path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
         return None, image
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
+            others = not_images(path)
             raise SourceError(
                 "There are no images in this folder.",
-                evidence={"image": path},
+                evidence={"image": path, **({"there": others} if others else {})},
                 hint="--recursive (in Python, recursive=True) looks into subfolders too.",
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        return path, preprocessing(image, fast=fast)
+        told = left_out or LeftOut()
+        name: Path | str = path or str(getattr(image, "filename", ""))
+        prepared = transformed(
+            image,
+            preprocessing,
+            fast=fast,
+            max_pixels=max_pixels,
+            tell=lambda fact: told.add(fact, name),
+        )
+        if left_out is None:
+            told.warn()
+        return path, torch.from_numpy(prepared)
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))

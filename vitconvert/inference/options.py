@@ -49,6 +49,12 @@ class ComputeOptions:
         default=False,
         kind=bool,
     )
+    max_image_pixels: int | None = option(
+        VALUES["max_image_pixels"],
+        "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
+        kind=int,
+        metavar="N",
+    )
     dtype: "torch.dtype | str | None" = option(
         such(_is_computed_in, "a dtype of torch that models compute in, or auto", "'auto'"),
         "Compute in it: bfloat16 is faster if the processor has it, but less precise; auto: in "

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact, VitConvertError
+from vitconvert.errors import ConflictingFact, VitConvertError, warn
 from vitconvert.inference.batches import Picture, Ready, check_fit, run_in_batches
+from vitconvert.labels import Labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,7 @@ def predict(
     """
     check_fit(running.model, running.preprocessing)
     check_classifier(running.model.config, labels)
+    warn_of_names(labels, running.model.config.num_classes)
     outputs = run_in_batches(running, running.model, pictures)
     return (prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
 
@@ -95,6 +97,15 @@ def check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
             f"The number of labels is {len(labels)}, and the number of classes "
             f"{config.num_classes}."
         )
+
+
+def warn_of_names(labels: Sequence[str] | None, classes: int) -> None:
+    """Tell the user of classes without names, or with names that are assumed."""
+    state = "--labels FILE names them (in Python, labels=)"
+    if labels is None:
+        warn(f"labels: none, so the {classes} classes are numbers; {state}")
+    elif isinstance(labels, Labels) and labels.doubtful:
+        warn(f"labels assumed: {labels.origin.removeprefix('assumed: ')}; {state}")
 
 
 def prediction(

@@ -5,8 +5,8 @@ changes more than any rounding.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from vitconvert.parity.report import Findings
 from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs.isolation import silent_transformers
-from vitconvert.programs.program import Preparation, program_of
+from vitconvert.programs.program import Preparation, opened, program_of
 
 KIND = "images"  # of the user, as comparisons call them
 MOST = 32
@@ -35,17 +35,19 @@ class Images:
     Attributes:
         files: Files and open images, as `find_images` gives them; the first 32 are compared.
         preprocess: What the user's own model does with an image (PIL) before it reads it.
+        max_pixels: The most of an image that the user allows.
     """
 
     files: Iterable[Path | Image.Image]
     preprocess: Callable[[Image.Image], object] | None = None
+    max_pixels: int | None = None
 
 
 NO_IMAGES = Findings(not_tested=("preprocessing of images (--images compares it)",))
 
 
 def of_both_checkpoints(
-    checkpoint: Checkpoint, against: Checkpoint | None
+    checkpoint: Checkpoint, against: Checkpoint | None, *, max_pixels: int | None = None
 ) -> tuple[Preparation, Preparation]:
     """vitconvert's preprocessing of a checkpoint, and that of the reference's own program.
 
@@ -59,12 +61,15 @@ def of_both_checkpoints(
     except Exception:  # a program may raise anything for files of others
         program = None
     if against and program is None:
-        program = _of_checkpoint(against)
-    return _both_or_one(_of_checkpoint(checkpoint), program)
+        program = _of_checkpoint(against, max_pixels)
+    return _both_or_one(_of_checkpoint(checkpoint, max_pixels), program)
 
 
 def of_own_models(
-    models: tuple[object, object], preprocess: Callable[[Image.Image], object] | None
+    models: tuple[object, object],
+    preprocess: Callable[[Image.Image], object] | None,
+    *,
+    max_pixels: int | None = None,
 ) -> tuple[Preparation, Preparation]:
     """vitconvert's preprocessing of a checkpoint, and the user's function for another model.
 
@@ -72,24 +77,27 @@ def of_own_models(
         MissingFact: Nothing says how images are prepared.
     """
 
-    def prepare(image: Image.Image) -> Tensor:
+    def prepare(image: Path | Image.Image) -> Tensor:
         assert preprocess is not None
-        tensor = torch.as_tensor(preprocess(image))
+        with opened(image) as found:
+            tensor = torch.as_tensor(preprocess(found))
         return tensor.squeeze(0) if tensor.ndim == 4 else tensor
 
     own = Preparation(name="your preprocess", prepare=prepare) if preprocess else None
     tested, reference = (
-        _of_checkpoint(model) if isinstance(model, Checkpoint) else own for model in models
+        _of_checkpoint(model, max_pixels) if isinstance(model, Checkpoint) else own
+        for model in models
     )
     return _both_or_one(tested, reference)
 
 
-def _of_checkpoint(checkpoint: Checkpoint) -> Preparation | None:
+def _of_checkpoint(checkpoint: Checkpoint, max_pixels: int | None) -> Preparation | None:
     """vitconvert's own, from what a checkpoint states; None if it states nothing."""
     steps = checkpoint.preprocessing
     if steps is None:
         return None
-    return Preparation(name=f"vitconvert ({steps.origin})", prepare=steps, steps=steps)
+    prepare = partial(steps, max_pixels=max_pixels)
+    return Preparation(name=f"vitconvert ({steps.origin})", prepare=prepare, steps=steps)
 
 
 def _both_or_one(
@@ -131,7 +139,7 @@ def compare_on_images(
     for file in islice(files, MOST):
         name = _name_of(file)
         try:
-            x, y = _pixels(file, preparations)
+            x, y = _pixels(file, preparations, images.max_pixels)
             if (largest_here := largest(x - y)) > apart:
                 apart, worst = largest_here, name
             outputs = run(sides.tested, x[None]).outputs, run(sides.reference, y[None]).outputs
@@ -181,13 +189,17 @@ def compare_on_images(
 
 
 def _pixels(
-    file: Path | Image.Image, preparations: tuple[Preparation, Preparation]
+    file: Path | Image.Image,
+    preparations: tuple[Preparation, Preparation],
+    max_pixels: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """An image as each side reads it."""
-    if isinstance(file, Path) and file.is_dir():
-        raise UsageError("There are no images in this folder.")
-    with nullcontext(file) if isinstance(file, Image.Image) else open_image(file) as image:
-        mine, theirs = (each.prepare(image).float() for each in preparations)
+    """An image as each side reads it, from its file."""
+    if isinstance(file, Path):
+        if file.is_dir():
+            raise UsageError("There are no images in this folder.")
+        with open_image(file, max_pixels=max_pixels):  # no program, and no larger than is allowed
+            pass
+    mine, theirs = (each.prepare(file).float() for each in preparations)
     if mine.shape != theirs.shape:
         raise UsageError(f"it becomes {tuple(mine.shape)} here and {tuple(theirs.shape)} there")
     return mine, theirs

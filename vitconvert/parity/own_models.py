@@ -112,7 +112,7 @@ def verify_model(
         found = sides.compare(tolerance)
         on_images = NO_IMAGES
         if images is not None:
-            prepared = of_own_models(models, images.preprocess)
+            prepared = of_own_models(models, images.preprocess, max_pixels=images.max_pixels)
             on_images = compare_on_images(images, sides, prepared, tolerance=tolerance)
     departs = _by_order(found)
     before = Findings(

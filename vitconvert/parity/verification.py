@@ -83,7 +83,9 @@ def verify_checkpoint(
                 images={", ".join(drawn): torch.cat([*drawn.values()])} if briefly else drawn,
                 dtypes={*exact} & {*reference.dtypes} or reference.dtypes,
             )
-            prepared = of_both_checkpoints(checkpoint, against) if images else None
+            prepared = None
+            if images:
+                prepared = of_both_checkpoints(checkpoint, against, max_pixels=images.max_pixels)
             once_built()
             found = sides.compare(tolerance, until_equal=briefly)
         except MissingPackage as error:

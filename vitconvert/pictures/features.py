@@ -177,6 +177,7 @@ def feature_maps(
     foreground: float | None = None,
     background: bool = True,
     recursive: bool = False,
+    max_pixels: int | None = None,
 ) -> list[FeatureMaps | Unseen]:
     """The features of a model in each image, with one basis of components for all.
 
@@ -184,6 +185,7 @@ def feature_maps(
         images: Files, folders, patterns and open images.
         foreground, background: The `threshold` and `background` of `coloured_components`.
         recursive: Look into subfolders too.
+        max_pixels: The most of an image that the user allows.
 
     Raises:
         InputMismatch: The preprocessing does not make the images that the model reads.
@@ -193,7 +195,7 @@ def feature_maps(
     if foreground is not None and not 0 <= foreground <= 1:
         raise UsageError(f"The foreground's threshold must be from 0 to 1, not {foreground:g}.")
     sources = find_images(images, recursive=recursive)
-    found = [_read(model, source, preprocessing) for source in sources]
+    found = [_read(model, source, preprocessing, max_pixels) for source in sources]
     patches = [one.patches.reshape(*one.grid, -1) for one in found if isinstance(one, FeatureMaps)]
     if not patches:
         return found
@@ -210,11 +212,14 @@ def feature_maps(
 
 @torch.no_grad()
 def _read(
-    model: ViT, source: Path | Image.Image, preprocessing: Preprocessing
+    model: ViT,
+    source: Path | Image.Image,
+    preprocessing: Preprocessing,
+    max_pixels: int | None,
 ) -> FeatureMaps | Unseen:
     """The tokens of an image, and no components of them: these are of all images together."""
     try:
-        photograph, image = read_image(source, preprocessing, model.config)
+        photograph, image = read_image(source, preprocessing, model.config, max_pixels=max_pixels)
         stream = model.hidden_states(image.to(next(model.parameters())))
         tokens = model.norm(stream[-1])[0].float().cpu()
         if not tokens.isfinite().all():

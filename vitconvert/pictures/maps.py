@@ -13,9 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.batches import check_fit
-from vitconvert.inference.predict import Candidate, check_classifier, prediction
+from vitconvert.inference.predict import Candidate, check_classifier, prediction, warn_of_names
 from vitconvert.model import ViT
 from vitconvert.model.attention_maps import each_attention
 from vitconvert.model.inputs import chosen_layers
@@ -240,6 +241,7 @@ def attention_maps(
     layers: int | Sequence[int] | None = None,
     recursive: bool = False,
     labels: Sequence[str] | None = None,
+    max_pixels: int | None = None,
 ) -> Iterator[AttentionMaps | Unseen]:
     """The attention of a model in each image, one at a time.
 
@@ -249,6 +251,7 @@ def attention_maps(
             over all in any case.
         recursive: Look into subfolders too.
         labels: Names of the classes.
+        max_pixels: The most of an image that the user allows.
 
     Raises:
         UsageError: There are no such blocks, or they would take more than 2 GiB.
@@ -268,24 +271,32 @@ def attention_maps(
             "with --image-size.",
         )
 
+    named = _is_classifier(config, labels)
+    if named:
+        warn_of_names(labels, config.num_classes)
+
     def read(source: Path | Image.Image) -> AttentionMaps | Unseen:
         try:
-            seen, image = read_image(source, preprocessing, config)
+            seen, image = read_image(source, preprocessing, config, max_pixels=max_pixels)
             found = _attention(model, seen, image, kept)
-            return replace(found, top=_classes(model, image, labels))
+            return replace(found, top=_classes(model, image, labels) if named else ())
         except VitConvertError as error:
             return Unseen.of(source, error)
 
     return map(read, find_images(images, recursive=recursive))
 
 
+def _is_classifier(config: ViTConfig, labels: Sequence[str] | None) -> bool:
+    try:
+        check_classifier(config, labels)
+    except ConflictingFact:
+        return False
+    return True
+
+
 @torch.no_grad()
 def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[Candidate, ...]:
-    """The three likeliest classes of an image (1, C, H, W), if the model is a classifier."""
-    try:
-        check_classifier(model.config, labels)
-    except ConflictingFact:
-        return ()
+    """The three likeliest classes of an image (1, C, H, W)."""
     (logits,) = model(image.to(next(model.parameters()))).float().cpu()
     return prediction(None, logits, topk=3, labels=labels).top
 

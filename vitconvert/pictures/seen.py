@@ -82,12 +82,14 @@ class SeenImage:
         preprocessing: What the model read of it.
         grid: Patches down and across.
         placement: Where the patches lie; its `image_size` is that of all patches together.
+        max_pixels: The most that the user allows.
     """
 
     source: Path | Image.Image
     preprocessing: Preprocessing
     grid: tuple[int, int]
     placement: Placement
+    max_pixels: int | None = None
 
     @property
     def path(self) -> Path | None:
@@ -105,8 +107,13 @@ class SeenImage:
         with ExitStack() as stack:
             image = self.source
             if not isinstance(image, Image.Image):
-                image = stack.enter_context(image_files.open_image(image))
-            stack.enter_context(image_files.memory_for(image, backend, steps.transparency))
+                opened = image_files.open_image(image, max_pixels=self.max_pixels)
+                image = stack.enter_context(opened)
+            stack.enter_context(
+                image_files.memory_for(
+                    image, backend, steps.transparency, max_pixels=self.max_pixels
+                )
+            )
             found = image_files.converted(
                 image, channels=3, transparency=steps.transparency, upright=backend.upright
             )
@@ -161,21 +168,25 @@ class Unseen:
 
 
 def read_image(
-    source: Path | Image.Image, preprocessing: Preprocessing, config: ViTConfig
+    source: Path | Image.Image,
+    preprocessing: Preprocessing,
+    config: ViTConfig,
+    *,
+    max_pixels: int | None = None,
 ) -> tuple[SeenImage, Tensor]:
     """An image, and the batch (1, C, H, W) that a model of this configuration reads.
 
     Raises:
         VitConvertError: It cannot be read, or does not fit; the error names it.
     """
-    path, image = prepare_image(source, preprocessing)
+    path, image = prepare_image(source, preprocessing, max_pixels=max_pixels)
     if isinstance(image, VitConvertError):
         raise image
     upright = BACKENDS[preprocessing.backend].upright
     if path is None:
         size = image_files.size_of(source, upright=upright)  # type: ignore[arg-type]
     else:
-        with image_files.open_image(path) as opened:
+        with image_files.open_image(path, max_pixels=max_pixels) as opened:
             size = image_files.size_of(opened, upright=upright)
     grid, whole = config.grid_size, placement(preprocessing, size)
     # Patches leave out what is left over at the bottom and at the right.
@@ -186,6 +197,7 @@ def read_image(
         preprocessing=preprocessing,
         grid=grid,
         placement=dataclasses.replace(whole, image_size=(covered[0], covered[1])),
+        max_pixels=max_pixels,
     )
     return seen, image[None]
 

@@ -135,13 +135,11 @@ def in_words(steps: Preprocessing) -> dict[str, str]:
     """What each step does, for whoever writes it in another language."""
     backend, mode = BACKENDS[steps.backend], "RGB" if steps.channels > 1 else "L"
     antialias = backend.antialias and steps.interpolation != "nearest"
-    turned = "turned as EXIF says" if backend.upright else "the EXIF orientation ignored"
-    clear = "put on white" if steps.transparency == "white" else "transparency dropped"
     odd = {"down": "rounded down", "even": "half a pixel rounded to even"}[backend.crop_rounding]
     middle = f"the middle {size_text(steps.image_size)}, its corner {odd}"
     factor = f"times {steps.rescale_factor:.9g}" if steps.rescale_factor else "as it is"
     return {
-        "decoded": f"{'as Pillow opens it' if own_modes(steps) else mode}; {turned}; {clear}",
+        "decoded": f"{'as Pillow opens it' if own_modes(steps) else mode}; {steps.opening}",
         "resized": f"{steps.resizing}, {steps.interpolation} {_ARITHMETIC[backend.resize]}, "
         f"{'with' if antialias else 'without'} antialias",
         "cropped": middle if steps.cuts else "nothing is cut off",

@@ -16,6 +16,9 @@ RESIZES = (
 TRANSPARENCIES = (
     "drop",  # the alpha channel is ignored: Pillow's convert("RGB")
     "white",  # composed over white
+    # The alpha channel is ignored, and an image with one transparent colour (of a GIF or a PNG's
+    # tRNS, which Pillow's convert("RGB") keeps) is composed over white: transformers
+    "key",
 )
 
 SAMPLE_RATE = 16_000  # of recordings, a second

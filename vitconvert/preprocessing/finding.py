@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from os import PathLike
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, warn
 
 ImageSource = str | PathLike[str] | Image.Image
 
@@ -20,6 +21,9 @@ SUFFIXES = (
     *(".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".jp2", ".tga"),
 )
 SOUND = ".wav"  # in a folder too, whatever the model reads: another tells why it does not
+# Photographs that Pillow does not read; a folder of them is no mistake of the user's.
+_PHOTOS = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf")
+_KINDS_NAMED = 5
 
 _ANY_FOLDERS = re.compile(r"(?:(?<=/)|^)\*\*(?:/|$)")
 
@@ -35,14 +39,16 @@ def find_images(
     Folders and patterns give their images sorted by name, without hidden files. `**` in a pattern
     matches any number of folders; `recursive` looks into subfolders. A source without any image is
     kept as it is, so that reading it later tells the user why. In folders, `suffixes` tell what is
-    an image, or a recording.
+    an image, or a recording; in the end, a warning tells how many files there are none.
 
     Raises:
         UsageError: One is nothing of that kind.
     """
     if isinstance(sources, str | PathLike | Image.Image):
         sources = [sources]
+    images, passed_over = 0, Counter[str]()
     for source in sources:
+        images += 1
         if isinstance(source, Image.Image):
             yield source
         elif isinstance(source, str | PathLike):
@@ -50,26 +56,51 @@ def find_images(
             found: Iterable[Path] = ()
             # os.path, because Path raises for names that are too long.
             if os.path.isdir(text):  # noqa: PTH112
-                found = _images_in(Path(text), suffixes, recursive=recursive)
+                found = _images_in(Path(text), suffixes, passed_over, recursive=recursive)
             elif glob.has_magic(text) and not os.path.lexists(text):
-                found = _matches(text, suffixes, recursive=recursive)
-            empty = True
+                found = _matches(text, suffixes, passed_over, recursive=recursive)
+            before = images
             for path in found:
-                empty = False
+                images += 1
                 yield path
-            if empty:
+            if images == before:
                 yield Path(text)
+            images -= 1  # a source that has images is none itself
         else:
             raise UsageError(
                 f"images has a {type(source).__name__}, which is no image.",
                 hint="name files, folders or patterns, or give images that Pillow opened.",
             )
+    if passed_over and images:  # of none, the error tells it
+        warn(f"{images} image{'s' * (images != 1)}; {not_read(passed_over)}")
 
 
-def _matches(pattern: str, suffixes: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
+def not_read(passed_over: Counter[str]) -> str:
+    """Files of folders that are no images, in words: "3 files not read: 2 .heic, 1 .txt"."""
+    count, named = passed_over.total(), passed_over.most_common(_KINDS_NAMED)
+    kinds = [f"{number} {suffix or 'without a suffix'}" for suffix, number in named]
+    if rest := count - sum(number for _, number in named):
+        kinds.append(f"{rest} others")
+    photos = [suffix for suffix, _ in named if suffix in _PHOTOS]
+    hint = f"; save {' and '.join(photos)} as .jpg or .png" if photos else ""
+    return f"{count} file{'s' * (count != 1)} not read: {', '.join(kinds)}{hint}"
+
+
+def not_images(folder: str | PathLike[str], suffixes: tuple[str, ...] = (*SUFFIXES, SOUND)) -> str:
+    """The same of a folder alone; "" if it has no such files."""
+    passed_over = Counter[str]()
+    for _ in _images_in(Path(folder), suffixes, passed_over, recursive=False):
+        pass
+    return not_read(passed_over) if passed_over else ""
+
+
+def _matches(
+    pattern: str, suffixes: tuple[str, ...], passed_over: Counter[str], *, recursive: bool
+) -> Iterator[Path]:
     for match in map(Path, sorted(_glob(pattern))):
         if match.is_dir():
-            yield from _images_in(match, suffixes, recursive=recursive) if recursive else ()
+            if recursive:
+                yield from _images_in(match, suffixes, passed_over, recursive=True)
         else:
             yield match
 
@@ -89,10 +120,15 @@ def _glob(pattern: str) -> set[str]:
     return matches
 
 
-def _images_in(folder: Path, suffixes: tuple[str, ...], *, recursive: bool) -> Iterator[Path]:
+def _images_in(
+    folder: Path, suffixes: tuple[str, ...], passed_over: Counter[str], *, recursive: bool
+) -> Iterator[Path]:
+    """The images of a folder; other files of it are counted by their suffixes."""
     for path, is_folder in _walk(folder, recursive=recursive):
         if is_folder is None or (not is_folder and path.name.lower().endswith(suffixes)):
             yield path
+        elif not is_folder:
+            passed_over[path.suffix.lower()] += 1
 
 
 def _walk(folder: Path, *, recursive: bool) -> Iterator[tuple[Path, bool | None]]:

@@ -2,46 +2,49 @@
 
 import io
 import stat
-import struct
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, size_text
+from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, VitConvertError, size_text
 from vitconvert.preprocessing.backends import Backend
 from vitconvert.preprocessing.finding import SOUND
 from vitconvert.preprocessing.steps import Size
 
 # Bytes of one image while it is decoded, converted and resized: enough for images of 50
-# megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels.
+# megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels. Both
+# give way to a number of pixels that the user states.
 MOST_MEMORY = 13 * 2**26
 _MUCH_MEMORY = 2**28  # images that need so much wait for each other
 _one_large_image = threading.Lock()
 
+# What decodes a file, and what it is read as
+_DECODERS = {"image": ("Pillow", "an image"), "sound": ("wave", "a WAV file of plain samples")}
 _IN_MEMORY = Path("in memory")  # what an image without a file is called
 _LAST_UNTURNED = 4  # EXIF orientations 5 to 8 exchange rows and columns
 
-# Pillow 13 raises the first four for damaged files of fourteen formats; decompressors and struct
-# raise the rest.
-_DECODING_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    RuntimeError,
-    EOFError,
-    IndexError,
-    OverflowError,
-    struct.error,
-    zlib.error,
-)
+# What brings an image upright, by its EXIF orientation; as Pillow's `exif_transpose`
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
-def open_image(file: Path | bytes) -> Image.Image:
+def open_image(file: Path | bytes, *, max_pixels: int | None = None) -> Image.Image:
     """Open an image file, or its content; its pixels are read when they are asked for.
+
+    Args:
+        file: Its path, or its content.
+        max_pixels: What the user allows. Pillow's own limit, which it has for the whole process, is
+            raised to that.
 
     Raises:
         SourceError: There is no such file, or it may not be read.
@@ -49,7 +52,9 @@ def open_image(file: Path | bytes) -> Image.Image:
         UnsafeFile: It declares more pixels than Pillow's limit, or is a program.
     """
     path = file if isinstance(file, Path) else _IN_MEMORY
-    with _decoding(path):
+    if max_pixels and Image.MAX_IMAGE_PIXELS:
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
+    with decoding(path):
         if isinstance(file, Path):
             mode = file.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe may block for ever
@@ -71,12 +76,14 @@ def load(image: Image.Image) -> None:
     Raises:
         CorruptFile: The file is damaged.
     """
-    with _decoding(_path_of(image)):
+    with decoding(path_of(image)):
         image.load()
 
 
 @contextmanager
-def memory_for(image: Image.Image, backend: Backend, transparency: str) -> Iterator[None]:
+def memory_for(
+    image: Image.Image, backend: Backend, transparency: str, *, max_pixels: int | None = None
+) -> Iterator[None]:
     """Make sure that there is memory for all that is done with an image inside the block.
 
     Large ones wait for each other, so that threads do not need as much as many times.
@@ -85,36 +92,65 @@ def memory_for(image: Image.Image, backend: Backend, transparency: str) -> Itera
         image: Open; its pixels may still be in the file.
         backend: What is done with it.
         transparency: One of backends.TRANSPARENCIES.
+        max_pixels: What the user allows, whatever memory that takes; by default, as many as
+            MOST_MEMORY holds.
 
     Raises:
-        UnsafeFile: It takes too much, whoever waits.
+        UnsafeFile: It has more pixels, or takes too much memory, whoever waits.
     """
     # The most that is held at a time for each pixel: Pillow has three channels in four bytes. An
     # image is held while it is turned and converted, and, for "white", the background and both
     # together; then as an array of uint8, and of float32.
     stored = 1 if image.mode in ("1", "L", "P") else 4
     turned = stored if backend.upright else 0
-    composed = 12 if transparency == "white" and image.mode not in ("1", "L", "RGB") else 0
+    composed = 12 if transparency != "drop" and _is_transparent(image) else 0
     arrays = {"pil": 0, "uint8": 4 + 3 + 4, "float": 3 + 12, "weights": 3 + 12 + 12}
     per_pixel = max(stored + turned + composed + 4, arrays[backend.resize])
-    needed = image.width * image.height * per_pixel
-    if needed > MOST_MEMORY:
+    pixels = image.width * image.height
+    needed, most = pixels * per_pixel, max_pixels or MOST_MEMORY // per_pixel
+    if pixels > most:
         raise UnsafeFile(
-            "The image has more pixels than can be decoded safely.",
+            "The image has more pixels than are allowed.",
             evidence={
-                "image": _path_of(image),
-                "size": size_text((image.height, image.width)),
-                "memory": f"{needed:,} bytes; {MOST_MEMORY:,} at most",
+                "image": path_of(image),
+                "size": f"{size_text((image.height, image.width))} = {pixels:,} pixels",
+                "allowed": f"{most:,} pixels",
+                "memory": f"about {-(-needed // 10**6):,} MB",
             },
-            hint="save it smaller.",
+            hint=f"{_allowing(pixels)} allows it; or save it smaller.",
         )
     with _one_large_image if needed > _MUCH_MEMORY else nullcontext():
         yield
 
 
-def _path_of(image: Image.Image) -> Path:
+def _allowing(pixels: int) -> str:
+    return f"--max-image-pixels {pixels} (in Python, max_image_pixels={pixels})"
+
+
+def path_of(image: Image.Image) -> Path:
+    """What an open image is called in messages."""
     filename = getattr(image, "filename", "")
     return Path(filename) if filename else _IN_MEMORY
+
+
+def left_out(image: Image.Image) -> Iterator[str]:
+    """What the 8-bit image that a model reads shows no more of an open file, in words.
+
+    Pillow's convert("RGB") does this, and so every project whose users open files with Pillow.
+    """
+    if image.mode == "F":
+        yield "float numbers become whole ones from 0 to 255, so that all from 0 to 1 are black"
+    elif image.mode.startswith("I"):
+        yield "16-bit or 32-bit numbers, of which all above 255 are white"
+    if image.format == "MPO":  # of a camera, which adds a preview
+        return
+    try:
+        several = getattr(image, "is_animated", False)
+    except Exception:  # the second image is damaged
+        image.seek(0)
+        several = True
+    if several:
+        yield "the file has several images, of which the first is read"
 
 
 def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
@@ -125,7 +161,7 @@ def shrink(image: Image.Image, at_least: int, *, upright: bool) -> Size:
     turned `upright` and whose sides are not multiples of 8: the decoder rounds sizes up at the
     right and the bottom, and turning would move these edges.
     """
-    with _decoding(_path_of(image)):
+    with decoding(path_of(image)):
         width, height = image.size
         orientation = _orientation(image, upright=upright)
         if orientation == 1 or width % 8 == height % 8 == 0:
@@ -139,36 +175,53 @@ def size_of(image: Image.Image, *, upright: bool) -> Size:
     Raises:
         CorruptFile: What says how it is turned is damaged.
     """
-    with _decoding(_path_of(image)):
+    with decoding(path_of(image)):
         turned = _orientation(image, upright=upright) > _LAST_UNTURNED
         return image.size if turned else (image.height, image.width)
 
 
 def _orientation(image: Image.Image, *, upright: bool) -> int:
-    stated = image.getexif().get(ExifTags.Base.Orientation, 1) if upright else 1
-    return int(stated) if stated in range(1, 9) else 1  # as `exif_transpose`, whatever it is
+    """The EXIF orientation that is still to be applied: Pillow turns TIFFs itself, size and all."""
+    if not upright or image.format == "TIFF":
+        return 1
+    stated = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return int(stated) if stated in _TURNS else 1
 
 
 @contextmanager
-def _decoding(path: Path) -> Iterator[None]:
-    """Turn whatever Pillow raises inside into an error that names the file."""
+def decoding(path: Path | None, *, kind: str = "image") -> Iterator[None]:
+    """Turn whatever a decoder raises inside into an error that names the file.
+
+    Of which type that is depends on the decoder and on the damage: Pillow 13 alone raises ten for
+    files of fourteen formats, and `wave` others.
+    """
+    named = {} if path is None else {kind: path}
+    by, thing = _DECODERS[kind]
     try:
         yield
+    except VitConvertError:
+        raise
+    except MemoryError as error:
+        raise UnsafeFile("There is not enough memory for this file.", evidence=named) from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnsafeFile(
             "The image declares more pixels than can be decoded safely.",
-            evidence={"image": path, "Pillow": error},
+            evidence={**named, "Pillow": error},
+            hint="--max-image-pixels N (in Python, max_image_pixels=N) allows as many pixels as "
+            "you trust the file and this machine with.",
         ) from error
-    except _DECODING_ERRORS as error:
+    except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # it is the system that refuses
-            raise SourceError(f"{error.strerror}.", evidence={"image": path}) from error
-        reason = str(error).replace(str(path), path.name) or type(error).__name__
+            raise SourceError(f"{error.strerror}.", evidence=named) from error
+        reason = str(error) or type(error).__name__
+        if path is not None:
+            reason = reason.replace(str(path), path.name)
         if isinstance(error, UnidentifiedImageError):
             reason = "not an image in a format that Pillow knows"
-            if path.suffix.lower() == SOUND:
+            if path is not None and path.suffix.lower() == SOUND:
                 reason = "a recording, which models of spectrograms read"
         raise CorruptFile(
-            "This file cannot be read as an image.", evidence={"image": path, "Pillow": reason}
+            f"This file cannot be read as {thing}.", evidence={**named, by: reason}
         ) from error
 
 
@@ -181,14 +234,27 @@ def converted(
         CorruptFile: Pillow reads the file only now, and it is damaged; or Pillow cannot convert
             from its colours.
     """
-    with _decoding(_path_of(image)):
-        if upright:
-            image = ImageOps.exif_transpose(image)
-        alpha = "A" in image.getbands() or image.info.get("transparency") is not None
-        if transparency == "white" and alpha:
-            white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-            image = Image.alpha_composite(white, image.convert("RGBA"))
+    with decoding(path_of(image)):
+        image.load()  # after which Pillow states no orientation of a TIFF
+        if (orientation := _orientation(image, upright=upright)) != 1:
+            # Not `exif_transpose`, which writes the other tags again and fails at odd types.
+            image = image.transpose(_TURNS[orientation])
+        mode = "L" if channels == 1 else "RGB"
+        if transparency == "white" and _is_transparent(image):
+            image = _on_white(image)
         elif isinstance(image.info.get("transparency"), bytes):
             # The same pixels as without this step, but no warning of Pillow's about palettes.
             image = image.convert("RGBA")
-        return image.convert("L" if channels == 1 else "RGB")
+        image = image.convert(mode)
+        if transparency == "key" and _is_transparent(image):
+            image = _on_white(image).convert(mode)
+        return image
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return "A" in image.getbands() or image.info.get("transparency") is not None
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image.convert("RGBA"))

@@ -256,7 +256,8 @@ def resized_by_weights(
     """Resize (C, H, W) as Keras does: weights along each side, then whole numbers, half to even.
 
     Source: keras 3.15, `keras/src/backend/numpy/image.py`, which follows JAX; TensorFlow's kernels
-    are the same. Only on PyTorch, and without antialias, is Keras' cubic another one (a = -0.75).
+    are the same. Unlike NumPy's, and like all others, this clips to 0 and 255 and not to what the
+    image has. Only on PyTorch, and without antialias, is Keras' cubic another one (a = -0.75).
     """
     if interpolation == "nearest":
         rows, columns = (

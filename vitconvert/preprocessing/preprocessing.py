@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.documents import JsonDict, JsonObject
-from vitconvert.errors import TableError, size_text
+from vitconvert.errors import TableError, size_text, warn
 from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
 
@@ -39,7 +39,11 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     """
 
     def __call__(
-        self, image: "Image.Image | PathLike[str] | bytes", *, fast: bool = False
+        self,
+        image: "Image.Image | PathLike[str] | bytes",
+        *,
+        fast: bool = False,
+        max_pixels: int | None = None,
     ) -> "torch.Tensor":
         """The image, open or a file, as the model reads it: (C, H, W) float32.
 
@@ -51,6 +55,13 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
                 image of 12 megapixels takes a fifth of the time and differs by 0.2 of 255
                 levels on average, by 6 at most. Where nothing is shrunk, only single pixels
                 differ. A backend without antialias ignores this option.
+            max_pixels: The most pixels that an image may have, whatever memory that takes. By
+                default, as many as 872 MB hold: 50 million and more. Where it is above Pillow's own
+                limit, PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.
+
+        Warns:
+            VitConvertWarning: Pillow leaves something of the file out, as the source project does:
+                numbers above 255, or all images but the first.
 
         Raises:
             SourceError: The file does not exist, or may not be read.
@@ -60,17 +71,20 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """
         import torch
 
-        return torch.from_numpy(self.array(image, fast=fast))
+        return torch.from_numpy(self.array(image, fast=fast, max_pixels=max_pixels))
 
     def array(
-        self, image: "Image.Image | PathLike[str] | bytes", *, fast: bool = False
+        self,
+        image: "Image.Image | PathLike[str] | bytes",
+        *,
+        fast: bool = False,
+        max_pixels: int | None = None,
     ) -> "NDArray[np.float32]":
         """The same as a numpy array; torch is not imported where Pillow does the resizing."""
         from vitconvert.preprocessing.transform import transformed
 
-        return transformed(
-            Path(image) if isinstance(image, str | PathLike) else image, self, fast=fast
-        )
+        file = Path(image) if isinstance(image, str | PathLike) else image
+        return transformed(file, self, fast=fast, max_pixels=max_pixels, tell=warn)
 
     def at_size(self, image_size: Size) -> "Preprocessing":
         """The same for images of another size; the same share of the image is cropped.
@@ -130,10 +144,12 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """Read a `preprocessor_config.json` as transformers 5.23 does.
 
         Old files (`feature_extractor_type`, whole numbers as sizes) are read as transformers reads
-        them today. Its own loader, `load_image`, applies the EXIF orientation; where the file does
-        not say `do_convert_rgb`, it also drops transparency. Qwen2-VL's, GLM-4V's and Pixtral's,
-        which keep the shape of images, are read for one size that they keep, to which images of
-        other sizes are resized.
+        them today. A file is opened as `pipeline(path)` opens it, by `load_image`: turned as EXIF
+        says, and made RGB by Pillow, which drops alpha. What `do_convert_rgb` then puts on white is
+        an image with one transparent colour, as of a GIF. An image that the user opened is another
+        thing to transformers: it is not turned, and `do_convert_rgb` puts alpha on white, too.
+        Qwen2-VL's, GLM-4V's and Pixtral's, which keep the shape of images, are read for one size
+        that they keep, to which images of other sizes are resized.
 
         Args:
             preprocessor_config: The parsed file.
@@ -202,8 +218,10 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     ) -> "Preprocessing":
         """Read an `image_converter.json` as KerasHub 0.32 does, for a model of this size.
 
-        As Keras computes it on JAX, NumPy and TensorFlow, of images read as whole numbers. On
-        PyTorch, bicubic resizing without antialias has another cubic.
+        As Keras computes it of images read as whole numbers (`keras.utils.load_img`). Its backends
+        differ where a resized number ends in one half: JAX and PyTorch by one level of 255 in up to
+        0.2 % of numbers. NumPy's also clips to the darkest and lightest level of the image, and
+        on PyTorch bicubic resizing without antialias has another cubic.
 
         Raises:
             ConflictingFact: A value is malformed.

@@ -23,7 +23,16 @@ _RESIZED = {
     "float": "float tensors",
     "weights": "arrays by weights",
 }
-_TRANSPARENCY = {"drop": "ignores transparency", "white": "puts transparent images on white"}
+_TRANSPARENCY = {
+    "drop": "ignores transparency",
+    "white": "puts transparent images on white",
+    "key": "puts images with one transparent colour (GIF, PNG) on white",
+}
+_OPENED = {
+    "drop": "transparency dropped",
+    "white": "put on white",
+    "key": "alpha dropped, one transparent colour put on white",
+}
 _VOCABULARIES = {
     "interpolation": backends.INTERPOLATIONS,
     "resize": backends.RESIZES,
@@ -52,6 +61,7 @@ class Steps:
     max_patches: int | None = None
     normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
     origin: str  # where this was stated
+    assumed: bool = False  # stated by nobody for this model, but usual where it comes from
 
     def __post_init__(self) -> None:
         if problems := list(_contradictions(self)):
@@ -92,13 +102,20 @@ class Steps:
             "none": "not resized",
         }[self.resize]
 
+    @property
+    def opening(self) -> str:
+        """What becomes of the EXIF orientation and of transparency, in words."""
+        upright = BACKENDS[self.backend].upright
+        turned = "turned as EXIF says" if upright else "the EXIF orientation ignored"
+        return f"{turned}; {_OPENED[self.transparency]}"
+
     def differences(self, other: "Steps") -> tuple[str, ...]:
         """The differences from another preprocessing, one sentence per field."""
         found = []
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
             same = mine == theirs or (field.name == "crop" and self.cuts == other.cuts)
-            if field.name != "origin" and not same:
+            if field.name not in ("origin", "assumed") and not same:
                 shown = (v if isinstance(v, str) else repr(v) for v in (mine, theirs))
                 found.append("{} is {} here and {} there".format(field.name, *shown))
         return tuple(found)

@@ -2,6 +2,7 @@
 
 import io
 import wave
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,14 @@ def transformed(
     steps: Steps,
     *,
     fast: bool = False,
+    max_pixels: int | None = None,
     seen: Seen | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> NDArray[np.float32]:
     """The image, open, a file or the content of one, as the model reads it: (C, H, W).
 
-    `seen` gets what it was on the way, "decoded", "resized" and "cropped", unless it is `fast`.
+    `seen` gets what it was on the way, "decoded", "resized" and "cropped", unless it is `fast`;
+    `max_pixels` is what the user allows; `tell` is called with what of the file is left out.
 
     Raises:
         SourceError, CorruptFile: The file cannot be read, or not as an image.
@@ -52,17 +56,23 @@ def transformed(
     shrunk = fast and antialias and steps.resize_size is not None and steps.resize != "cut"
     with ExitStack() as held:
         if ours := not isinstance(image, Image.Image):
-            image = held.enter_context(image_files.open_image(image))
+            image = held.enter_context(image_files.open_image(image, max_pixels=max_pixels))
+        if tell:
+            for fact in image_files.left_out(image):
+                tell(fact)
         source = None
         if ours and shrunk:  # read smaller, which no resizing shows
             at_least = pixels.MARGIN * max(steps.resize_size or steps.image_size)
             source = image_files.shrink(image, at_least, upright=backend.upright)
-        held.enter_context(image_files.memory_for(image, backend, steps.transparency))
+        held.enter_context(
+            image_files.memory_for(image, backend, steps.transparency, max_pixels=max_pixels)
+        )
         image_files.load(image)
-        if shrunk:
-            values = _nearly_resized(image, source, steps)
-        else:
-            values = _resized(image, steps, seen, ours=ours)
+        with image_files.decoding(image_files.path_of(image)):  # no filter takes every mode
+            if shrunk:
+                values = _nearly_resized(image, source, steps)
+            else:
+                values = _resized(image, steps, seen, ours=ours)
     if steps.crop:
         fill = (0,) * steps.channels
         if steps.resize == "border" and not backend.black_border:
@@ -278,15 +288,18 @@ def spectrogram(file: Path | bytes, steps: Steps) -> NDArray[np.float32]:
 def _samples(file: Path | bytes, most: int) -> NDArray[np.int16]:
     if isinstance(file, Path) and not file.is_file():
         raise SourceError("There is no such file.", evidence={"sound": file})
-    named = {"sound": file} if isinstance(file, Path) else {}
+    path, opening = (file, str(file)) if isinstance(file, Path) else (None, io.BytesIO(file))
+    named = {} if path is None else {"sound": path}
     try:
-        with wave.open(str(file) if isinstance(file, Path) else io.BytesIO(file)) as opened:
+        with (
+            image_files.decoding(path, kind="sound"),
+            wave.open(opening) as opened,
+        ):
             said = (opened.getframerate(), opened.getnchannels(), 8 * opened.getsampwidth())
             content = opened.readframes(most) if said == (SAMPLE_RATE, 1, 16) else b""
-    except (wave.Error, EOFError) as error:
-        raise CorruptFile(
-            f"This is no WAV file of plain samples: {error}.", evidence=named, hint=_HINT
-        ) from None
+    except CorruptFile as error:
+        error.hint = _HINT
+        raise
     if said != (SAMPLE_RATE, 1, 16):
         found = "{} samples a second, {} channels of {} bit".format(*said)
         wanted = f"{SAMPLE_RATE} samples a second, 1 channel of 16 bit"

@@ -38,7 +38,9 @@ class _Processor:
     # Images keep their size, as far as it is in whole squares of so many patches and within limits
     squares: int = 0
     patch: int = 14
-    limits: str = "pixels"  # of an image, of its "frames" together, or of its "sides"
+    limits: str = "pixels"  # of an image, of its "frames" together, of its "sides" or "tokens"
+    merge: str = "merge_size"  # what the file calls the side of such a square
+    normalize: bool = True
 
 
 _SQUARE, _SHORTEST = {"height": 224, "width": 224}, {"shortest_edge": 224}
@@ -92,6 +94,21 @@ _PROCESSORS = {
     "PixtralImageProcessor": dataclasses.replace(
         _QWEN, size={"longest_edge": 1024}, squares=1, patch=16, limits="sides"
     ),
+    "CohereCompassImageProcessor": _QWEN,
+    "Ernie4_5_VLMoeImageProcessor": dataclasses.replace(
+        _QWEN, size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 6177}
+    ),
+    "VideoLlama3ImageProcessor": dataclasses.replace(_QWEN, mean_std=HALVES, squares=1),
+    "Gemma4ImageProcessor": dataclasses.replace(
+        _QWEN,
+        mean_std=((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+        size={},
+        squares=3,
+        patch=16,
+        limits="tokens",
+        merge="pooling_kernel_size",
+        normalize=False,
+    ),
 }
 # models/auto: the processor of a model whose file names none
 _MODEL_TYPES = {
@@ -140,7 +157,10 @@ def from_preprocessor_config(
     mean = config.get("image_mean", processor.mean_std[0])
     std = config.get("image_std", processor.mean_std[1])
     listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
-    channels, normalize = max(listed, default=3), bool(config.get("do_normalize", True))
+    channels, normalize = (
+        max(listed, default=3),
+        bool(config.get("do_normalize", processor.normalize)),
+    )
     rescale, factor = bool(config.get("do_rescale", True)), config.get("rescale_factor", 1 / 255)
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
@@ -164,7 +184,8 @@ def from_preprocessor_config(
         "normalize": normalize,
         "interpolation": interpolation,
         "backend": arithmetic,
-        "transparency": "white" if config.get("do_convert_rgb", processor.convert_rgb) else "drop",
+        # `load_image`, through which a path goes, leaves no alpha that do_convert_rgb could see.
+        "transparency": "key" if config.get("do_convert_rgb", processor.convert_rgb) else "drop",
     }
 
 
@@ -251,15 +272,18 @@ def check_kept(config: JsonObject, name: str, image_size: Size) -> None:
     """Refuse a size that the processor would not keep: `smart_resize`, or Pixtral's own."""
     processor = _PROCESSORS[name]
     patch = _stated_size(config.get("patch_size") or processor.patch, "patch_size")
-    (side,) = whole_numbers(config.get("merge_size", processor.squares), "merge_size", 1)
+    (side,) = whole_numbers(config.get(processor.merge, processor.squares), processor.merge, 1)
     height, width = patch[0] * side, patch[1] * side
     fits = image_size[0] % height == image_size[1] % width == 0
     size = config.get("size") or processor.size
     if not isinstance(size, Mapping):
         raise ConflictingFact(f"size = {size!r} should be an object with limits.")
-    if processor.limits == "sides":
-        most = _stated_size(size.get("longest_edge") or size, "size")
-        fits = fits and image_size[0] <= most[0] and image_size[1] <= most[1]
+    if processor.limits == "tokens":
+        (most,) = whole_numbers(config.get("max_soft_tokens", 280), "max_soft_tokens", 1)
+        fits = fits and math.prod(image_size) <= most * height * width
+    elif processor.limits == "sides":
+        longest = _stated_size(size.get("longest_edge") or size, "size")
+        fits = fits and image_size[0] <= longest[0] and image_size[1] <= longest[1]
     else:
         said = config if processor.limits == "pixels" else {}  # Qwen's has older names, too
         least, limit = (
@@ -355,7 +379,7 @@ def to_preprocessor_config(steps: Steps) -> JsonDict:
         "image_mean": list(steps.mean),
         "image_std": list(steps.std),
         # Other projects open any image as RGB; a processor left alone refuses grey ones.
-        "do_convert_rgb": steps.transparency == "white" or (foreign and steps.channels == 3),
+        "do_convert_rgb": steps.transparency != "drop" or (foreign and steps.channels == 3),
     }
     if steps.resize_size is not None:
         height, width = steps.resize_size

@@ -28,6 +28,7 @@ from vitconvert.programs.program import (
     Preparation,
     Program,
     Tokenizer,
+    opened,
 )
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 from vitconvert.programs.target import DescribedText, Target, check_place, fit_target
@@ -176,8 +177,10 @@ class KerasHub(Program):
         arguments = {key: value for key, value in stated["config"].items() if key in _CONVERTS}
         layer = hub.layers.ImageConverter(**arguments, dtype="float32")
 
-        def prepare(image: "Image.Image") -> "Tensor":
-            pixels = np.atleast_3d(np.array(image.convert("L" if steps.channels == 1 else "RGB")))
+        def prepare(image: "Path | Image.Image") -> "Tensor":
+            with opened(image) as found:
+                converted = found.convert("L" if steps.channels == 1 else "RGB")
+            pixels = np.atleast_3d(np.array(converted))
             return torch.from_numpy(np.array(layer(pixels))).permute(2, 0, 1)
 
         name = f"keras-hub {hub.__version__}'s ImageConverter"

@@ -25,6 +25,7 @@ from vitconvert.programs.program import (
     Foreign,
     Preparation,
     Program,
+    opened,
 )
 from vitconvert.programs.reference import (
     Reference,
@@ -43,6 +44,7 @@ from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
+    from PIL import Image
     from torch import Tensor
 
 
@@ -122,9 +124,16 @@ class OpenClip(Program):
         open_clip = open_clip_module()
         size = image_size[0] if image_size[0] == image_size[1] else list(image_size)
         stated = open_clip.transform.PreprocessCfg(**{**cfg, "size": size})
+        preprocess = open_clip.transform.image_transform_v2(stated, is_train=False)
+
+        def prepare(image: "Path | Image.Image") -> "Tensor":
+            with opened(image) as found:
+                prepared: Tensor = preprocess(found)
+                return prepared
+
         return Preparation(
             name=f"open_clip {open_clip.__version__}'s image_transform_v2",
-            prepare=open_clip.transform.image_transform_v2(stated, is_train=False),
+            prepare=prepare,
             steps=Preprocessing.from_openclip(cfg, image_size=image_size),
         )
 

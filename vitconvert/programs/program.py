@@ -95,13 +95,26 @@ class Preparation:
 
     Attributes:
         name: Whose it is, as reports call it.
-        prepare: An open image, as its file is -> (C, H, W).
+        prepare: A file, or an image that somebody opened, in the hands of the program's users ->
+            (C, H, W).
         steps: Its steps, where they are known.
     """
 
     name: str
-    prepare: "Callable[[Image.Image], Tensor]"
+    prepare: "Callable[[Path | Image.Image], Tensor]"
     steps: Preprocessing | None = None
+
+
+@contextmanager
+def opened(image: "Path | Image.Image") -> "Iterator[Image.Image]":
+    """An image file as Pillow opens it; an open image as it is."""
+    from PIL import Image
+
+    if isinstance(image, Path):
+        with Image.open(image) as found:
+            yield found
+    else:
+        yield image
 
 
 class Program:

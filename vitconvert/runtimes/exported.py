@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.arguments import refuse
+from vitconvert.checkpoint.images import warn_of_assumed
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact
@@ -71,9 +72,11 @@ class ExportedFile:
                 evidence={"file": self.path},
                 hint="export the checkpoint with --preprocessor FILE, or --mean and --std.",
             )
+        preprocessing = preprocessing or Preprocessing.from_dict(stated)
+        warn_of_assumed(preprocessing)
         return Ready(
             model=_Described(ViTConfig.from_dict(self.record["config"])),
-            preprocessing=preprocessing or Preprocessing.from_dict(stated),
+            preprocessing=preprocessing,
             options=options,
             engine=self,
         )

@@ -20,6 +20,7 @@ from vitconvert.programs.program import (
     Opener,
     Preparation,
     Program,
+    opened,
 )
 from vitconvert.programs.reference import (
     Reference,
@@ -184,9 +185,10 @@ class Timm(Program):
         transform = timm.data.create_transform(**arguments, is_training=False)
         mode = "L" if arguments["input_size"][0] == 1 else "RGB"
 
-        def prepare(image: "Image.Image") -> "Tensor":
-            prepared: Tensor = transform(image.convert(mode))
-            return prepared
+        def prepare(image: "Path | Image.Image") -> "Tensor":
+            with opened(image) as found:
+                prepared: Tensor = transform(found.convert(mode))
+                return prepared
 
         return Preparation(
             name=f"timm {timm.__version__}'s create_transform",

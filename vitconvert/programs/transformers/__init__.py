@@ -14,7 +14,7 @@ from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.preprocessing.transformers import of_any_size
-from vitconvert.programs.example import Example, blank_text, opened_image, zeros
+from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import (
     BothTowers,
     CompanionFiles,
@@ -229,10 +229,14 @@ def transformers_example(
     """
     if has_processor:
         read = "" if patches else '["pixel_values"]'
-        imports = ["from PIL import Image", f"from transformers import AutoImageProcessor, {kind}"]
+        imports = [f"from transformers import AutoImageProcessor, {kind}"]
+        imports.append("from transformers.image_utils import load_image")
+        grey = '.convert("L")' if config.in_channels == 1 else ""
         images = [
             f'processor = AutoImageProcessor.from_pretrained("."{options})',
-            f'images = processor({opened_image(config)}, return_tensors="pt"){read}',
+            "# As `pipeline` opens a file. An image of Image.open is neither turned nor made RGB.",
+            f'image = load_image("photo.jpg"){grey}',
+            f'images = processor(image, return_tensors="pt"){read}',
         ]
     else:
         imports = ["import torch", f"from transformers import {kind}"]

@@ -2,8 +2,9 @@
 compared is in it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from vitconvert.programs.program import Foreign
 
 TOWER = "_vision_model"  # ends the model type of an image tower by itself
 Inputs = dict[str, Tensor | bool]
+_LEAST_TOKENS = 70  # that Gemma 4's processor pads to: image_processing_gemma4.py
 
 
 def _pixels(_: Foreign, images: Tensor) -> Inputs:
@@ -32,62 +34,69 @@ def _pixels_in_order(model: Foreign, images: Tensor) -> Inputs:
     return {"pixel_values": images, "noise": noise}
 
 
-def _grid(images: Tensor, side: int) -> Tensor:
-    """Patches of images, (B, rows, columns, channel, y, x)."""
-    return images.unfold(2, side, side).unfold(3, side, side).permute(0, 2, 3, 1, 4, 5)
+def _processed(model: Foreign, images: Tensor, **sizes: int) -> Mapping[str, Tensor]:
+    """What the image processor of a class makes of images that need no resizing.
+
+    The order of pixels in a patch, of patches and of their places is the processor's own. A second
+    reading of it here would agree with a table that has the same mistake.
+    """
+    processor = getattr(import_module("transformers"), f"{places_of(model).processor}Pil")(**sizes)
+    made: Mapping[str, Tensor] = processor(
+        list(images),
+        do_convert_rgb=False,
+        do_resize=False,
+        do_rescale=False,
+        do_normalize=False,
+        input_data_format="channels_first",
+        return_tensors="pt",
+    )
+    return made
 
 
 def _patches_with_mask(model: Foreign, images: Tensor) -> Inputs:
-    """As the processor of SigLIP 2 prepares images: flattened patches, (y x channel)."""
-    config = model.config
-    grid = _grid(images, getattr(config, "vision_config", config).patch_size)
-    B, rows, columns = grid.shape[:3]
-    patches = grid.movedim(3, 5).flatten(1, 2).flatten(2)
-    return {
-        "pixel_values": patches,
-        "pixel_attention_mask": torch.ones(patches.shape[:2], dtype=torch.int64),
-        "spatial_shapes": torch.tensor([[rows, columns]] * B),
-    }
+    config = getattr(model.config, "vision_config", model.config)
+    side = config.patch_size
+    most = (images.shape[-2] // side) * (images.shape[-1] // side)  # so that none is padding
+    return dict(_processed(model, images, patch_size=side, max_num_patches=most))
 
 
 def _patches_with_places(model: Foreign, images: Tensor) -> Inputs:
-    """As the processor of Gemma 4 prepares images: flattened patches, (channel y x), and (x, y).
-
-    transformers 5.23, `image_processing_gemma4.py`.
-    """
-    grid = _grid(images, model.config.patch_size)
-    B, rows, columns = grid.shape[:3]
-    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    places = torch.stack((x, y), dim=-1).flatten(0, 1)
+    config = model.config
+    made = _processed(
+        model,
+        images,
+        patch_size=config.patch_size,
+        pooling_kernel_size=config.pooling_kernel_size,
+        max_soft_tokens=_LEAST_TOKENS,
+    )
+    places = made["image_position_ids"]
+    used = (places[0] >= 0).all(-1)  # the rest is padding, in each image of this size
     return {
-        "pixel_values": grid.flatten(1, 2).flatten(2),
-        "pixel_position_ids": places.expand(B, -1, -1),
+        "pixel_values": made["pixel_values"][:, used],
+        "pixel_position_ids": places[:, used],
     }
 
 
 def _patches_in_squares(model: Foreign, images: Tensor) -> Inputs:
-    """As the processor of Qwen-VL prepares images: patches, (channel frame y x), in squares.
-
-    transformers 5.23, `image_processing_qwen2_vl.py`: squares of patches that are merged follow one
-    another.
-    """
     config = model.config
-    merged = getattr(config, "spatial_merge_size", 1)
-    frames = getattr(config, "temporal_patch_size", 1)
-    grid = _grid(images, config.patch_size)
-    squares = grid.unfold(1, merged, merged).unfold(2, merged, merged)
-    patches = squares.permute(0, 1, 2, 6, 7, 3, 4, 5).flatten(0, 4)[:, :, None]
-    return {
-        "hidden_states": patches.expand(-1, -1, frames, -1, -1).flatten(1),
-        "grid_thw": torch.tensor([[1, *grid.shape[1:3]]] * len(images)),
-    }
+    made = _processed(
+        model,
+        images,
+        patch_size=config.patch_size,
+        merge_size=config.spatial_merge_size,
+        temporal_patch_size=getattr(config, "temporal_patch_size", 1),
+    )
+    return {"hidden_states": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
 
 
 def _patches_of_one_frame(model: Foreign, images: Tensor) -> Inputs:
-    """As the processor of VideoLLaMA 3 prepares images, of which it merges no tokens."""
-    given = _patches_in_squares(model, images)
-    merges = torch.ones(len(images), dtype=torch.int64)
-    return {"pixel_values": given.pop("hidden_states"), "merge_sizes": merges, **given}
+    """Of VideoLLaMA 3, which merges no tokens of images."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {
+        "pixel_values": made["pixel_values"],
+        "grid_thw": made["image_grid_thw"],
+        "merge_sizes": made["image_merge_sizes"],
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +112,7 @@ class Modules:
     kind: str = ""  # the class, where transformers' own lists have none
     pooled: bool = False  # whether it pools tokens as vitconvert's model does, without a head
     inputs: Callable[[Foreign, Tensor], Inputs] = _pixels  # what the class is called with
+    processor: str = ""  # the class of its image processor, where that cuts images into patches
     in_one_row: bool = False  # whether it gives the tokens of all images one after another
     in_squares: bool = False  # whether its tokens come in squares that nothing merges
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
@@ -123,6 +133,7 @@ _MERGED = replace(
     _VIT,
     pooled=True,
     inputs=_patches_in_squares,
+    processor="Qwen2VLImageProcessor",
     in_one_row=True,
     tapped=False,
     rounded="rotary angles",
@@ -142,6 +153,12 @@ _WITH_MERGERS = {
     "qwen3_5_vision": "Qwen3_5VisionModel",
     "qwen3_5_moe_vision": "Qwen3_5MoeVisionModel",
 }
+_PROCESSORS = {
+    "glm4v_vision": "Glm4vImageProcessor",
+    "glm4v_moe_vision": "Glm4vImageProcessor",
+    "glm_ocr_vision": "Glm46VImageProcessor",
+    "cohere_compass_vision": "CohereCompassImageProcessor",
+}
 MODULES = {
     **dict.fromkeys(("vit", "deit", "vit_msn", "ijepa", "beit"), _VIT),
     "vit_mae": replace(_VIT, inputs=_pixels_in_order),
@@ -156,7 +173,7 @@ MODULES = {
     "owlvit": replace(_CLIP, kind="OwlViTVisionModel"),
     "owlv2": replace(_CLIP, kind="Owlv2VisionModel"),
     "siglip": _SIGLIP,
-    "siglip2": replace(_SIGLIP, inputs=_patches_with_mask),
+    "siglip2": replace(_SIGLIP, inputs=_patches_with_mask, processor="Siglip2ImageProcessor"),
     **dict.fromkeys(
         ("idefics3", "idefics3_vision"), replace(_SIGLIP, kind="Idefics3VisionTransformer")
     ),
@@ -195,6 +212,7 @@ MODULES = {
         kind="Gemma4VisionModel",
         pooled=True,
         inputs=_patches_with_places,
+        processor="Gemma4ImageProcessor",
         in_one_row=True,
         rounded="norms",
     ),
@@ -237,12 +255,21 @@ MODULES = {
         inputs=_frames,
         summed="sum over frames",
     ),
-    **{name: replace(_MERGED, kind=kind) for name, kind in _WITH_MERGERS.items()},
+    **{
+        name: replace(_MERGED, kind=kind, processor=_PROCESSORS.get(name, _MERGED.processor))
+        for name, kind in _WITH_MERGERS.items()
+    },
     "video_llama_3_vision": replace(
-        _MERGED, kind="VideoLlama3VisionModel", inputs=_patches_of_one_frame
+        _MERGED,
+        kind="VideoLlama3VisionModel",
+        inputs=_patches_of_one_frame,
+        processor="VideoLlama3ImageProcessor",
     ),
     "ernie4_5_vl_moe_vision": replace(
-        _MERGED, kind="Ernie4_5_VLMoeVisionTransformerPretrainedModel", in_squares=True
+        _MERGED,
+        kind="Ernie4_5_VLMoeVisionTransformerPretrainedModel",
+        processor="Ernie4_5_VLMoeImageProcessor",
+        in_squares=True,
     ),
     "aimv2": Modules(
         patches="embeddings.rms_norm",

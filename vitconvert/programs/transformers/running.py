@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
@@ -153,8 +153,8 @@ def transformers_preparation(
 ) -> Preparation | None:
     """transformers 5.23, AutoImageProcessor of a copy of the file without what chooses code.
 
-    Images come from its own `load_image`, which makes them RGB, unless the processor does that
-    itself. None for SigLIP 2's, which makes patches and no images, and AST's, which reads sounds.
+    Files are opened by its own `load_image`, as `pipeline` opens them: upright, RGB, without alpha.
+    None for SigLIP 2's, which makes patches and no images, and AST's, which reads sounds.
 
     Raises:
         MissingPackage: transformers is not installed.
@@ -173,12 +173,10 @@ def transformers_preparation(
             (Path(folder) / name).write_text(json.dumps(content), encoding="utf-8")
         processor = transformers.AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
-    def prepare(image: Image.Image) -> Tensor:
-        if getattr(processor, "do_convert_rgb", False):
-            image = ImageOps.exif_transpose(image)
-        else:
-            image = transformers.image_utils.load_image(image)
-        prepared: Tensor = processor(image, return_tensors="pt")["pixel_values"][0]
+    def prepare(file: Path | Image.Image) -> Tensor:
+        image = str(file) if isinstance(file, Path) else file
+        loaded = transformers.image_utils.load_image(image)
+        prepared: Tensor = processor(loaded, return_tensors="pt")["pixel_values"][0]
         return prepared.float()
 
     return Preparation(

@@ -1,0 +1,94 @@
+"""What Pillow leaves out of a file is computed as the library does, and told once for a run."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitconvert
+from vitconvert.cli import main
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import VitConvertWarning
+
+DEEP = "16-bit or 32-bit numbers, of which all above 255 are white"
+FLOAT = "float numbers become whole ones from 0 to 255, so that all from 0 to 1 are black"
+SEVERAL = "the file has several images, of which the first is read"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    random = np.random.default_rng(1)
+    grey = random.integers(0, 256, (40, 52), np.uint8)
+    for number in range(5):
+        deep = Image.fromarray(grey.astype(np.uint16) * 257)
+        deep.save(folder / f"deep {number}.png")
+    Image.fromarray(grey.astype(np.float32) / 255).save(folder / "float.tif")
+    pages = [Image.fromarray(grey), Image.fromarray(255 - grey)]
+    pages[0].save(folder / "pages.tif", save_all=True, append_images=pages[1:])
+    pages[0].save(folder / "pages.gif", save_all=True, append_images=pages[1:])
+    pages[0].save(folder / "photo.jpg", "MPO", save_all=True, append_images=pages[1:])
+    pages[0].save(folder / "plain.png")
+    return folder
+
+
+TOLD = {
+    f"5 images (deep 0.png, deep 1.png, deep 2.png and 2 more): {DEEP}",
+    f"1 image (float.tif): {FLOAT}",
+    f"2 images (pages.gif, pages.tif): {SEVERAL}",
+}
+
+
+@pytest.mark.parametrize("verb", [vitconvert.predict, vitconvert.embed])
+def test_a_run_names_the_files_in_python(verb, files):
+    with pytest.warns(VitConvertWarning) as told:
+        answers = list(verb(DIGITS, files))
+    assert not any(answer.error for answer in answers)
+    assert {str(one.message) for one in told} == TOLD
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed", "attention"])
+def test_the_command_line_notes_it(verb, files, tmp_path, capsys):
+    more = {"embed": ["-o", str(tmp_path / "f.npz")], "attention": ["-o", str(tmp_path / "maps")]}
+    with pytest.raises(SystemExit) as ended:
+        main([verb, str(DIGITS), str(files), *more.get(verb, [])])
+    assert not ended.value.code
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    for fact in (DEEP, FLOAT, SEVERAL):
+        assert any(note.endswith(fact) for note in notes), notes
+    if verb != "attention":  # which shows image by image
+        assert {note.removeprefix("note: ") for note in notes} == TOLD
+
+
+def test_one_image_is_told_and_computed_as_pillow_has_it(files):
+    prepare = vitconvert.load_checkpoint(DIGITS).preprocessing
+    facts = {"deep 0.png": DEEP, "float.tif": FLOAT, "pages.tif": SEVERAL, "pages.gif": SEVERAL}
+    for name, fact in facts.items():
+        with pytest.warns(VitConvertWarning, match=fact):
+            found = prepare(files / name)
+        with Image.open(files / name) as image:
+            plain = image.convert("RGB")
+        assert torch.equal(found, prepare(plain)), name
+
+
+def test_a_preview_and_plain_images_are_nothing_to_tell(files):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prepare = vitconvert.load_checkpoint(DIGITS).preprocessing
+        prepare(files / "photo.jpg")
+        prepare(files / "plain.png")
+
+
+def test_a_damaged_second_image_leaves_the_first_as_it_is(files, tmp_path):
+    prepare = vitconvert.load_checkpoint(DIGITS).preprocessing
+    content = (files / "pages.gif").read_bytes()
+    with pytest.warns(VitConvertWarning):
+        wanted = prepare(content)
+    second = content.rindex(b"\x2c")  # where an image begins
+    for length in (second + 1, second + 4, second + 10, second + 20, len(content) - 30):
+        (tmp_path / "cut.gif").write_bytes(content[:length])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert torch.equal(prepare(tmp_path / "cut.gif"), wanted), length
