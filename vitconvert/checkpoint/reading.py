@@ -1,5 +1,6 @@
 """From local files to a checkpoint, in stages; only headers and the files beside them are read."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from vitconvert.checkpoint.text_tower import text_found
 from vitconvert.config import ViTConfig
 from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
 from vitconvert.file_formats import directory_names
-from vitconvert.formats import Container, TensorInfo, open_container
+from vitconvert.formats import FLOATS_OF_8_BITS, Container, TensorInfo, open_container
 from vitconvert.labels import Labels
 from vitconvert.sources import Located
 
@@ -163,9 +164,18 @@ def recognised(reading: Reading) -> Reading:
         from vitconvert.checkpoint.quantised import computed  # few files have such weights
 
         return computed(reading, dtype)
-    if asked:
-        raise not_quantised(asked, reading.container.path)
-    return replace(reading, part=part)
+    container = reading.container
+    cast = Counter(container.manifest[name].dtype for name in part.used)
+    if small := [name for name in FLOATS_OF_8_BITS if name in cast]:
+        from vitconvert.checkpoint.quantised.scaled import widened
+
+        wide = asked or "float32"
+        count = sum(cast[name] for name in small)
+        note = f"{count} tensors of {' and '.join(small)} are read as {wide}, which is exact"
+        container = widened(replace(container, notes=(*container.notes, note)), wide)
+    elif asked:
+        raise not_quantised(asked, container.path)
+    return replace(reading, container=container, part=part)
 
 
 def narrowed(reading: Reading) -> Reading:

@@ -44,7 +44,7 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     error = Quantised(
         f"These weights are quantised: {program}.",
         evidence={"seen by": f"{marks[0]}{more}"},
-        meaning="They are whole numbers, and become weights by the scales beside them.",
+        meaning="They are small numbers, and become weights by the scales beside them.",
         hint="--dtype float32 (in Python, dequantise='float32') computes these weights; those "
         "before quantising are in the checkpoint that it was made from."
         if section == _COMPUTED
@@ -61,8 +61,8 @@ def quantised_by(names: Collection[str]) -> str | None:
 
 def _quantised(names: Collection[str]) -> tuple[str, str | None]:
     ends = _ends_of(names)
-    computed = _first_fitting(_COMPUTED, ends)
-    return (_COMPUTED, computed) if computed else ("quantised", _first_fitting("quantised", ends))
+    refused = _first_fitting("quantised", ends)
+    return ("quantised", refused) if refused else (_COMPUTED, _first_fitting(_COMPUTED, ends))
 
 
 def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[str, str] | None:

@@ -75,6 +75,13 @@ class FoundViT:
         return {**self.recognised.binding.ignored, **self.beside}
 
     @property
+    def used(self) -> list[str]:
+        """Tensors of the file that its dialect makes the model of."""
+        links = (link for links in self.recognised.binding.links.values() for link in links)
+        keys = dict.fromkeys(link.theirs for link in links if link.theirs is not None)
+        return [self.names[self.recognised.prefix + key] for key in keys]
+
+    @property
     def is_whole(self) -> bool:
         """Whether it is the whole file, under the names of the file."""
         same = all(new == old for new, old in self.names.items())
