@@ -182,7 +182,11 @@ def test_a_file_that_was_cast_is_read_exactly(dtype, base, tmp_path):
     model = transformers.ViTForImageClassification.from_pretrained(tmp_path / "wide").eval()
     images = torch.randn(2, 3, 24, 24)
     theirs = model(images).logits
-    for options in ({}, {"dequantise": "float32"}, {"dequantise": "bfloat16", "dtype": torch.float32}):
+    for options in (
+        {},
+        {"dequantise": "float32"},
+        {"dequantise": "bfloat16", "dtype": torch.float32},
+    ):
         ours = vitconvert.load_model(tmp_path / "cast", **options)
         assert (ours(images) - theirs).abs().max() < 1e-5 * theirs.abs().max()
     (note,) = vitconvert.load_checkpoint(tmp_path / "cast").ledger.notes

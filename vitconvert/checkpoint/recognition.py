@@ -103,6 +103,7 @@ def find_vit(reading: Reading) -> FoundViT:
         config=reading.companions.config,
         tables=None if tables is None else tuple(tables),
         ignored=ignored,
+        settings=container.extras,
     )
     try:
         part = find_part(header, options.tower)
