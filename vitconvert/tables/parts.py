@@ -2,6 +2,7 @@
 
 import bisect
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -100,6 +101,13 @@ class FoundViT:
                 f"{self.head} is taken for the head, and to read what the head of a "
                 f"{self.recognised.table.title} reads; --set pooling=... states otherwise"
             )
+        copies = Counter(name.partition(".")[0] for name in self.recognised.wrappers_own)
+        if copy := next(
+            (word for word, n in copies.items() if 2 * n > len(self.recognised.binding.shapes)),
+            None,
+        ):
+            read = self.recognised.prefix.rstrip(".")
+            notes.append(f"the weights under {read} are read; --tower {copy} reads those beside")
         if count := len(self.left_out):
             tensors = "1 tensor was" if count == 1 else f"{count} tensors were"
             notes.append(f"{tensors} ignored as you asked: parity was not tested for them")

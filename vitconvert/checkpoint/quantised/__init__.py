@@ -1,8 +1,8 @@
 """The stage of quantised weights: the file of weights that they stand for.
 
-bitsandbytes, torchao, llama.cpp and others keep a weight as small numbers, with scales. Headers, and the
-few words that say how a weight was packed, are read and proved first; a weight is computed when it
-is read. What comes out is the quantised model's weights, not those that it was made from.
+bitsandbytes, torchao, llama.cpp and others keep a weight as small numbers, with scales. Headers,
+and the few words that say how a weight was packed, are read and proved first; a weight is computed
+when it is read. What comes out is the quantised model's weights, not those that it was made from.
 """
 
 import functools
@@ -112,5 +112,5 @@ def dequantised(
         return exact.to(getattr(torch, weights[name].dtype)).to(getattr(torch, dtype))
 
     places = {name: place for name, place in container.places.items() if name not in of}
-    whole = replace(container, manifest=manifest, places=places, reader=read)
-    return widened(whole, dtype), weights
+    opened = replace(container, manifest=manifest, places=places, reader=read)
+    return widened(opened, dtype), weights

@@ -81,7 +81,7 @@ def _blocks(
     """How many steps of each axis of a weight share a scale."""
     if len(each) < len(shape) and all(number == 1 for number in each[1:]):
         each = (each[0] if each else 1, *(1 for _ in shape[1:]))  # for all, or for each row
-    blocks = []
+    blocks: list[int] = []
     if len(each) != len(shape) or len(stated or shape) != len(shape):
         raise unfit(container, key, f"has other axes than a weight of {size_text(shape)}")
     for side, count, block in zip(shape, each, stated or (0,) * len(shape), strict=True):

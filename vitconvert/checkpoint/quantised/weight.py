@@ -7,7 +7,7 @@
     M._weight_qdata, M._weight_scale, ...               torchao, in safetensors
     W.qdata, W.scale, ...                               torchao, as its tensors are read of a pickle
     W.eight_bit_blocks                                  GGUF, as its container lists a tensor
-    W, M.weight_scale                                   compressed-tensors, diffusers, fbgemm, ComfyUI
+    W, M.weight_scale                                   compressed-tensors, diffusers, ComfyUI
     W, M.weight_scale_inv                               transformers' FineGrainedFP8, DeepSeek
     W, M.scale_weight                                   ComfyUI before 2026
 
