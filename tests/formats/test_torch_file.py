@@ -89,10 +89,10 @@ OTHER = {"w": torch.zeros(1)}
         (
             {
                 "model": OTHER,
-                "callbacks": {"StochasticWeightAveraging": {"average_model_state": W}},
+                "callbacks": {"Averaging": {"average_model_state": W}},
             },
             ("average_model_state",),
-            ("callbacks", "StochasticWeightAveraging", "average_model_state"),
+            ("callbacks", "Averaging", "average_model_state"),
         ),
         ({"state_dict": W, "state_dict_ema": None}, (), ("state_dict",)),
         ({"state_dict": W, "state_dict_ema": {}}, (), ("state_dict",)),
@@ -276,7 +276,7 @@ def test_the_state_of_an_optimizer_is_not_taken_for_weights(tmp_path):
     [
         ({"current_model_state": OTHER_LINEAR, "epoch": 3}, ("current_model_state",)),
         (
-            {"callbacks": {"StochasticWeightAveraging": {"average_model_state": OTHER_LINEAR}}},
+            {"callbacks": {"Averaging": {"average_model_state": OTHER_LINEAR}}},
             ("average_model_state",),
         ),
         ({"shadow": {"params": OTHER_LINEAR, "decay": 0.5}}, ("shadow",)),

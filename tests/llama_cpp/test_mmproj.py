@@ -134,7 +134,7 @@ def test_what_llama_cpp_computes_otherwise_is_refused(tmp_path):
     assert "has no word for activation = 'gelu'" in str(error.value)
 
 
-# Those whose graphs are clip_graph_llava and clip_graph_siglip (llama.cpp, tools/mtmd/clip.cpp), and others.
+# Those of clip_graph_llava and clip_graph_siglip (llama.cpp, tools/mtmd/clip.cpp), and others.
 PLAIN = {"mlp": clip, "ldp": clip, "ldpv2": clip, "adapter": siglip, "gemma3": siglip}
 PLAIN |= dict.fromkeys(("idefics3", "lfm2", "janus_pro", "phi4"), siglip)
 OTHERS = ("paddleocr", "resampler", "pixtral", "lightonocr", "qwen2vl_merger", "qwen2.5vl_merger")

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 import vitconvert
 from tests.packages import timm, transformers
 from tests.small_models import randomise
-from vitconvert.errors import NotRepresentable, UnknownDialect
+from vitconvert.errors import MissingFact, NotRepresentable, UnknownDialect, VitConvertError
 
 TOWER = "backbone.0.encoder.encoder."
 FACTS = {"num_heads": 4, "norm_eps": 1e-6}
@@ -127,3 +127,108 @@ def test_whole_files_of_other_models_are_called_by_their_names(make, name, tmp_p
     found = [one for one in left_out if any(one.strip("*") in key for key in make())]
     with pytest.raises((NotRepresentable, UnknownDialect), match=name):
         vitconvert.load_model(tmp_path / "a.pth", ignore=found[:1], overrides={"num_heads": 2})
+
+
+def without_positions(drop=("pos_embed",), **options):
+    """A ViT as BEiT's code and those that follow it name it, without the positions."""
+    tensors = {}
+    for name, tensor in backbone(**options).items():
+        if name.endswith("attn.qkv.bias"):
+            tensors[name.replace("qkv.bias", "q_bias")] = tensor[:32]
+            tensors[name.replace("qkv.bias", "v_bias")] = tensor[64:]
+        elif name not in drop:
+            tensors[name] = tensor
+    return tensors
+
+
+def test_positions_that_no_file_holds_are_asked_for(tmp_path):
+    """MAE-pytorch (modeling_finetune.py) adds a sinusoid, and keeps it nowhere."""
+    torch.save({"model": without_positions()}, tmp_path / "beit_like.pth")
+    plain = {name: tensor for name, tensor in backbone().items() if name != "pos_embed"}
+    torch.save(plain, tmp_path / "timm_like.pth")
+    stated = {"num_heads": 2, "image_size": 24}
+    for name in ("beit_like.pth", "timm_like.pth"):
+        for reading in ({}, {"dialect": "timm"}):
+            with pytest.raises(MissingFact) as error:
+                vitconvert.load_checkpoint(tmp_path / name, overrides=stated, **reading)
+            assert "position_embedding  no tensor holds positions" in str(error.value)
+        answer = stated | {"position_embedding": "sincos2d_mae"}
+        checkpoint = vitconvert.load_checkpoint(tmp_path / name, overrides=answer)
+        assert checkpoint.config.position_embedding == "sincos2d_mae"
+
+
+@pytest.mark.parametrize("stage", ["pre-training", "fine-tuning"])
+def test_mae_pytorch_is_called_by_its_name(stage, tmp_path):
+    tensors = without_positions()
+    if stage == "pre-training":
+        encoder = without_positions(drop=("pos_embed", "cls_token"))
+        tensors = {f"{part}.{n}": t for part in ("encoder", "decoder") for n, t in encoder.items()}
+        tensors |= {"mask_token": torch.randn(1, 1, 32)}
+    args = Namespace(model="pretrain_mae_base_patch16_224", mask_ratio=0.75)
+    torch.save({"model": tensors, "args": args, "epoch": 3}, tmp_path / "mae.pth")
+    for reading in ({}, {"tower": "encoder"} if "encoder.norm.bias" in tensors else {}):
+        with pytest.raises(NotRepresentable, match="MAE-pytorch"):
+            vitconvert.load_model(tmp_path / "mae.pth", overrides={"num_heads": 2}, **reading)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_config_json_says_that_there_are_no_positions(relative, tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BeitConfig(
+        **sizes, image_size=24, patch_size=8, use_relative_position_bias=relative
+    )
+    randomise(transformers.BeitModel(config)).save_pretrained(tmp_path)
+    assert vitconvert.load_checkpoint(tmp_path).config.position_embedding == "none"
+
+
+def test_timms_config_json_says_it_too(tmp_path):
+    model = randomise(
+        timm.create_model("vit_tiny_patch16_224", pos_embed="none", img_size=32, num_classes=5)
+    )
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 5}
+    config["model_args"] = {"img_size": 32, "pos_embed": "none"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert vitconvert.load_checkpoint(tmp_path).config.position_embedding == "none"
+
+
+def with_lora(a="lora_a", b="lora_b"):
+    """qkv within qkv, and small matrices beside it."""
+    tensors = {n.replace("attn.qkv.", "attn.qkv.qkv."): t for n, t in backbone().items()}
+    for block in (0, 1):
+        for part in "qv":
+            tensors[f"blocks.{block}.attn.qkv.{a}_{part}.weight"] = torch.randn(4, 32)
+            tensors[f"blocks.{block}.attn.qkv.{b}_{part}.weight"] = torch.randn(32, 4)
+    return tensors
+
+
+def sam_ed():
+    """As SAMed's code names them (sam_lora_image_encoder.py, _LoRA_qkv)."""
+    return with_lora("linear_a", "linear_b")
+
+
+def partly_empty():
+    """ZeRO-3 keeps small tensors whole, and leaves others empty."""
+    large = {name: tensor for name, tensor in backbone().items() if tensor.numel() > 40}
+    return backbone() | {name: torch.empty(0) for name in list(large)[::3]}
+
+
+def without_a_norm():
+    return {n: t for n, t in backbone().items() if not n.startswith("blocks.1.norm2")}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (with_lora, "merge them into the weights"),
+        (sam_ed, "merge them into the weights"),
+        (partly_empty, "zero_to_fp32.py"),
+        (without_a_norm, "the file is whole and lacks these"),
+    ],
+    ids=str,
+)
+def test_only_a_file_that_was_cut_is_to_be_got_again(make, said, tmp_path):
+    torch.save(make(), tmp_path / "a.pth")
+    with pytest.raises(VitConvertError) as error:
+        vitconvert.load_model(tmp_path / "a.pth", overrides={"num_heads": 2})
+    assert said in error.value.hint and "get it again" not in str(error.value)

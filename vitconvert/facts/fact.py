@@ -11,6 +11,7 @@ from vitconvert.config import field_names
 
 TENSORS = "tensors"
 USER = "user"
+CONFIG = "config.json"
 ASKED = "vitconvert, as it was asked to"
 """The origin of what a conversion changed on the way."""
 OF_ARCHITECTURE = "architecture "  # and its name

@@ -381,6 +381,9 @@ class _Unwrapping:
         named = isinstance(level, dict) and any(
             isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
         )
+        named = named or any(
+            map(is_averaged, self.inner_keys(value))
+        )  # as of Lightning's callbacks
         kind = value.kind if isinstance(value, StandIn) else type(value).__name__
         return f"{kind} with {count} {'named ' * named}tensor{'s' * (count != 1)}"
 
