@@ -21,7 +21,8 @@ from tests.packages import timm, torchvision, transformers
 from tests.small_models import randomise
 from vitconvert import convert, convert_state_dict, inspect, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
-from vitconvert.errors import MissingFact
+from vitconvert.errors import CorruptFile, MissingFact, VitConvertError
+from vitconvert.wrappers import unwrapped
 
 HEADS = {"num_heads": 3}
 
@@ -377,3 +378,119 @@ def test_of_checkpoints_of_transformers_trainer_the_newest_is_read(tmp_path: Pat
     head = final.state_dict()["classifier.weight"]
     assert torch.equal(checkpoint.tensors["head.weight"], head)
     assert not any("checkpoint-" in note for note in checkpoint.ledger.notes)
+
+
+def _renamed(model: nn.Module, *words: tuple[str, str]) -> dict[str, torch.Tensor]:
+    """A state dict with words put before the parts of the names."""
+    found = model.state_dict()
+    for part, word in words:
+        found = {name.replace(part, f"{part}{word}."): t for name, t in found.items()}
+    return found
+
+
+WRAPPED = {
+    "blocks, by torch.compile": [("blocks.0.", "_orig_mod"), ("blocks.1.", "_orig_mod")],
+    "attention, by torch.compile": [(".attn.", "_orig_mod")],
+    "checkpointing": [("blocks.3.", "_checkpoint_wrapped_module")],
+    "FSDP in FSDP": [(".mlp.", "_fsdp_wrapped_module"), (".mlp.", "_fpw_module")],
+    "compiled, then parallel": [(".attn.", "module"), (".attn.", "_orig_mod")],
+    "Opacus": [(".mlp.", "_module")],
+}
+
+
+@pytest.mark.parametrize("save", [torch.save, safetensors.torch.save_file], ids=["pth", "st"])
+@pytest.mark.parametrize("case", WRAPPED)
+def test_wrappers_of_parts_of_a_model(case: str, save: Any, tmp_path: Path) -> None:
+    model = _vit(2)
+    path = tmp_path / ("x.pth" if save is torch.save else "x.safetensors")
+    tensors = _renamed(model, *((p, w) for p, w in WRAPPED[case]))
+    assert len({name.count(".") for name in tensors}) > 2
+    save(tensors, path)
+    checkpoint = load_checkpoint(path, overrides=HEADS)
+    assert _same(checkpoint, model)
+    assert any(note.startswith("words of wrappers were taken") for note in checkpoint.ledger.notes)
+    assert (
+        convert_state_dict(tensors, to="timm", overrides=HEADS).keys() == model.state_dict().keys()
+    )
+
+
+def test_a_compiled_backbone_beside_a_head(tmp_path: Path) -> None:
+    model = _vit(3)
+    tensors = {
+        name.replace("head.", "classifier.") if "head." in name else f"backbone._orig_mod.{name}": t
+        for name, t in model.state_dict().items()
+    }
+    torch.save(tensors, tmp_path / "x.pth")
+    assert _same(load_checkpoint(tmp_path / "x.pth", overrides=HEADS), model)
+    ways = {"tower": "backbone._orig_mod", "ignore": ["backbone._orig_mod.blocks.9.*"]}
+    assert load_checkpoint(tmp_path / "x.pth", overrides=HEADS, tower=ways["tower"]).tower
+    with pytest.raises(VitConvertError, match=r"blocks\.9"):
+        load_checkpoint(tmp_path / "x.pth", overrides=HEADS, ignore=ways["ignore"])
+
+
+def test_the_real_wrappers_of_torch(tmp_path: Path) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model, wrapped = _vit(4), _vit(4)
+    for number, block in enumerate(wrapped.blocks):
+        block.attn = torch.compile(block.attn)
+        if number % 2:
+            wrapped.blocks[number] = checkpoint_wrapper(block)
+    tensors = dict(wrapped.named_parameters())  # whose names have what state_dict() takes off
+    assert any("_checkpoint_wrapped_module" in name for name in tensors)
+    torch.save({name: tensor.detach() for name, tensor in tensors.items()}, tmp_path / "x.pth")
+    assert _same(load_checkpoint(tmp_path / "x.pth", overrides=HEADS), model)
+
+
+def test_a_module_that_is_called_so_keeps_its_name() -> None:
+    beside = ["a.module.w", "a.module.b", "a.other.w"]
+    assert unwrapped(beside) == {name: name for name in beside}
+    alone = ["a.module.w", "a.module.b", "a.n_averaged", "b.w"]
+    assert list(unwrapped(alone)) == ["a.w", "a.b", "a.n_averaged", "b.w"]
+    doubled = ["a._orig_mod.w", "a.w"]
+    assert unwrapped(doubled) == {name: name for name in doubled}
+    assert list(unwrapped(["a._orig_mod.w"], ["_orig_mod"])) == ["a._orig_mod.w"]
+    assert list(unwrapped(["x.module"])) == ["x.module"]
+
+
+def test_a_users_table_may_spell_a_wrappers_word(tmp_path: Path) -> None:
+    model = _vit(5)
+    tensors = _renamed(model, (".attn.", "_orig_mod"))
+    torch.save(tensors, tmp_path / "x.pth")
+    text = '[dialect]\nextends = "timm"\n[rows]\n'
+    text += '"blocks.{i}.attn.qkv.{p}" = "blocks.{i}.attn._orig_mod.qkv.{p}"\n'
+    text += '"blocks.{i}.attn.proj.{p}" = "blocks.{i}.attn._orig_mod.proj.{p}"\n'
+    (tmp_path / "team.toml").write_text(text)
+    read = load_checkpoint(tmp_path / "x.pth", table=tmp_path / "team.toml", overrides=HEADS)
+    assert _same(read, model) and not read.ledger.notes
+
+
+def test_what_ema_pytorch_saves(tmp_path: Path) -> None:
+    """ema_pytorch.py, 0.8: a module with both models, and two counts."""
+    plain, averaged = _vit(6), _vit(7)
+    counts = {"initted": torch.tensor(True), "step": torch.tensor(3)}
+    saved = {f"ema_model.{n}": t for n, t in averaged.state_dict().items()} | counts
+    torch.save(saved, tmp_path / "alone.pt")
+    assert _same(load_checkpoint(tmp_path / "alone.pt", overrides=HEADS), averaged)
+    saved |= {f"online_model.{name}": tensor for name, tensor in plain.state_dict().items()}
+    torch.save({"model": plain.state_dict(), "ema": saved}, tmp_path / "trainer.pt")
+    safetensors.torch.save_file(saved, tmp_path / "both.safetensors")
+    for name in ("trainer.pt", "both.safetensors"):
+        read = load_checkpoint(tmp_path / name, overrides=HEADS)
+        assert _same(read, averaged)
+        note = "the weights under ema_model are read; --tower online_model reads those beside"
+        assert note in read.ledger.notes
+        assert _same(load_checkpoint(tmp_path / name, overrides=HEADS, tower="online_model"), plain)
+
+
+def test_averages_without_names_are_not_read(tmp_path: Path) -> None:
+    """diffusers 0.42, training_utils.py, EMAModel.state_dict: a list in the order of parameters."""
+    model = _vit(8)
+    saved = {"decay": 0.99, "shadow_params": [p.detach() for p in model.parameters()]}
+    torch.save(saved, tmp_path / "ema.pt")
+    with pytest.raises(CorruptFile, match="in a list, without names"):
+        load_checkpoint(tmp_path / "ema.pt", overrides=HEADS)
+    torch.save({"state_dict": model.state_dict(), "ema": saved}, tmp_path / "both.pt")
+    read = load_checkpoint(tmp_path / "both.pt", overrides=HEADS)
+    assert _same(read, model)
+    assert read.ledger.notes == ("ema: averaged weights without names, which are not read",)

@@ -179,9 +179,14 @@ class TableError(VitConvertError):
 
 
 class UnknownDialect(VitConvertError):
-    """No table explains every key of a file."""
+    """No table explains every key of a file.
+
+    Attributes:
+        alike: Whether the file is of a known model that has a ViT's tensors, and others.
+    """
 
     code = "unknown-dialect"
+    alike: bool = False
 
 
 class AmbiguousDialect(VitConvertError):

@@ -8,9 +8,19 @@ from vitconvert.facts.accounts import check_float_dtypes
 from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
-INCOMPLETE = "the file is incomplete or of another model; get it again, or name its dialect."
+INCOMPLETE = (
+    "the file is whole and lacks these: it is of another model (--dialect NAME reads it as that), "
+    "or whoever saved it left them out."
+)
+OTHER = (
+    "the file is of another model, or has its own names for some: --dialect NAME reads it as that; "
+    "`vitconvert table FILE --like NAME` drafts a table of its names."
+)
 TABLE = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
-AGAIN = "the tensors belong to models of different sizes; get the file again."
+SIZES = (
+    "the file is whole, and these are of other sizes: it is of another model, or whoever saved it "
+    "joined two."
+)
 
 
 def message(shapes, kind=TensorMismatch, **stated):
@@ -99,7 +109,7 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
         (
             hf() | {"layernorm.weight": (30,)},
             ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
-            AGAIN,
+            SIZES,
             "hf_vit",
         ),
         (
@@ -124,7 +134,7 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 "left over  norm.scale  [30], which no row of the table explains",
                 "misshapen  pos_embed  found [1 10 31], wanted [1 10 30]",
             ],
-            INCOMPLETE,
+            OTHER,
             "timm",
         ),
     ],
@@ -151,7 +161,7 @@ def test_a_misshapen_tensor_is_named_alone():
         assert message(timm() | {name: shape}, kind=ShapeMismatch) == expected(
             1,
             [f"misshapen  {name}  found [{found}], wanted [{right}]"],
-            AGAIN,
+            SIZES,
             kind="shape-mismatch",
         )
 

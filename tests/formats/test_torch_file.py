@@ -81,6 +81,19 @@ OTHER = {"w": torch.zeros(1)}
         ({"state_dict": OTHER, "state_dict_ema": W}, (), ("state_dict_ema",)),
         ({"model": OTHER, "model_ema": W}, (), ("model_ema",)),
         ({"model": W, "model_ema": OTHER}, ("model",), ("model",)),
+        ({"model": OTHER, "ema": W}, (), ("ema",)),
+        ({"state_dict": OTHER, "averaged_model": W}, (), ("averaged_model",)),
+        ({"state_dict": W, "schema": OTHER}, (), ("state_dict",)),
+        ({"model": W, "ema": {"shadow_params": [torch.ones(1)], "decay": 0.9}}, (), ("model",)),
+        ({"model": W, "callbacks": {"a": {"ema_x": OTHER}}}, (), ("model",)),
+        (
+            {
+                "model": OTHER,
+                "callbacks": {"Averaging": {"average_model_state": W}},
+            },
+            ("average_model_state",),
+            ("callbacks", "Averaging", "average_model_state"),
+        ),
         ({"state_dict": W, "state_dict_ema": None}, (), ("state_dict",)),
         ({"state_dict": W, "state_dict_ema": {}}, (), ("state_dict",)),
         ({"student": OTHER, "teacher": W}, (), ("teacher",)),
@@ -261,8 +274,11 @@ def test_the_state_of_an_optimizer_is_not_taken_for_weights(tmp_path):
 @pytest.mark.parametrize(
     ("beside", "told"),
     [
-        ({"ema": OTHER_LINEAR}, ("ema",)),
         ({"current_model_state": OTHER_LINEAR, "epoch": 3}, ("current_model_state",)),
+        (
+            {"callbacks": {"Averaging": {"average_model_state": OTHER_LINEAR}}},
+            ("average_model_state",),
+        ),
         ({"shadow": {"params": OTHER_LINEAR, "decay": 0.5}}, ("shadow",)),
         ({"model": OTHER_LINEAR, "teacher": {"w": torch.ones(1)}}, ("model", "teacher")),
         ({"loss": {"center": torch.ones(1)}}, ()),

@@ -132,3 +132,37 @@ def test_what_llama_cpp_computes_otherwise_is_refused(tmp_path):
     with pytest.raises(NotRepresentable) as error:
         vitconvert.convert(tmp_path / "exact", to="llama_cpp_clip", output=tmp_path / "out")
     assert "has no word for activation = 'gelu'" in str(error.value)
+
+
+# Those of clip_graph_llava and clip_graph_siglip (llama.cpp, tools/mtmd/clip.cpp), and others.
+PLAIN = {"mlp": clip, "ldp": clip, "ldpv2": clip, "adapter": siglip, "gemma3": siglip}
+PLAIN |= dict.fromkeys(("idefics3", "lfm2", "janus_pro", "phi4"), siglip)
+OTHERS = ("paddleocr", "resampler", "pixtral", "lightonocr", "qwen2vl_merger", "qwen2.5vl_merger")
+OTHERS += ("qwen3vl_merger", "step3vl", "gemma4v", "internvl", "llama4", "kimivl", "kimik25")
+OTHERS += (
+    "cogvlm",
+    "dots_ocr",
+    "deepseekocr",
+    "glm4v",
+    "youtuvl",
+    "yasa2",
+    "hunyuanocr",
+    "none yet",
+)
+
+
+@pytest.mark.parametrize("projector", PLAIN)
+def test_what_reads_clip_and_siglip(projector, tmp_path):
+    path = write(tmp_path / "mmproj.gguf", PLAIN[projector](), projector=projector)
+    assert vitconvert.load_checkpoint(path).dialect.startswith("llama_cpp_")
+
+
+@pytest.mark.parametrize("projector", OTHERS)
+def test_a_tower_of_another_projector_is_refused_by_its_name(projector, tmp_path):
+    """PaddleOCR-VL has SigLIP's tensors, and turns q and k."""
+    path = write(tmp_path / "mmproj.gguf", siglip(), projector=projector)
+    for reading in ({}, {"dialect": "llama_cpp_siglip"}, {"tower": "v"}, {"ignore": ["mm.*"]}):
+        with pytest.raises(NotRepresentable) as error:
+            vitconvert.load_model(path, **reading)
+        assert error.value.evidence == {"config.json": f"clip.projector_type = {projector!r}"}
+        assert vitconvert.inspect(path, **reading).problem.fact == error.value.fact

@@ -49,11 +49,13 @@ def theirs(name: str) -> str:
     return f"v.{name}"
 
 
-def write(path: Path, model, kind=F16, *, swapped=False, leave_out=(), **words) -> Path:
+def write(
+    path: Path, model, kind=F16, *, swapped=False, leave_out=(), projector="mlp", **words
+) -> Path:
     """Matrices in the type asked for, vectors in float32, and a projector."""
     config, writer = model.config, gguf.GGUFWriter(path, "clip")
     writer.add_clip_has_vision_encoder(True)
-    writer.add_clip_projector_type("mlp")
+    writer.add_clip_projector_type(projector)
     writer.add_vision_embedding_length(config.hidden_size)
     writer.add_vision_feed_forward_length(config.intermediate_size)
     writer.add_vision_block_count(config.num_hidden_layers)

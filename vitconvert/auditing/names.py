@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from vitconvert.errors import some
+from vitconvert.wrappers import unwrapped
 
 _NUMBER = re.compile(r"\d+")
 # How projects call the three parts of attention.
@@ -30,8 +31,17 @@ def namesakes(file: Collection[str], model: Collection[str]) -> Mapping[str, tup
     """Parameter -> tensors of the file of its name, with and without what names begin with.
 
     Of the beginnings, those count by which most names are the same; of two copies of a model in
-    one file, both do.
+    one file, both do. Words of wrappers do not count.
     """
+    of_file, of_model = unwrapped(file), unwrapped(model)
+    found = _namesakes(of_file.keys(), of_model.keys())
+    return {
+        of_model[parameter]: tuple(of_file[name] for name in names)
+        for parameter, names in found.items()
+    }
+
+
+def _namesakes(file: Collection[str], model: Collection[str]) -> Mapping[str, tuple[str, ...]]:
     pairs = [(theirs, ours) for theirs in heads_of(file) for ours in heads_of(model)]
     # Without its beginning, a name says little: most of them have to be the same then.
     fewest = min(len(file), len(model)) / 2

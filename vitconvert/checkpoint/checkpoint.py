@@ -15,11 +15,20 @@ from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
 from vitconvert.errors import IntegrityError
 from vitconvert.facts.accounts import Ledger
-from vitconvert.facts.fact import TENSORS, USER, is_assumed, is_recorded, named_architecture
+from vitconvert.facts.fact import (
+    ASKED,
+    TENSORS,
+    USER,
+    first_origin,
+    is_assumed,
+    is_recorded,
+    named_architecture,
+)
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
 from vitconvert.tables.architectures import FILE
+from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.parts import Tower
 from vitconvert.tables.table import Table
 
@@ -86,12 +95,19 @@ class Checkpoint:
 
     @property
     def resampling_doubt(self) -> str:
-        """Which projects resample such positions by which rule, where nobody names the project."""
-        origins, known = self.config.origins, {USER, TENSORS, self.table.origin}
-        others = [origin for origin in origins.values() if origin not in known]
+        """Which projects resample such positions by which rule, where nobody names the project.
+
+        It stays in doubt in what a conversion wrote: the record has the first origin of each fact.
+        """
+        origins = {name: first_origin(origin) for name, origin in self.config.origins.items()}
+        default = origins.get("position_resampling", "")
+        first = builtin_tables().get(Path(default).stem)  # of the source, if this was converted
+        table = next((one for one in (self.table, first) if one and one.origin == default), None)
+        if table is None or not table.resampling:
+            return ""
+        others = set(origins.values()) - {"", USER, TENSORS, ASKED, table.origin}
         named = any(FILE in origin or not is_assumed(origin) for origin in others)
-        default = origins.get("position_resampling") == self.table.origin
-        return self.table.resampling if default and not named else ""
+        return "" if named else table.resampling
 
     @property
     def their_config(self) -> JsonObject:

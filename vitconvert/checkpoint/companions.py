@@ -116,6 +116,15 @@ class Companions:
         """All of that file."""
         return self.container.config or _read(self.located.config) or {}
 
+    @property
+    def quantisation(self) -> JsonObject:
+        """What that file says of how weights were quantised; empty if it says nothing."""
+        # The second is the name that compressed-tensors gave it before 2024.
+        places = (self.config, self.whole_config)
+        words = ("quantization_config", "compression_config")
+        found = (place.get(word) for place in places for word in words)
+        return next((stated for stated in found if isinstance(stated, dict)), {})
+
     @functools.cached_property
     def record(self) -> Record:
         """`vitconvert.json`, which vitconvert itself wrote, as far as it is believed."""

@@ -1,6 +1,7 @@
 """From local files to a checkpoint, in stages; only headers and the files beside them are read."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from vitconvert.checkpoint.text_tower import text_found
 from vitconvert.config import ViTConfig
 from vitconvert.errors import Quantised, SourceError, UsageError, VitConvertError
 from vitconvert.file_formats import directory_names
-from vitconvert.formats import Container, TensorInfo, open_container
+from vitconvert.formats import FLOATS_OF_8_BITS, Container, TensorInfo, open_container
 from vitconvert.labels import Labels
 from vitconvert.sources import Located
+from vitconvert.wrappers import unwrapped, words_within
 
 if TYPE_CHECKING:
     import torch
@@ -112,9 +114,34 @@ def in_memory(state_dict: "Mapping[str, torch.Tensor]") -> Container:
 
 
 def begun(container: Container, located: Located, options: ReadOptions) -> Reading:
-    """An open file and what lies beside it, of which nothing is explained yet."""
+    """An open file and what lies beside it, of which nothing is explained yet.
+
+    Words that training programs put into names are taken out of them, and of the options.
+    """
+    own = Path(options.table) if options.table else None
+    said = own.read_text(encoding="utf-8", errors="replace") if own and own.is_file() else ""
+    # A word that a table of the user's spells belongs to the model.
+    names = unwrapped(container.manifest, [word for word in words_within() if word in said])
+    if count := sum(new != old for new, old in names.items()):
+        gone = _words(names.values()) - _words(names)
+        wrappers = ", ".join(f"{word} ({words_within()[word]})" for word in sorted(gone))
+        note = f"words of wrappers were taken out of {count} names: {wrappers}"
+        container = replace(container.renamed(names), notes=(*container.notes, note))
+        options = replace(
+            options,
+            tower=options.tower and _without(options.tower, gone),
+            ignore=[_without(pattern, gone) for pattern in options.ignore],
+        )
     companions = Companions(located=located, container=container)
     return Reading(container=container, companions=companions, options=options)
+
+
+def _words(names: Iterable[str]) -> set[str]:
+    return {word for name in names for word in name.split(".")}
+
+
+def _without(text: str, words: set[str]) -> str:
+    return ".".join(word for word in text.split(".") if word not in words)
 
 
 def explained(reading: Reading) -> Reading:
@@ -163,9 +190,18 @@ def recognised(reading: Reading) -> Reading:
         from vitconvert.checkpoint.quantised import computed  # few files have such weights
 
         return computed(reading, dtype)
-    if asked:
-        raise not_quantised(asked, reading.container.path)
-    return replace(reading, part=part)
+    container = reading.container
+    cast = Counter(container.manifest[name].dtype for name in part.used)
+    if small := [name for name in FLOATS_OF_8_BITS if name in cast]:
+        from vitconvert.checkpoint.quantised.scaled import widened
+
+        wide = asked or "float32"
+        count = sum(cast[name] for name in small)
+        note = f"{count} tensors of {' and '.join(small)} are read as {wide}, which is exact"
+        container = widened(replace(container, notes=(*container.notes, note)), wide)
+    elif asked:
+        raise not_quantised(asked, container.path)
+    return replace(reading, container=container, part=part)
 
 
 def narrowed(reading: Reading) -> Reading:

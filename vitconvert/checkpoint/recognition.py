@@ -16,6 +16,7 @@ from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
     NotRepresentable,
+    Quantised,
     VitConvertError,
     some,
 )
@@ -29,10 +30,11 @@ from vitconvert.facts.accounts import (
 from vitconvert.facts.fact import TENSORS, USER, show
 from vitconvert.facts.gathering import Gathered, gather_facts
 from vitconvert.facts.statements import Statements
-from vitconvert.formats import Container
+from vitconvert.formats import FLOATS_OF_8_BITS, Container
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.detection import Recognised, ambiguous
 from vitconvert.tables.dialects import builtin_tables
+from vitconvert.tables.others import refuse_quantised
 from vitconvert.tables.parts import FoundViT, Header
 from vitconvert.tables.towers import find_part
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from vitconvert.checkpoint.adapters.merging import Adapter, Merge
 
+_SMALL = (*FLOATS_OF_8_BITS, "int8", "uint8")  # dtypes of quantised weights
 _DOUBT = "the architecture that the training script names is not this one: it was not believed"
 _LARGEST_GRID = 128  # patches a side to which positions may be scaled
 _ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounded too
@@ -100,11 +103,52 @@ def find_vit(reading: Reading) -> FoundViT:
         config=reading.companions.config,
         tables=None if tables is None else tuple(tables),
         ignored=ignored,
+        settings=container.extras,
     )
     try:
-        return find_part(header, options.tower)
+        part = find_part(header, options.tower)
     except AmbiguousDialect as error:
-        return _told_apart(error, header, reading)
+        part = _told_apart(error, header, reading)
+    _check_numbers(part, reading)
+    return part
+
+
+def _check_numbers(part: FoundViT, reading: Reading) -> None:
+    """Refuse small numbers that are weights only with scales, whoever ignores these.
+
+    Raises:
+        Quantised: That is so.
+    """
+    manifest, stated = reading.container.manifest, reading.companions.quantisation
+    small = [name for name in part.used if manifest[name].dtype in _SMALL]
+    if not small:
+        return
+    prefix = part.tower.prefix
+    refuse_quantised({n: info.shape for n, info in manifest.items() if n.startswith(prefix)})
+    modules, used = {name.rpartition(".")[0] for name in small}, set(part.used)
+    scales = [
+        name
+        for name in manifest
+        if name not in used
+        and any(
+            name.startswith(f"{module}.") and "scale" in name[len(module) :].lower()
+            for module in (name.rsplit(".", 1)[0], name.rsplit(".", 2)[0])
+            if module in modules
+        )
+    ]
+    said = stated.get("quant_method", "some") if stated else ""
+    if scales or said:
+        found = {"scales": some(scales, 4)} if scales else {}
+        raise Quantised(
+            f"{len(small)} weights are numbers of 8 bits, and nothing here knows their scales.",
+            evidence={
+                "weights": some(small, 4),
+                **found,
+                **({"config.json": f"quantization_config, {said}"} if said else {}),
+            },
+            meaning="They are small numbers, and become weights by the scales that belong to them.",
+            hint="convert the checkpoint that it was quantised from.",
+        )
 
 
 def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> FoundViT:

@@ -16,7 +16,7 @@ from vitconvert.checkpoint.reading import open_weights
 from vitconvert.conversion.output import files_of
 from vitconvert.documents import JsonDict, write_json
 from vitconvert.errors import printable
-from vitconvert.facts.fact import USER
+from vitconvert.facts.fact import ASKED, USER
 from vitconvert.formats import hash_file
 from vitconvert.programs.target import Target
 from vitconvert.sources import locate
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-_ASKED = "vitconvert, as it was asked to"  # the origin of what was changed on the way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +104,7 @@ def write_record(
     written = {
         name: sha256_out.get(name) or hash_file(directory / name) for name in files_of(directory)
     }
-    origins = dict.fromkeys(config.origins, _ASKED)
+    origins = dict.fromkeys(config.origins, ASKED)
     for field in kept:  # a user's word is known for it without the source, too
         origin = config.origins[field]
         named = source.is_users(origin) and not origin.startswith(USER)

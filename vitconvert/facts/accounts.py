@@ -272,8 +272,25 @@ def _listed(kind: str, lines: list[str]) -> list[str]:
 
 
 def _hint(found: dict[str, list[str]]) -> str:
+    """What to do. No bytes are missing: a file that was cut is refused before."""
+    if any("lora" in line.lower() for line in found.get("left over", ())):
+        return (
+            "matrices of LoRA are left over that nobody has merged: merge them into the weights "
+            "with the code that trained them, and save that."
+        )
+    if "missing" in found and "left over" in found:
+        return (
+            "the file is of another model, or has its own names for some: --dialect NAME reads it "
+            "as that; `vitconvert table FILE --like NAME` drafts a table of its names."
+        )
     if "missing" in found:
-        return "the file is incomplete or of another model; get it again, or name its dialect."
+        return (
+            "the file is whole and lacks these: it is of another model (--dialect NAME reads it as "
+            "that), or whoever saved it left them out."
+        )
     if "left over" in found:
         return "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
-    return "the tensors belong to models of different sizes; get the file again."
+    return (
+        "the file is whole, and these are of other sizes: it is of another model, or whoever saved "
+        "it joined two."
+    )

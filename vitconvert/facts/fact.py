@@ -11,6 +11,9 @@ from vitconvert.config import field_names
 
 TENSORS = "tensors"
 USER = "user"
+CONFIG = "config.json"
+ASKED = "vitconvert, as it was asked to"
+"""The origin of what a conversion changed on the way."""
 OF_ARCHITECTURE = "architecture "  # and its name
 _ASSUMED = "assumed"
 _BY_RECORD = "vitconvert.json"
@@ -69,6 +72,11 @@ def recorded(origin: str, *, assumed: bool) -> str:
 def is_recorded(origin: str) -> bool:
     """Whether a record repeats a fact, so that its first source was another checkpoint's."""
     return origin.endswith(_BY_RECORD)
+
+
+def first_origin(origin: str) -> str:
+    """The origin that a fact had before any record repeated it; "" if the record has none."""
+    return "" if origin == _BY_RECORD else origin.removesuffix(f", by {_BY_RECORD}")
 
 
 def show(value: object) -> str:

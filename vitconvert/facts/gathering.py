@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable
 from vitconvert.facts.fact import (
+    CONFIG,
     TENSORS,
     UNKNOWN,
     USER,
@@ -111,6 +112,7 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     read_image_size(found)
     _miss_last_norm(found)
     _miss_what_leaves_no_trace(found)
+    _miss_positions(found)
     if found.facts.get("norm_bias") == (False, TENSORS) and "norm" not in found.facts:
         found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
     unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
@@ -207,6 +209,27 @@ def _miss_what_leaves_no_trace(found: Findings) -> None:
                 f"the tensors are those of {alike} too, which {otherwise}; --architecture "
                 f"NAME says which model this is, --set {field}={usual} that it is not"
             )
+
+
+def _miss_positions(found: Findings) -> None:
+    """Ask where a table alone says that there are no positions, of blocks that have none either.
+
+    Code may compute fixed ones that no file holds. A config.json that names a project's class says
+    which there are.
+    """
+    positions = found.facts.get("position_embedding", UNKNOWN)
+    config_file = found.binding.table.config_file
+    names_class = config_file is not None and bool(config_file.identify)
+    if names_class and any(fact.origin == CONFIG for fact in found.stated.values()):
+        return
+    turned = found.value("rope", "none") != "none" or "rope" in found.missing
+    if positions != Fact("none", found.binding.table.origin) or turned:
+        return
+    if found.value("relative_positions", "none") == "none":
+        found.missing["position_embedding"] = (
+            "no tensor holds positions, and nothing says that there are none (none): code may "
+            "compute fixed ones (sincos2d, sincos2d_mae; MAE-pytorch's sinusoid is none of these)"
+        )
 
 
 def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:

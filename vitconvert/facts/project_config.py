@@ -11,7 +11,7 @@ from vitconvert.config import Config
 from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
-from vitconvert.facts.fact import Fact, Facts, state
+from vitconvert.facts.fact import CONFIG, Fact, Facts, state
 from vitconvert.tables.config_file import ALL_BUT, AND, PIXELS, ConfigFile, Ratio, Word, look_up
 from vitconvert.tables.table import Table
 
@@ -46,7 +46,7 @@ def facts_from_config(
         if _in_our_words(mapping, field, found) == "":
             continue  # nothing stated
         if found is not None and field not in known:
-            facts[field] = Fact(_translate(table, mapping, field, path, found), "config.json")
+            facts[field] = Fact(_translate(table, mapping, field, path, found), CONFIG)
     return facts
 
 

@@ -1,6 +1,13 @@
 """Bytes to named tensors and back, in the formats of `vitconvert/file_formats.py`."""
 
-from vitconvert.formats.container import ITEM_SIZE, Container, Stretch, TensorInfo, row_major
+from vitconvert.formats.container import (
+    FLOATS_OF_8_BITS,
+    ITEM_SIZE,
+    Container,
+    Stretch,
+    TensorInfo,
+    row_major,
+)
 from vitconvert.formats.content import (
     Box,
     Content,
@@ -21,6 +28,7 @@ from vitconvert.formats.safetensors import write_safetensors
 from vitconvert.formats.shards import read_index, split, write_index
 
 __all__ = [
+    "FLOATS_OF_8_BITS",
     "ITEM_SIZE",
     "Box",
     "Container",

@@ -40,6 +40,9 @@ ITEM_SIZE: Mapping[str, int] = {
 }
 """Bytes per element of the dtypes that checkpoints hold, by torch's names."""
 
+FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e5m2")
+"""Those of them in which nothing is computed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:

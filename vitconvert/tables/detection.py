@@ -64,19 +64,23 @@ def recognise(
         UnknownDialect: No table explains the keys, or the config names another model. Names the
             nearest and what it lacks.
         AmbiguousDialect: Several tables do. Name one.
-        TensorMismatch: Most tensors have no elements.
+        TensorMismatch: Tensors have no elements.
     """
-    empty = [key for key, shape in shapes.items() if 0 in shape]
-    if len(empty) > _MEANT * len(shapes):
+    candidates, config = None if tables is None else list(tables), their_config or {}
+    attempts = _attempts(shapes)
+    most = sum(0 in shape for shape in shapes.values()) > _MEANT * len(shapes)
+    if not most and (found := _fitting(attempts, candidates, config)):
+        return found
+    empty = [key for key, shape in shapes.items() if shape == (0,) or (most and 0 in shape)]
+    # Matrices, too, have no axis but one then.
+    if most or any("norm" not in key and not key.endswith("bias") for key in empty):
         raise TensorMismatch(
             f"{len(empty)} of {len(shapes)} tensors have no elements.",
             evidence={"empty": some(empty, 4)},
             meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
             hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
         )
-    candidates, config = None if tables is None else list(tables), their_config or {}
-    attempts = _attempts(shapes)
-    return _fitting(attempts, candidates, config) or _nearest(attempts, candidates, config)
+    return _nearest(attempts, candidates, config)
 
 
 def fitting(
@@ -198,7 +202,8 @@ def _nearest(
         nearest = bind(nearest.table, names)
     meant = bool(count) and nearest.explained >= _MEANT * count
     left = sorted([*nearest.unexplained, *nearest.misfits, *nearest.misshapen])
-    seems = seems_to_be(shapes, alike=meant) if left and nearest.table.builtin else None
+    lacks = bool(left or nearest.lacking) and nearest.table.builtin
+    seems = seems_to_be(shapes, alike=meant) if lacks else None
     if meant and seems is None:
         return Recognised(nearest, prefix, own)
     evidence: dict[str, object] = {"keys": count}
@@ -212,7 +217,9 @@ def _nearest(
     if seems:
         what, hint = seems
         fact = f"This seems to be {what}, which is no Vision Transformer that vitconvert knows."
-    raise UnknownDialect(fact, evidence={**evidence, "unexplained": some(left, 4)}, hint=hint)
+    error = UnknownDialect(fact, evidence={**evidence, "unexplained": some(left, 4)}, hint=hint)
+    error.alike = seems_to_be(shapes, alike=True) is not None
+    raise error
 
 
 def ambiguous(bindings: Sequence[Binding]) -> AmbiguousDialect:

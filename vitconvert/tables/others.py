@@ -1,6 +1,10 @@
 """Recognises checkpoints that no table is for, by `weights_map/others.toml`."""
 
-from collections.abc import Collection, Mapping, Set
+import functools
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
 from vitconvert.errors import Quantised
 from vitconvert.tables.axes import Shape
@@ -15,12 +19,82 @@ _NAME_VIT = "name a checkpoint of a ViT; `vitconvert list` shows what is known."
 _NAME_TOWER = "--tower PREFIX (in Python, tower=) says where its ViT is, if it is a known one."
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything that may tell which model a file is of, whatever part of it is read.
+
+    Attributes:
+        config: What config.json, or the file itself, says of the part that is read, or else of all.
+        settings: What a training program saved with the weights.
+        inside: Names and shapes of the part that is read, with those that the user leaves out.
+        around: All names of the file.
+        left_out: Whether the user leaves tensors out.
+    """
+
+    config: Mapping[str, object]
+    settings: Mapping[str, object]
+    inside: Mapping[str, Shape]
+    around: Collection[str]
+    left_out: bool
+
+
+def another_model(evidence: Evidence) -> tuple[str, dict[str, str]] | None:
+    """A model with a ViT's tensors and another function, and what tells it, both in words.
+
+    This is the one place that says so, for every way of reading a file.
+    """
+    kind = evidence.config.get("model_type")
+    if model := look_alike(kind):
+        return model, {"config.json": f"model_type = {kind!r}"}
+    for where, said in (("config.json", evidence.config), ("settings", evidence.settings)):
+        for path, value in _values(said):
+            if model := _model_of(path, value):
+                return model, {where: f"{path} = {value!r}"}
+    for model, marks in read_tables("others")["around"].items():
+        found = [next((n for n in evidence.around if n.endswith(mark)), None) for mark in marks]
+        if all(found):
+            return model, {"tensors": " and ".join(map(str, found))}
+    if evidence.left_out and (model := _first_fitting("alike", _ends_with_axes(evidence.inside))):
+        return model, {"tensors": " and ".join(read_tables("others")["alike"][model])}
+    return None
+
+
 def look_alike(model_type: object) -> str | None:
     """In words, the model that this type of config.json is, if its tensors look like a ViT's."""
-    if not isinstance(model_type, str):
-        return None
     known: Mapping[str, str] = read_tables("others")["look_alikes"]
-    return known.get(model_type)
+    return known.get(model_type) if isinstance(model_type, str) else None
+
+
+def _values(said: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Texts and numbers of settings in settings, each with its path of keys."""
+    if isinstance(said, Mapping):
+        for key, inner in said.items():
+            yield from _values(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(said, str | int):
+        yield path, str(said)
+
+
+def _model_of(path: str, value: str) -> str:
+    """The model that a value at a path of keys tells; "" if it tells none."""
+    for end, patterns in _patterns():
+        if f".{path}".endswith(f".{end}"):
+            found = next((model for one, model in patterns.items() if fnmatchcase(value, one)), "")
+            return found.replace("{}", repr(value))
+    return ""
+
+
+@functools.cache
+def _patterns() -> tuple[tuple[str, Mapping[str, str]], ...]:
+    """The ends of paths that are looked at, and what patterns of their values tell."""
+    found: list[tuple[str, Mapping[str, str]]] = []
+    pending: list[tuple[str, Mapping[str, Any]]] = [("", read_tables("others")["stated"])]
+    while pending:
+        path, inner = pending.pop(0)
+        for key, value in inner.items():
+            end = f"{path}.{key}".removeprefix(".")
+            is_patterns = all(isinstance(said, str) for said in value.values())
+            (found if is_patterns else pending).append((end, value))
+    return tuple(found)
 
 
 def instead_of(model: str) -> str | None:
@@ -44,7 +118,7 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     error = Quantised(
         f"These weights are quantised: {program}.",
         evidence={"seen by": f"{marks[0]}{more}"},
-        meaning="They are whole numbers, and become weights by the scales beside them.",
+        meaning="They are small numbers, and become weights by the scales beside them.",
         hint="--dtype float32 (in Python, dequantise='float32') computes these weights; those "
         "before quantising are in the checkpoint that it was made from."
         if section == _COMPUTED
@@ -61,8 +135,8 @@ def quantised_by(names: Collection[str]) -> str | None:
 
 def _quantised(names: Collection[str]) -> tuple[str, str | None]:
     ends = _ends_of(names)
-    computed = _first_fitting(_COMPUTED, ends)
-    return (_COMPUTED, computed) if computed else ("quantised", _first_fitting("quantised", ends))
+    refused = _first_fitting("quantised", ends)
+    return ("quantised", refused) if refused else (_COMPUTED, _first_fitting(_COMPUTED, ends))
 
 
 def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[str, str] | None:
@@ -74,8 +148,7 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
         shapes: Of a checkpoint that no table explains.
         alike: Whether a table explains most of it: only models with a ViT's names and more count.
     """
-    videos = [f"{key}{_VIDEO}" for key, shape in shapes.items() if len(shape) == _KERNEL_AXES + 1]
-    ends = _ends_of([*shapes, *videos])
+    ends = _ends_with_axes(shapes)
     if model := _first_fitting("alike", ends):
         return model, instead_of(model) or _NAME_VIT
     if alike:
@@ -92,6 +165,12 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
         if batch_norms and kernels > max(_MANY, matrices):
             model = "a convolutional network"
     return (model, instead_of(model) or _NAME_VIT) if model else None
+
+
+def _ends_with_axes(shapes: Mapping[str, Shape]) -> Set[str]:
+    """The same, with a word on those of five axes."""
+    videos = [f"{key}{_VIDEO}" for key, shape in shapes.items() if len(shape) == _KERNEL_AXES + 1]
+    return _ends_of([*shapes, *videos])
 
 
 def _ends_of(names: Collection[str]) -> Set[str]:

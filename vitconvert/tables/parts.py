@@ -2,6 +2,7 @@
 
 import bisect
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +12,7 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.config_file import look_up
 from vitconvert.tables.detection import NO_TABLE, Recognised, fitting, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables
-from vitconvert.tables.others import instead_of, look_alike, quantised_by
+from vitconvert.tables.others import Evidence, another_model, instead_of, quantised_by
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import read_tables
 
@@ -75,6 +76,13 @@ class FoundViT:
         return {**self.recognised.binding.ignored, **self.beside}
 
     @property
+    def used(self) -> list[str]:
+        """Tensors of the file that its dialect makes the model of."""
+        links = (link for links in self.recognised.binding.links.values() for link in links)
+        keys = dict.fromkeys(link.theirs for link in links if link.theirs is not None)
+        return [self.names[self.recognised.prefix + key] for key in keys]
+
+    @property
     def is_whole(self) -> bool:
         """Whether it is the whole file, under the names of the file."""
         same = all(new == old for new, old in self.names.items())
@@ -93,6 +101,13 @@ class FoundViT:
                 f"{self.head} is taken for the head, and to read what the head of a "
                 f"{self.recognised.table.title} reads; --set pooling=... states otherwise"
             )
+        copies = Counter(name.partition(".")[0] for name in self.recognised.wrappers_own)
+        if copy := next(
+            (word for word, n in copies.items() if 2 * n > len(self.recognised.binding.shapes)),
+            None,
+        ):
+            read = self.recognised.prefix.rstrip(".")
+            notes.append(f"the weights under {read} are read; --tower {copy} reads those beside")
         if count := len(self.left_out):
             tensors = "1 tensor was" if count == 1 else f"{count} tensors were"
             notes.append(f"{tensors} ignored as you asked: parity was not tested for them")
@@ -108,12 +123,14 @@ class Header:
         config: The `config.json` beside it.
         tables: The dialects to try; None: all of `weights_map/`.
         ignored: Tensors that are not among the shapes, and why.
+        settings: What a training program saved with the weights.
     """
 
     shapes: Mapping[str, Shape]
     config: Mapping[str, object] = field(default_factory=dict)
     tables: tuple[Table, ...] | None = None
     ignored: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     def inside(self, tower: Tower) -> dict[str, Shape]:
         """The tensors of a tower, under its own names."""
@@ -172,15 +189,27 @@ class Header:
         A table that the user gives may still identify it.
 
         Raises:
-            NotRepresentable: config.json names such a model.
+            NotRepresentable: config.json, the file's settings or its other tensors say so.
         """
-        config = self.config_of(tower)
-        kind = config.get("model_type")
-        other = look_alike(kind)
-        if other and not any(identifies(table, config) for table in self.tables or ()):
+        config = self.config_of(tower) or self.config
+        every = {**self.shapes, **dict.fromkeys(self.ignored, ())}
+        inside = {
+            n.removeprefix(tower.prefix): s for n, s in every.items() if n.startswith(tower.prefix)
+        }
+        found = another_model(
+            Evidence(
+                config=config,
+                settings=self.settings,
+                inside=inside,
+                around=every,
+                left_out=bool(self.ignored),
+            )
+        )
+        if found and not any(not t.builtin and identifies(t, config) for t in self.tables or ()):
+            other, told_by = found
             raise NotRepresentable(
                 f"This is {other}.",
-                evidence={"config.json": f"model_type = {kind!r}"},
+                evidence=told_by,
                 meaning="Its tensors, whatever their names, mean another function than a ViT's.",
                 hint=instead_of(other),
             )

@@ -186,8 +186,8 @@ def find_part(header: Header, tower: str | None = None) -> FoundViT:
     check_heads(header)
     try:
         return header.part(WHOLE, header.nearest(header.shapes, WHOLE))
-    except UnknownDialect:
-        if found:  # the accounts of a tower say what it lacks
+    except UnknownDialect as error:
+        if found and not error.alike:  # the accounts of a tower say what it lacks
             return _the_one(header, found)
         raise
 

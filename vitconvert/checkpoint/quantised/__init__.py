@@ -1,8 +1,8 @@
 """The stage of quantised weights: the file of weights that they stand for.
 
-bitsandbytes, torchao and llama.cpp keep a weight as small numbers, with scales. Headers, and the
-few words that say how a weight was packed, are read and proved first; a weight is computed when it
-is read. What comes out is the quantised model's weights, not those that it was made from.
+bitsandbytes, torchao, llama.cpp and others keep a weight as small numbers, with scales. Headers,
+and the few words that say how a weight was packed, are read and proved first; a weight is computed
+when it is read. What comes out is the quantised model's weights, not those that it was made from.
 """
 
 import functools
@@ -12,11 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.quantised.bitsandbytes import open_four_bit, open_rows
+from vitconvert.checkpoint.quantised.scaled import open_scaled, widened
 from vitconvert.checkpoint.quantised.torchao import open_torchao, said_of_all
 from vitconvert.checkpoint.quantised.weight import (
     FOUR_BIT,
     GGUF,
     ROWS,
+    SCALED,
     TORCHAO,
     QuantisedNames,
     Weight,
@@ -25,6 +27,7 @@ from vitconvert.checkpoint.quantised.weight import (
     unfit,
 )
 from vitconvert.checkpoint.recognition import Reading, find_vit
+from vitconvert.documents import JsonObject
 from vitconvert.errors import UsageError
 from vitconvert.facts.accounts import DEQUANTISED
 from vitconvert.formats import Container, TensorInfo
@@ -32,6 +35,7 @@ from vitconvert.formats import Container, TensorInfo
 if TYPE_CHECKING:
     from torch import Tensor
 
+COMFY_MARK = "scaled_fp8"  # ComfyUI's, of files whose weights may have scales: no numbers
 _DTYPES = ("float32", "bfloat16")  # that quantised weights are computed in
 
 
@@ -41,7 +45,8 @@ def computed(reading: Reading, dtype: str) -> Reading:
     Raises:
         VitConvertError: As `dequantised` and `find_vit`.
     """
-    container, weights = dequantised(reading.container, dtype)
+    stated = reading.companions.quantisation
+    container, weights = dequantised(reading.container, dtype, stated)
     part = find_vit(replace(reading, container=container))
     used = [weights[name] for name in part.names.values() if name in weights]
     titles = " and ".join(sorted({weight.title for weight in used}))
@@ -55,12 +60,15 @@ def computed(reading: Reading, dtype: str) -> Reading:
     return replace(reading, container=container, part=part, changes=(change,) if used else ())
 
 
-def dequantised(container: Container, dtype: str) -> tuple[Container, Mapping[str, Weight]]:
+def dequantised(
+    container: Container, dtype: str, stated: JsonObject | None = None
+) -> tuple[Container, Mapping[str, Weight]]:
     """The file of weights that a file of quantised ones stands for, and these weights by name.
 
     Args:
         container: The file; no more than the words on how a weight is packed is read of it.
         dtype: "float32" or "bfloat16".
+        stated: The `quantization_config` of config.json.
 
     Raises:
         UsageError: There is no such dtype.
@@ -80,6 +88,7 @@ def dequantised(container: Container, dtype: str) -> tuple[Container, Mapping[st
         ROWS: open_rows,
         FOUR_BIT: open_four_bit,
         GGUF: open_gguf,
+        SCALED: partial(open_scaled, stated or {}),
         TORCHAO: partial(open_torchao, said),
     }
     weights = {}
@@ -90,6 +99,8 @@ def dequantised(container: Container, dtype: str) -> tuple[Container, Mapping[st
     of = {part: name for name, weight in weights.items() for part in weight.parts}
     manifest = {}
     for key, info in container.manifest.items():
+        if key.rpartition(".")[2] == COMFY_MARK:
+            continue
         whole = weights.get(of.get(key, ""))
         manifest[of.get(key, key)] = TensorInfo(dtype=dtype, shape=whole.shape) if whole else info
 
@@ -101,4 +112,5 @@ def dequantised(container: Container, dtype: str) -> tuple[Container, Mapping[st
         return exact.to(getattr(torch, weights[name].dtype)).to(getattr(torch, dtype))
 
     places = {name: place for name, place in container.places.items() if name not in of}
-    return replace(container, manifest=manifest, places=places, reader=read), weights
+    opened = replace(container, manifest=manifest, places=places, reader=read)
+    return widened(opened, dtype), weights

@@ -7,6 +7,9 @@
     M._weight_qdata, M._weight_scale, ...               torchao, in safetensors
     W.qdata, W.scale, ...                               torchao, as its tensors are read of a pickle
     W.eight_bit_blocks                                  GGUF, as its container lists a tensor
+    W, M.weight_scale                                   compressed-tensors, diffusers, ComfyUI
+    W, M.weight_scale_inv                               transformers' FineGrainedFP8, DeepSeek
+    W, M.scale_weight                                   ComfyUI before 2026
 
 where W is M.weight. bitsandbytes 0.50 (nn/modules.py, functional.py), torchao 0.18
 (prototype/safetensors/safetensors_support.py).
@@ -32,6 +35,7 @@ ROWS = "bitsandbytes, 8 bit"
 FOUR_BIT = "bitsandbytes, 4 bit"
 TORCHAO = "torchao"
 GGUF = "GGUF, Q8_0"
+SCALED = "8 bit with scales"
 _Q8_0 = 34  # bytes of a block of 32 in GGUF (ggml-quants.c, dequantize_row_q8_0)
 _COMPUTED = ("float32", "float16", "bfloat16")  # in which the libraries themselves compute them
 
@@ -48,10 +52,20 @@ _AFTER = {
     "scale": (TORCHAO, "scales"),
     "zero_point": (TORCHAO, "zeros"),
 }
-_BESIDE = {"SCB": (ROWS, "scales"), "weight_format": (ROWS, "format")}  # of a module's weight
+# Of a module's weight.
+_BESIDE = {
+    "SCB": (ROWS, "scales"),
+    "weight_format": (ROWS, "format"),
+    **dict.fromkeys(("weight_scale", "weight_scale_inv", "scale_weight"), (SCALED, "scales")),
+    **dict.fromkeys(("input_scale", "scale_input", "activation_scale"), (SCALED, "inputs")),
+    "input_scale_ub": (SCALED, "inputs"),
+    "comfy_quant": (SCALED, "words"),
+    "weight_zero_point": (SCALED, "zeros"),
+    **dict.fromkeys(("weight_scale_2", "weight_global_scale", "weight_scalar"), (SCALED, "more")),
+}
 _FLAT = re.compile(r"(?P<module>.*\.)?_(?P<name>[^.]+?)_(?P<part>qdata|scale|zero_point|act_\w+)")
 # Without these a name says nothing: others have a `scale`, too.
-_MARKS = {"scales": (ROWS, FOUR_BIT), "state": (FOUR_BIT,), "numbers": (TORCHAO, GGUF)}
+_MARKS = {"scales": (ROWS, FOUR_BIT, SCALED), "state": (FOUR_BIT,), "numbers": (TORCHAO, GGUF)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +73,7 @@ class QuantisedNames:
     """One weight.
 
     Attributes:
-        scheme: `ROWS`, `FOUR_BIT`, `TORCHAO` or `GGUF`.
+        scheme: `ROWS`, `FOUR_BIT`, `TORCHAO`, `GGUF` or `SCALED`.
         parts: What a tensor is to it -> the tensor's name in the file.
     """
 

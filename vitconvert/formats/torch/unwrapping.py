@@ -30,7 +30,7 @@ from vitconvert.formats.container import (
 from vitconvert.formats.headers import AGAIN, checked_dtype, checked_shape, corrupt, shown
 from vitconvert.formats.torch.pickle_reader import Global, OddTensor, StoredTensor
 from vitconvert.formats.zip_archive import Member, member_bytes, refuse_bomb
-from vitconvert.wrappers import wrapper_keys
+from vitconvert.wrappers import first_where, is_averaged, wrapper_keys
 
 if TYPE_CHECKING:
     import torch
@@ -146,27 +146,55 @@ def container_of(
             hint="DeepSpeed put zero_to_fp32.py beside them: `python zero_to_fp32.py DIR FILE` "
             "makes one file of them.",
         )
+    if not tensors and isinstance(value, dict) and _is_nameless(value):
+        raise corrupt(
+            path,
+            f"The file holds averaged weights in a list, without names ({_NAMELESS}).",
+            hint="the program that averaged them knows their order: its copy_to(parameters) puts "
+            "them into the model, whose state dict is read.",
+        )
     if not tensors:
         holds = unwrapping.summary(value)
         raise corrupt(path, "The file holds no named tensors.", holds=holds)
     others = [key for key, kind in extras.items() if _is_weights(key, kind, len(tensors))]
-    names = ", ".join(key.rpartition(".")[2] for key in others)
+    names = ", ".join(_name_inside(unwrapping, value, key) for key in others)
     note = f"the weights are those under {'.'.join(wrapper)}; beside them lie {names} (--prefer)"
+    inner = value.items() if isinstance(value, dict) else ()
+    nameless = [str(key) for key, one in inner if isinstance(one, dict) and _is_nameless(one)]
+    without = f"{', '.join(nameless)}: averaged weights without names, which are not read"
     return replace(
         container_of_tensors(path, tensors, members, form=form),
         wrapper=wrapper,
         extras=extras,
-        notes=(note,) if others else (),
+        notes=(*((note,) if others else ()), *((without,) if nameless else ())),
     )
+
+
+def _name_inside(unwrapping: _Unwrapping, value: object, key: str) -> str:
+    """What to call weights beside others: a key of averaged ones in them, or their own."""
+    beside = value.get(key) if isinstance(value, dict) else None
+    averaged = filter(is_averaged, unwrapping.inner_keys(beside))
+    return next(averaged, key.rpartition(".")[2])
+
+
+_NAMELESS = "shadow_params"  # of diffusers' EMAModel and of torch_ema
+
+
+def _is_nameless(value: dict[str, object]) -> bool:
+    """Whether these are averaged weights in a list, of which only their program knows the order."""
+    return isinstance(value.get(_NAMELESS), list)
 
 
 def _is_weights(key: str, kind: object, count: int) -> bool:
     """Whether what lies beside `count` tensors is a mapping of weights, too."""
-    summary = re.fullmatch(r"\w+ with (\d{1,9}) (named )?tensors?", str(kind))
-    if not isinstance(kind, str) or summary is None:
-        return False
-    as_many = summary[2] is not None and 2 * int(summary[1]) >= count
-    return as_many or key.rpartition(".")[2] in wrapper_keys()
+    named = _named_tensors(kind)
+    return 2 * named >= count or (named > 0 and key.rpartition(".")[2] in wrapper_keys())
+
+
+def _named_tensors(kind: object) -> int:
+    """How many tensors a value has, of which a summary says that they have names."""
+    summary = re.fullmatch(r"\w+ with (\d{1,9}) named tensors?", str(kind))
+    return int(summary[1]) if isinstance(kind, str) and summary else 0
 
 
 class _Unwrapping:
@@ -225,12 +253,11 @@ class _Unwrapping:
     def _wrapper_key(self, level: object) -> str | None:
         if not isinstance(level, dict):
             return None
-        order = (*self.prefer, *wrapper_keys())
-        if "predictor" in level:
-            # I-JEPA keeps two encoders beside a predictor; its authors, timm and transformers take
-            # `encoder`. MSN has no predictor, and its weights are those of `target_encoder`.
-            order = (*self.prefer, "encoder", *wrapper_keys())
+        order = (*self.prefer, *first_where(level), *self._averaged(level), *wrapper_keys())
         known = [k for k in order if isinstance(level.get(k), dict) and self._holds(level[k])]
+        if self.prefer and not set(self.prefer) & level.keys():  # what is preferred may lie deeper
+            leading = [k for k, v in level.items() if set(self.prefer) & {*self.inner_keys(v)}]
+            known = [str(k) for k in leading] + known
         # MSN keeps its prototypes, a tensor, beside the encoders; a state dict has no mappings.
         if known:
             return known[0]
@@ -243,6 +270,28 @@ class _Unwrapping:
             if isinstance(value, dict) and any(_is_tensor(inner) for inner in value.values())
         ]
         return direct[0] if len(direct) == 1 and isinstance(direct[0], str) else None
+
+    def inner_keys(self, value: object) -> Iterator[str]:
+        """Keys of mappings of tensors in a mapping, at any depth, each mapping once."""
+        walked, pending = set[int](), [value]
+        while pending:
+            outer = pending.pop()
+            if not isinstance(outer, dict) or id(outer) in walked or not self._holds(outer):
+                continue
+            walked.add(id(outer))
+            for key, inner in outer.items():
+                if isinstance(inner, dict) and self._holds(inner):
+                    yield str(key)
+                    pending.append(inner)
+
+    def _averaged(self, level: dict[str, object]) -> list[str]:
+        """Keys that are called as averaged weights are, of as many tensors as others have."""
+        if not any(isinstance(key, str) and is_averaged(key) for key in level):
+            return []
+        holding = {k: v for k, v in level.items() if isinstance(v, dict) and self._holds(v)}
+        counts = {key: _named_tensors(self.summary(value)) for key, value in holding.items()}
+        most = max(counts.values(), default=0)
+        return [key for key, count in counts.items() if is_averaged(str(key)) and 2 * count > most]
 
     def _refuse_several(self, level: object) -> None:
         """Refuse state dicts with the same names, among which no known key selects one."""
@@ -332,6 +381,9 @@ class _Unwrapping:
         named = isinstance(level, dict) and any(
             isinstance(key, str) and _is_tensor(inner) for key, inner in level.items()
         )
+        named = named or any(
+            map(is_averaged, self.inner_keys(value))
+        )  # as of Lightning's callbacks
         kind = value.kind if isinstance(value, StandIn) else type(value).__name__
         return f"{kind} with {count} {'named ' * named}tensor{'s' * (count != 1)}"
 
