@@ -199,7 +199,7 @@ def export_model(
     *,
     to: str,
     kind: str | None = None,
-    softmax: bool = False,
+    probabilities: bool = False,
     with_preprocessing: bool = False,
     batch_size: int | None = None,
     dtype: str = "float32",
@@ -225,7 +225,8 @@ def export_model(
         to: "onnx", "pt2" (torch.export) or "openvino".
         kind: What it computes: "logits" (features, if there is no head), "features" (what the head
             reads) or "tokens" (all of them, after the last norm).
-        softmax: Give probabilities instead of logits.
+        probabilities: Give probabilities instead of logits: a softmax, or sigmoids of a model of
+            several labels (`ViTConfig.score_function`). A regression has none.
         with_preprocessing: Take uint8 images (B, height, width, C), already resized and cropped,
             and normalise them within; otherwise, float32 images (B, C, height, width).
         batch_size: The one size of batches; by default, any.
@@ -260,7 +261,7 @@ def export_model(
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
-        >>> exported = vitconvert.export_model("my-vit", "my-vit.pt2", to="pt2", softmax=True)
+        >>> exported = vitconvert.export_model("my-vit", "my-vit.pt2", to="pt2", probabilities=True)
         >>> exported.output.name
         'my-vit.pt2'
     """
@@ -271,7 +272,7 @@ def export_model(
     wanted = ExportOptions(
         to=to,
         output=kind,
-        softmax=softmax,
+        probabilities=probabilities,
         with_preprocessing=with_preprocessing,
         batch_size=batch_size,
         dtype=dtype,

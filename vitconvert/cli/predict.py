@@ -70,13 +70,14 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         predictions = predict(model, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
-            top = [(printable(c.label or str(c.index)), c.probability) for c in prediction.top]
+            top = [(printable(c.label or str(c.index)), c.in_words) for c in prediction.top]
             if self.as_json:
                 click.echo(json.dumps(prediction.to_dict()))
-            elif self.quiet and top:
-                click.echo(f"{path}\t{top[0][0]}")
+            elif self.quiet and top:  # of a regression, the number is the answer
+                number = prediction.score_function == "none"
+                click.echo(f"{path}\t{top[0][1 if number else 0]}")
             elif top:
-                rows = [f"  {probability:7.2%}  {name}" for name, probability in top]
+                rows = [f"  {score:>7}  {name}" for name, score in top]
                 click.echo("\n".join([path, *rows]))
         if labels and labels.doubtful and not self.quiet:
             click.echo(f"labels assumed: {labels.origin.removeprefix('assumed: ')}", err=True)

@@ -44,6 +44,7 @@ from vitconvert.conversion.weights import contents_for, write_weights
 from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.accounts import Ledger
+from vitconvert.facts.project_config import facts_from_config
 from vitconvert.formats import TensorInfo
 from vitconvert.programs.lean import import_all
 from vitconvert.programs.program import CompanionFiles, DescribedModel, program_of
@@ -114,7 +115,11 @@ def prepare(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     model = describe(described)
     choice = choose_target(options.to, model, options.allow)
     placed = with_text(described, choice.target)
-    notes = (*_on_sums(choice.target), family_note(placed, choice.target, model))
+    notes = (
+        *_on_sums(choice.target),
+        *_on_the_problem(choice.target, after.config),
+        family_note(placed, choice.target, model),
+    )
     noted = replace(placed, ledger=placed.ledger.with_notes(notes))
     return Prepared(
         before=before,
@@ -154,6 +159,18 @@ def _on_sums(target: Target) -> Iterator[str]:
                 f"{assembly.target} reads {count} frames: each gets an equal part, and the sum has "
                 f"every bit; those of {count} frames that it was the sum of before do not come back"
             )
+
+
+def _on_the_problem(target: Target, config: ViTConfig) -> Iterator[str]:
+    """A note where the target's own files have no place for what the logits mean."""
+    unusual = config.stated_problem and config.score_function != "softmax"
+    stated = facts_from_config(target.table, target.their_config)
+    if unusual and target.table.name != OWN_LAYOUT and "problem_type" not in stated:
+        todo = "" if config.score_function == "none" else f": {config.score_function} of each logit"
+        yield (
+            f"problem_type = {config.problem_type}{todo}; {target.table.title} has no word for it, "
+            "vitconvert.json keeps it"
+        )
 
 
 class OutcomeFields(TypedDict):

@@ -148,6 +148,8 @@ class LoadedTask:
             computed |= {"layer": self.features.layer, "pool": self.features.pool}
         if classes:
             computed |= {"topk": task.topk, "labels": list(self.labels or ())}
+            if config.score_function != "softmax":
+                computed |= {"scores": config.score_function}
         self.identity: dict[str, Any] = {
             "weights": fingerprint(checkpoint.tensors),
             "configuration": checkpoint.config.function(),

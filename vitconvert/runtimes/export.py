@@ -331,7 +331,7 @@ def _record(
             "shape": [shape.batch or "batch", *sides],
             "normalised": "inside" if pixels else "before",
         },
-        "output": {"name": "output", "kind": shape.output, "softmax": shape.softmax},
+        "output": {"name": "output", "kind": shape.output, "scores": shape.scores},
         "dtype": wanted.computed_in,
         **({"calibration": trial.calibration.record()} if trial.calibration else {}),
         "config": config.to_dict(),
