@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitconvert.cli.options import Reading, argument, flag, output_flag
+from vitconvert.cli.options import Reading, argument, flag, image_size_flag, output_flag
 from vitconvert.cli.report import assumptions, command_line, line, named_after, source_line
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Export(Reading):
         "engine departs.",
         default=False,
     )
+    image_size: str | None = image_size_flag()
     images: tuple[str, ...] = flag(
         "Compare on these images too (a file, a folder or a pattern). May be repeated.",
         default=(),
@@ -95,6 +96,7 @@ class Export(Reading):
             file,
             **asked,
             kind=self.kind,
+            image_size=self.read_options().image_size,
             images=self.images or None,
             calibrate=self.calibrate or None,
             verify=self.verify,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.images import ABOUT_IMAGES
-from vitconvert.cli.options import Reporting, flag, output_flag
+from vitconvert.cli.options import Reporting, flag, output_flag, refuse_given
 from vitconvert.cli.scale import (
     Scaled,
     compute_shards,
@@ -92,5 +92,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
             return checkpoint, checkpoint.labels
         from vitconvert.runtimes.exported import open_exported
 
-        self.read_options().refuse("an exported file says itself what it is")
+        why = "an exported file says itself what it is"
+        self.read_options().refuse(why)
+        refuse_given(["image_size"], f"has no place here: {why}")
         return self.model, open_exported(self.model).labels
