@@ -38,8 +38,13 @@ def qwen(tmp_path_factory):
 def vit(tmp_path_factory):
     """A classifier whose learned positions show 32 x 32 pixels."""
     config = transformers.ViTConfig(
-        **{"hidden_size": 30, "image_size": 32, "patch_size": 8, "num_hidden_layers": 2},
-        **{"num_attention_heads": 3, "intermediate_size": 50, "num_labels": 7},
+        hidden_size=30,
+        image_size=32,
+        patch_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=50,
+        num_labels=7,
     )
     torch.manual_seed(0)
     randomise(model := transformers.ViTForImageClassification(config))

@@ -17,7 +17,7 @@ from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.keras_hub import is_image_converter
-from vitconvert.tables.architectures import preparation_of
+from vitconvert.tables.architectures import preparation_of, preparations
 from vitconvert.tables.parts import FoundViT
 from vitconvert.tables.table import Table
 
@@ -76,12 +76,14 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
             evidence={"dialect": checkpoint.dialect},
             hint="compute with tensors of your own: vitconvert.load_model(...)(images).",
         )
+    known = checkpoint.table.ecosystem in preparations()
+    by_name = "; --architecture NAME takes its project's own" if known else ""
     raise MissingFact(
         "Nothing says how this checkpoint's images are prepared.",
         evidence={"dialect": checkpoint.dialect},
         hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
         "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "
-        "load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes its project's own.",
+        f"load_checkpoint(..., preprocessor=FILE)){by_name}.",
     )
 
 
