@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 import secrets
+import shlex
 import shutil
 import stat
 import sys
@@ -59,7 +60,9 @@ def require_place(path: Path) -> None:
     require_possible(path)
     if not path.parent.is_dir():
         raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
+            "The directory of the output does not exist.",
+            evidence={"directory": path.parent},
+            hint=f"`mkdir -p {shlex.quote(str(path.parent))}` makes it.",
         )
 
 

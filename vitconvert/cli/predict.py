@@ -70,7 +70,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         predictions = predict(model, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
-            top = [(printable(c.label or str(c.index)), c.in_words) for c in prediction.top]
+            top = [(printable(c.label or str(c.index)), c.in_words()) for c in prediction.top]
             if self.as_json:
                 click.echo(json.dumps(prediction.to_dict()))
             elif self.quiet and top:  # of a regression, the number is the answer

@@ -28,10 +28,11 @@ class Candidate:
         """The probability; of a regression, which has none, the number itself."""
         return self.logit if self.probability is None else self.probability
 
-    @property
-    def in_words(self) -> str:
-        """The score as people read it."""
-        return f"{self.logit:.4g}" if self.probability is None else f"{self.probability:.2%}"
+    def in_words(self, digits: int = 2) -> str:
+        """The score as people read it; so many digits of a percent."""
+        if self.probability is None:
+            return f"{self.logit:.4g}"
+        return f"{self.probability:.{digits}%}"
 
 
 @dataclass(frozen=True, kw_only=True)

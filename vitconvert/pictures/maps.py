@@ -202,7 +202,7 @@ class AttentionMaps(MapsOfImage):
     @property
     def classes(self) -> str:
         """The likeliest classes with their scores, in words; "" of no classifier."""
-        return ", ".join(f"{c.label or f'class {c.index}'} {c.in_words}" for c in self.top)
+        return ", ".join(f"{c.label or f'class {c.index}'} {c.in_words(1)}" for c in self.top)
 
     def _repr_html_(self) -> str:
         return framed(self.to_html(), height="44rem", scripts=True)

@@ -63,6 +63,8 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
         )
     require_file(path)
     runtime.require(calibrating=wanted.calibrated)
+    if wanted.opset is not None:
+        runtime.check_opset(wanted.opset)
 
     def is_ours(path: Path) -> bool:
         try:
