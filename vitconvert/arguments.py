@@ -508,7 +508,7 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(
         (
             *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
-            *("softmax", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
+            *("probabilities", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
             *("header", "background", "append", "retry_failed", "with_hash", "probes"),
         ),
         FLAG,

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,7 +49,9 @@ def require_place(path: Path) -> None:
     require_possible(path)
     if not path.parent.is_dir():
         raise UsageError(
-            "The directory of the output does not exist.", evidence={"directory": path.parent}
+            "The directory of the output does not exist.",
+            evidence={"directory": path.parent},
+            hint=f"`mkdir -p {shlex.quote(str(path.parent))}` makes it.",
         )
 
 

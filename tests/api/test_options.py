@@ -153,7 +153,7 @@ def values(at: Path) -> dict[str, Any]:
         "verify": True,
         "overwrite": True,
         "kind": "features",
-        "softmax": True,
+        "probabilities": True,
         "with_preprocessing": True,
         "batch_size": 1,
         "int8": True,

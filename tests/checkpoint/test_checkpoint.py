@@ -11,7 +11,13 @@ import vitconvert
 from tests.originals.spelling import HEADS, dinov2
 from tests.spelling import google_arrays
 from vitconvert.checkpoint import ReadOptions, read_checkpoint
-from vitconvert.errors import CorruptFile, TensorMismatch, UsageError
+from vitconvert.errors import (
+    ConflictingFact,
+    CorruptFile,
+    NotRepresentable,
+    TensorMismatch,
+    UsageError,
+)
 from vitconvert.sources import locate
 
 
@@ -158,10 +164,12 @@ def test_error_a_name_that_is_no_option_of_reading(google, named, message):
 
 
 def test_a_name_of_an_architecture_is_not_passed_over(tmp_path):
-    """Meta's files have none by name: what the user says would play no part."""
+    """What the user says would play no part."""
     path = tmp_path / "dinov2.pth"
     torch.save(dinov2(), path)
     stated = {"num_heads": HEADS}
-    with pytest.raises(UsageError, match="no architectures that are known by name"):
+    with pytest.raises(ConflictingFact, match=r"depth = 12 .architecture dinov2_vits14."):
         vitconvert.load_checkpoint(path, architecture="dinov2_vits14", overrides=stated)
+    with pytest.raises(NotRepresentable, match="no architecture that vitconvert knows"):
+        vitconvert.load_checkpoint(path, architecture="vits14", overrides=stated)
     vitconvert.load_checkpoint(path, overrides=stated)

@@ -190,7 +190,8 @@ def test_force_replaces_no_other_files(run, tmp_path, name, content):
         ),
         (
             "gone/x.npz",
-            "  The directory of the output does not exist.\n  directory  {output.parent}\n",
+            "  The directory of the output does not exist.\n  directory  {output.parent}\n"
+            "  hint: `mkdir -p {output.parent}` makes it.\n",
         ),
     ],
 )

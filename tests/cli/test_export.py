@@ -25,7 +25,7 @@ def test_a_report_and_json(run, tmp_path, monkeypatch):
         run(*again, "--force", "--json", "--softmax", "--images", DIGITS / "samples").out
     )
     assert (answer["ok"], answer["photographs"]["agreed"]) == (True, 10)
-    assert answer["record"]["command"] == "vitconvert export digits --to pt2 --softmax"
+    assert answer["record"]["command"] == "vitconvert export digits --to pt2 --probabilities"
     assert run(*again, "--force", "--quiet", "--no-verify").out == f"{file}\n"
     file.unlink()
     monkeypatch.chdir(tmp_path)

@@ -34,9 +34,9 @@ def answers(model, **choices):
         ("onnx", {}),
         *sampled(
             [
-                ("pt2", {"softmax": True}),
+                ("pt2", {"probabilities": True}),
                 ("pt2", {"with_preprocessing": True, "batch_size": 3}),
-                ("onnx", {"with_preprocessing": True, "softmax": True, "batch_size": 4}),
+                ("onnx", {"with_preprocessing": True, "probabilities": True, "batch_size": 4}),
                 ("openvino", {"with_preprocessing": True}),
             ],
             4,

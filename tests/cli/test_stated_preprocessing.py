@@ -217,8 +217,9 @@ def test_a_stated_file_is_read_in_the_place_of_a_damaged_one(weights, tmp_path):
     good = Preprocessing.from_timm({"mean": [0.3] * 3, "std": [0.2] * 3, "input_size": [3, 32, 32]})
     (tmp_path / "good.json").write_text(json.dumps(good.to_huggingface()))
     (tmp_path / "preprocessor_config.json").write_text('{"crop_size": "?"}')
-    with pytest.raises(vitconvert.VitConvertError):
-        vitconvert.load_checkpoint(weights, overrides=CONFIGURATION)
+    found = vitconvert.load_checkpoint(weights, overrides=CONFIGURATION)
+    assert found.preprocessing is None
+    assert any("preprocessor_config.json is not read" in note for note in found.ledger.notes)
     stated = {"preprocessor": tmp_path / "good.json", "overrides": CONFIGURATION}
     assert vitconvert.load_checkpoint(weights, **stated).preprocessing.std == (0.2,) * 3
 

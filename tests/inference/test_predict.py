@@ -147,12 +147,14 @@ def test_predictions_as_json(model: ViT, photographs: list[Image.Image]) -> None
     assert prediction.to_dict() == {
         "path": None,
         "top": [dict(vars(best)) for best in prediction.top],
+        "score_function": "softmax",
         "error": None,
     }
     failed = Prediction(path=Path("cat.png"), error=VitConvertError("No."))
     assert failed.to_dict() == {
         "path": "cat.png",
         "top": [],
+        "score_function": "softmax",
         "error": VitConvertError("No.").to_dict(),
     }
 

@@ -422,3 +422,24 @@ def test_error_functions_without_a_place(saved, tmp_path):
 
 def test_keras_computes_by_itself():
     assert keras.backend.backend() == "numpy"
+
+
+@pytest.mark.parametrize(
+    ("activation", "problem"),
+    [("softmax", "single_label_classification"), ("sigmoid", "multi_label_classification")],
+)
+def test_what_comes_after_the_logits_is_what_they_mean(
+    tmp_path: Path, activation: str, problem: str
+) -> None:
+    model = vit(head={"activation": activation})
+    model.save_to_preset(str(tmp_path / "theirs"))
+    convert(str(tmp_path / "theirs"), to="keras_hub", output=tmp_path / "ours")
+    config = load_checkpoint(str(tmp_path / "theirs")).config
+    assert (config.problem_type, config.score_function) == (problem, activation)
+    again = keras_hub.models.ImageClassifier.from_preset(str(tmp_path / "ours"))
+    images = np.random.default_rng(0).normal(size=(3, *RECTANGLE)).astype("float32")
+    wanted = np.array(model(images))
+    assert np.allclose(wanted.sum(-1), 1) == (activation == "softmax")
+    assert np.allclose(np.array(again(images)), wanted, atol=1e-5)
+    convert(str(tmp_path / "theirs"), to="hf", output=tmp_path / "hf", verify=False)
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["problem_type"] == problem

@@ -272,3 +272,15 @@ def test_a_name_of_no_image_is_refused_with_the_nearest(golden):
     assert raised.value.hint == "did you mean edges.png?"
     with pytest.raises(UsageError, match="no array to compare"):
         check_pixels(golden.folder, {})
+
+
+def test_arrays_of_types_that_numpy_has_not_are_compared(golden, tmp_path):
+    import torch
+    from safetensors.torch import save_file as save_tensors
+
+    results = Port().results(golden)
+    arrays = {name: torch.from_numpy(array.copy()).bfloat16() for name, array in results.items()}
+    save_tensors(arrays, tmp_path / "theirs.safetensors")
+    report = check_pixels(golden.folder, tmp_path / "theirs.safetensors")
+    assert len(report.compared) == len(golden.images) and not report.ok  # three digits are left
+    assert check_pixels(golden.folder, arrays).compared.keys() == report.compared.keys()

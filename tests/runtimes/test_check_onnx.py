@@ -190,7 +190,7 @@ def test_the_script_needs_numpy_and_an_engine_alone(rotated, tmp_path):
 @pytest.mark.coverage
 @pytest.mark.parametrize("batch", [None, 3])
 def test_an_export_has_golden_outputs_and_constants(batch, tmp_path, capsys):
-    choices = {"batch_size": batch, "with_preprocessing": True, "softmax": True}
+    choices = {"batch_size": batch, "with_preprocessing": True, "probabilities": True}
     exported = vitconvert.export_model(DIGITS, tmp_path / "d.onnx", to="onnx", **choices)
     code, printed = checked(exported.output, capsys)
     assert code == 0, printed

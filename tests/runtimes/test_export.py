@@ -110,7 +110,7 @@ def test_a_file_says_what_it_is_and_computes_it(to, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("to", sampled(RUNTIMES, 3))
 def test_raw_pixels_become_probabilities(to, tmp_path):
-    exported = export(tmp_path, to, with_preprocessing=True, softmax=True, images=SAMPLES)
+    exported = export(tmp_path, to, with_preprocessing=True, probabilities=True, images=SAMPLES)
     assert exported.photographs.agreed == exported.photographs.rows == len(SAMPLES)
     images = [Image.open(path).convert("RGB").resize((32, 32), 0) for path in SAMPLES]
     found = RUNTIMES[to].open(exported.output, threads=1)(torch.from_numpy(np.stack(images)))
@@ -266,7 +266,7 @@ def test_somebodys_weights_are_not_replaced(tmp_path):
         ({"batch_size": 0}, UsageError, "a whole number of at least 1"),
         ({"opset": 20}, UsageError, "Only ONNX has opsets"),
         ({"int8": True}, UsageError, "int8 is for ONNX"),
-        ({"softmax": True, "kind": "tokens"}, ConflictingFact, "logits of a classifier"),
+        ({"probabilities": True, "kind": "tokens"}, ConflictingFact, "logits of a classifier"),
     ],
 )
 def test_error_choices(choices, error, message, tmp_path):

@@ -183,7 +183,13 @@ def test_the_same_images_make_the_same_bytes(to, photos, tmp_path):
 @pytest.mark.parametrize("to", SUFFIXES)
 def test_pixels_a_fixed_batch_and_what_is_not_verified(to, photos, tmp_path):
     found = exported(
-        to, photos, tmp_path, with_preprocessing=True, batch_size=4, softmax=True, verify=False
+        to,
+        photos,
+        tmp_path,
+        with_preprocessing=True,
+        batch_size=4,
+        probabilities=True,
+        verify=False,
     )
     assert found.held_out is None and found.comparisons == ()
     answers = list(vitconvert.predict(found.output, DIGITS / "samples", topk=1))

@@ -74,7 +74,8 @@ HEADER = """\
 # Architectures that have a name, and what their tensors cannot tell. Sizes are listed too: a
 # checkpoint under a name it does not fit is an error. Written by tests/tables/make_architectures.py
 # from timm {timm} and torchvision; those of model_cards from the code of cards; jeonsworld's from
-# models/configs.py of its repository.
+# models/configs.py of its repository; those of DINO, DINOv2 and DINOv3 from their torch.hub entry
+# points.
 """
 
 # https://github.com/jeonsworld/ViT-pytorch/blob/460a162/models/configs.py
@@ -86,6 +87,51 @@ JEONSWORLD = {
     "ViT-H_14": {"embed_dim": 1280, "depth": 32, "num_heads": 16, "mlp_dim": 5120},
     "R50-ViT-B_16": {"embed_dim": 768, "depth": 12, "num_heads": 12, "mlp_dim": 3072},
 }
+
+# Sizes of https://github.com/facebookresearch: dino/blob/7c446df/vision_transformer.py, hubconf.py,
+# dinov2/blob/b8931f7/dinov2/hub/backbones.py, dinov3/blob/6876159/dinov3/hub/backbones.py; and what
+# the files at the fixed addresses of DINO are called.
+_WIDTHS = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "g": (1536, 40, 24)}
+_DINOV3 = {**_WIDTHS, "h": (1280, 32, 20), "7b": (4096, 40, 32)}
+
+
+def meta_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """The architectures of Meta's self-supervised ViTs, by torch.hub's names."""
+
+    def row(width: tuple[int, int, int], image: int, patch: int, **more: Any) -> dict[str, Any]:
+        sizes = dict(zip(("embed_dim", "depth", "num_heads"), width, strict=True))
+        squares = {"image_size": [image] * 2, "patch_size": [patch] * 2}
+        usual = {"activation": "gelu", "norm_eps": 1e-6}
+        return {**squares, **sizes, **usual, **more}
+
+    gated = {"activation": "silu", "gated_mlp": True}
+    dino = {
+        name: row(_WIDTHS[size], 224, patch, position_resampling="bicubic_offset")
+        for size, called in (("s", "deitsmall"), ("b", "vitbase"))
+        for patch in (8, 16)
+        for name in (f"dino_vit{size}{patch}", f"dino_{called}{patch}")
+    }
+    dinov2 = {
+        f"dinov2_vit{size}14{reg}": row(
+            width, 518, 14, layer_scale=True, **(gated if size == "g" else {})
+        )
+        for size, width in _WIDTHS.items()
+        for reg in ("", "_reg")
+    }
+    dinov3 = {
+        f"dinov3_vit{size}": row(
+            _DINOV3[size.split("16")[0]],
+            224,
+            16,
+            norm_eps=1e-5,
+            layer_scale=True,
+            **(gated if size.endswith("plus") or size == "7b16" else {}),
+        )
+        for size in ("s16", "s16plus", "b16", "l16", "l16plus", "h16plus", "7b16")
+    }
+    every = {"dino": dino, "dinov2": dinov2, "dinov3": dinov3}
+    return {section: sorted(rows.items()) for section, rows in every.items()}
+
 
 _GATED = {"mlp_layer": SwiGLUPacked, "act_layer": torch.nn.SiLU, "init_values": 1e-5}
 _VIRCHOW = {"mlp_ratio": 5.3375, "global_pool": "", **_GATED}
@@ -359,6 +405,7 @@ def document() -> str:
         "model_cards": card_rows(),
         "torchvision": torchvision_rows(),
         "jeonsworld": sorted(JEONSWORLD.items()),
+        **meta_rows(),
     }
     for section, rows in sections.items():
         lines.append(f"[{section}]")

@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.api.loading import Source, load_checkpoint, loaded
+from vitconvert.api.loading import Size, Source, load_checkpoint, loaded, loaded_at
 from vitconvert.arguments import BUILT, checked, given, one_of, options_of, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.config import ViTConfig
@@ -84,7 +84,8 @@ def convert(
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
         dtype: Cast the weights.
-        image_size: Resample the positions to this size.
+        image_size: Resample the positions to this size; where nothing shows the size of the images,
+            this states it.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: A new head of zeros for this many classes; 0 removes the head.
@@ -136,7 +137,8 @@ def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoi
     options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
     if isinstance(options.to, str):
         find_tables(options.to)  # before anything is downloaded, or asked for
-    return loaded(source, ReadOptions.of(reading).cast(options.dtype)), options
+    how_read = ReadOptions.of(reading).cast(options.dtype).sized(options.image_size)
+    return loaded(source, how_read), options
 
 
 @checked(ReadOptions)
@@ -186,7 +188,7 @@ def export_model(
     *,
     to: str,
     kind: str | None = None,
-    softmax: bool = False,
+    probabilities: bool = False,
     with_preprocessing: bool = False,
     batch_size: int | None = None,
     dtype: str = "float32",
@@ -194,6 +196,7 @@ def export_model(
     calibrate: "ImageSource | Iterable[ImageSource] | None" = None,
     opset: int | None = None,
     probes: bool = False,
+    image_size: Size | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -212,7 +215,8 @@ def export_model(
         to: "onnx", "pt2" (torch.export) or "openvino".
         kind: What it computes: "logits" (features, if there is no head), "features" (what the head
             reads) or "tokens" (all of them, after the last norm).
-        softmax: Give probabilities instead of logits.
+        probabilities: Give probabilities instead of logits: a softmax, or sigmoids of a model of
+            several labels (`ViTConfig.score_function`). A regression has none.
         with_preprocessing: Take uint8 images (B, height, width, C), already resized and cropped,
             and normalise them within; otherwise, float32 images (B, C, height, width).
         batch_size: The one size of batches; by default, any.
@@ -227,6 +231,7 @@ def export_model(
         opset: Version of ONNX's operators; by default, torch's choice.
         probes: Give the embedded tokens and those of each block as further outputs of an ONNX file,
             by which `check_onnx.py` says where an engine departs.
+        image_size: As for `load_checkpoint`.
         images: Images on which the file is compared too, as for `predict`.
         verify: Compare with vitconvert's own model in float32, on noise and a sample image, for one
             image and for three at once, within rounding (1 % of the largest output in float16; in
@@ -247,7 +252,7 @@ def export_model(
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
-        >>> exported = vitconvert.export_model("my-vit", "my-vit.pt2", to="pt2", softmax=True)
+        >>> exported = vitconvert.export_model("my-vit", "my-vit.pt2", to="pt2", probabilities=True)
         >>> exported.output.name
         'my-vit.pt2'
     """
@@ -258,7 +263,7 @@ def export_model(
     wanted = ExportOptions(
         to=to,
         output=kind,
-        softmax=softmax,
+        probabilities=probabilities,
         with_preprocessing=with_preprocessing,
         batch_size=batch_size,
         dtype=dtype,
@@ -271,7 +276,7 @@ def export_model(
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
     return export_checkpoint(
-        loaded(source, ReadOptions.of(reading).cast(dtype)),
+        loaded_at(source, ReadOptions.of(reading).cast(dtype).sized(image_size)),
         Path(output),
         wanted,
         images=None if images is None else find_images(images),

@@ -31,7 +31,9 @@ Size = int | tuple[int, int]
 
 
 @checked(ReadOptions)
-def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
+def load_checkpoint(
+    source: Source, *, image_size: Size | None = None, **reading: object
+) -> Checkpoint:
     """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
 
     Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
@@ -65,6 +67,8 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
             silent or wrong.
         crop: The share of the resized image that is kept, such as 0.875.
         preprocessor: A preprocessor_config.json, or timm's config.json, to be used for images.
+        image_size: Resample the positions to this size, by the project's own rule. Where nothing
+            shows the size of the images, this states it.
 
     Returns:
         The tensors under canonical names, with the configuration, preprocessing and labels.
@@ -85,7 +89,14 @@ def load_checkpoint(source: Source, **reading: object) -> Checkpoint:
         >>> checkpoint.config.depth, checkpoint.labels[0]
         (4, '0')
     """
-    return loaded(source, ReadOptions.of(reading))
+    return loaded_at(source, ReadOptions.of(reading).sized(image_size))
+
+
+def loaded_at(source: Source, options: ReadOptions) -> Checkpoint:
+    """The checkpoint that a reference leads to, resampled to the size of the options."""
+    from vitconvert.conversion.changes import at_size
+
+    return at_size(loaded(source, options), options.image_size)
 
 
 def loaded(source: Source, options: ReadOptions) -> Checkpoint:
@@ -113,7 +124,8 @@ def load_model(
 
     Args:
         source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
-        image_size: Resample the positions to this size, by the project's own rule.
+        image_size: Resample the positions to this size, by the project's own rule. Where nothing
+            shows the size of the images, this states it.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
@@ -138,7 +150,7 @@ def load_model(
         torch.Size([1, 10])
     """
     return build_model(
-        loaded(source, ReadOptions.of(reading).cast(dtype)),
+        loaded(source, ReadOptions.of(reading).cast(dtype).sized(image_size)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,

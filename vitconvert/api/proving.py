@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from vitconvert.api.loading import Size, Source, load_checkpoint, loaded
+from vitconvert.api.loading import Size, Source, loaded
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, PREPARING, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import hashed
@@ -193,7 +193,7 @@ def record_golden(
     from vitconvert.parity.replay import record
 
     check_golden_output(Path(output), overwrite=overwrite)  # before anything is downloaded
-    checkpoint = load_checkpoint(source, **reading)
+    checkpoint = loaded(source, ReadOptions.of(reading))
     golden = record(checkpoint, seed=seed, batch=batch, tolerance=tolerance)
     write_golden(golden, Path(output), overwrite=overwrite)
     return golden
@@ -253,7 +253,7 @@ def record_pixels(
         options.refuse("a preprocessing is given")
         steps, name = source, source.origin
     else:
-        checkpoint = load_checkpoint(source, **reading)
+        checkpoint = loaded(source, ReadOptions.of(reading))
         steps, name = needed_preprocessing(checkpoint), published(checkpoint.located.reference)
         if not own and not options.of_images:  # which the project's own code does not know
             ours, theirs = of_both_checkpoints(checkpoint, None)

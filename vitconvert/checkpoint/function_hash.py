@@ -32,7 +32,10 @@ def recorded_hash(record: JsonObject, config: ViTConfig) -> str:
     """What a record names the function of a configuration that it states; "" for any other."""
     recorded = record.get("function_hash")
     known = isinstance(recorded, str) and recorded.startswith(f"{KIND}:")
-    return str(recorded) if known and record.get("config") == config.to_dict() else ""
+    # Fields that were added since an earlier version wrote the record have their defaults.
+    stated = {field.name: field.default for field in fields(config)} | record.get("config", {})
+    same = all(stated[name] == value for name, value in config.to_dict().items())
+    return str(recorded) if known and same else ""
 
 
 def _stated(config: ViTConfig) -> Iterator[str]:

@@ -15,6 +15,7 @@ from vitconvert.documents import JsonObject
 from vitconvert.errors import (
     ConflictingFact,
     MissingFact,
+    NotRepresentable,
     VitConvertError,
     printable,
     size_text,
@@ -24,11 +25,12 @@ from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.keras_hub import is_image_converter
-from vitconvert.tables.architectures import preparation_of
+from vitconvert.tables.architectures import preparation_of, preparations
 from vitconvert.tables.parts import FoundViT
 from vitconvert.tables.table import Table
 
 _RGB = 3
+_UNKNOWN = "preprocessing is unknown"  # how a note on it begins
 
 
 def preprocessing_of(
@@ -39,8 +41,9 @@ def preprocessing_of(
     What the options of reading say comes before the files.
 
     Raises:
-        MissingFact, ConflictingFact, NotRepresentable: The files are about the ViT alone, and what
-            they or its tensors say of images cannot be; or what the options say.
+        ConflictingFact: The files are about the ViT alone, and what they or its tensors say of
+            images cannot be.
+        MissingFact, NotRepresentable: What the options say is not known.
     """
     options = read.options
     known, notes = (None, ()) if options.preprocessor else _known(read, config)
@@ -83,12 +86,15 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
             evidence={"dialect": checkpoint.dialect},
             hint="compute with tensors of your own: vitconvert.load_model(...)(images).",
         )
+    why = [note for note in checkpoint.ledger.notes if note.startswith(_UNKNOWN)]
+    known = checkpoint.table.ecosystem in preparations()
+    by_name = "; --architecture NAME takes its project's own" if known else ""
     raise MissingFact(
         "Nothing says how this checkpoint's images are prepared.",
-        evidence={"dialect": checkpoint.dialect},
+        evidence={"dialect": checkpoint.dialect, **({"why": "; ".join(why)} if why else {})},
         hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
         "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "
-        "load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes its project's own.",
+        f"load_checkpoint(..., preprocessor=FILE)){by_name}.",
     )
 
 
@@ -110,14 +116,17 @@ def _stated(
     try:
         stated = stated_preprocessing(companions, table, config)
     except VitConvertError as error:
-        if not larger:
+        if larger:
+            return None, (f"{_UNKNOWN}: the larger model's is not read ({error.fact})",)
+        # Weights mean the same whatever prepares images; only what is damaged or wrong is refused.
+        if not isinstance(error, NotRepresentable | MissingFact):
             raise
-        return None, (f"preprocessing is unknown: the larger model's is not read ({error.fact})",)
+        file = Path(str(error.evidence.get("file", "the file beside the weights"))).name
+        return None, (f"{_UNKNOWN}: {file} is not read ({error.fact})",)
     if larger and stated is not None and stated.image_size != config.image_size:
         sizes = [size_text(size) for size in (stated.image_size, config.image_size)]
         return None, (
-            f"preprocessing is unknown: the larger model's gives {sizes[0]} pixels, and the ViT "
-            f"reads {sizes[1]}",
+            f"{_UNKNOWN}: the larger model's gives {sizes[0]} pixels, and the ViT reads {sizes[1]}",
         )
     if stated is not None or ("preprocessing" in companions.own and not said.architecture):
         return stated, ()
@@ -125,7 +134,7 @@ def _stated(
         try:
             found = preprocessing_of_name(table, name, config, arguments=said.arguments)
         except VitConvertError as error:  # of arguments, which the tensors do without
-            return None, (f"preprocessing is unknown: the training's is not read ({error.fact})",)
+            return None, (f"{_UNKNOWN}: the training's is not read ({error.fact})",)
         if found:
             return found, (f"preprocessing is {found.origin}, as nothing else says it",)
     return None, ()

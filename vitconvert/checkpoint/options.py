@@ -17,11 +17,13 @@ from vitconvert.arguments import (
     PATH,
     SHARE,
     TEXT,
+    VALUES,
     given,
     number,
     option,
     options_of,
     read_fields,
+    read_value,
     refuse,
     texts,
 )
@@ -139,6 +141,8 @@ class ReadOptions:
     # What weights are cast to later, which follows from dtype=: those of a quantised file are
     # computed in it, and others are read as they are.
     cast_to: str | None = None
+    # What images are resampled to later, which states their size where nothing else shows it.
+    image_size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         from vitconvert.tables.dialects import is_of  # --help of the command line needs none
@@ -175,6 +179,17 @@ class ReadOptions:
         """The same, of weights that are cast to a dtype later; None casts none."""
         name = str(dtype).removeprefix("torch.")
         return self if dtype is None else replace(self, cast_to=name)
+
+    def sized(self, image_size: int | tuple[int, int] | str | None) -> "ReadOptions":
+        """The same, of a model that is resampled to a size later; None resamples nothing.
+
+        Raises:
+            UsageError: It is no size.
+        """
+        if image_size is None:
+            return self
+        size = read_value("image_size", image_size, VALUES["image_size"])
+        return replace(self, image_size=(size, size) if isinstance(size, int) else size)  # type: ignore[arg-type]
 
     def refuse(self, why: str) -> None:
         """Refuse all options where nothing is read by them.

@@ -197,6 +197,9 @@ def gathered(reading: Reading) -> Reading:
         if not _gather(part, untold).conflicts:
             said = replace(untold, doubts=(*said.doubts, _DOUBT))
             known = _gather(part, said)
+    if "image_size" in known.asked and (size := reading.options.image_size):
+        said = replace(said, user={**said.user, "image_size": size})
+        known = _gather(part, said)
     return replace(reading, statements=said, gathered=known)
 
 

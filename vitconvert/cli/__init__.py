@@ -208,7 +208,12 @@ def run(command: click.Command, arguments: list[str]) -> int:
             error = _named_setting(error)
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "vitconvert"
-        usage = UsageError(error.format_message(), hint=f"`{path} --help` says what may be typed.")
+        hint = f"`{path} --help` says what may be typed."
+        if context and "unexpected extra argument" in error.format_message():
+            several = (one for one in context.command.params if getattr(one, "multiple", False))
+            given = [flag for one in several for flag in one.opts if flag in arguments]
+            hint = f"{given[0]} takes one: type it before each. {hint}" if given else hint
+        usage = UsageError(error.format_message(), hint=hint)
         return _report(usage, as_json=as_json)
     except BrokenPipeError:
         # The reader of our output (such as `| head`) is gone; nobody would see a message.

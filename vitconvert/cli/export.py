@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitconvert.cli.options import Reading, argument, flag, output_flag
+from vitconvert.cli.options import Reading, argument, flag, image_size_flag, output_flag
 from vitconvert.cli.report import assumptions, command_line, line, named_after, source_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ class Export(Reading):
         "What it computes; default: logits, or features if there is no head.",
         type=click.Choice(["logits", "features", "tokens"]),
     )
-    softmax: bool = flag("Give probabilities instead of logits.", default=False)
+    probabilities: bool = flag(
+        "Give probabilities, not logits: a softmax, or sigmoids of a model of several labels.",
+        "--probabilities",
+        "--softmax",
+        default=False,
+    )
     with_preprocessing: bool = flag(
         "Take uint8 images (B, height, width, C), resized and cropped, and normalise them.",
         default=False,
@@ -66,6 +71,7 @@ class Export(Reading):
         "engine departs.",
         default=False,
     )
+    image_size: str | None = image_size_flag()
     images: tuple[str, ...] = flag(
         "Compare on these images too (a file, a folder or a pattern). May be repeated.",
         default=(),
@@ -79,8 +85,8 @@ class Export(Reading):
         from vitconvert.runtimes.export import check_export
         from vitconvert.runtimes.options import ExportOptions
 
-        names = ("to", "softmax", "with_preprocessing", "batch_size", "dtype", "int8", "opset")
-        asked = {name: getattr(self, name) for name in (*names, "probes")}
+        names = ("to", "probabilities", "with_preprocessing", "batch_size", "dtype", "int8")
+        asked = {name: getattr(self, name) for name in (*names, "opset", "probes")}
         wanted = ExportOptions(**asked, output=self.kind, calibrated=bool(self.calibrate))
         file = self.file or Path(named_after(self.model) + wanted.runtime.suffix)
         check_export(file, wanted, overwrite=self.force)  # before anything is downloaded
@@ -90,6 +96,7 @@ class Export(Reading):
             file,
             **asked,
             kind=self.kind,
+            image_size=self.read_options().image_size,
             images=self.images or None,
             calibrate=self.calibrate or None,
             verify=self.verify,
@@ -120,7 +127,9 @@ def _report(exported: "Exported") -> Iterator[str]:
     yield line("preprocessing", prepared)
     yield line("labels", f"{'assumed: ' * assumed}{named}" if named else "none")
     shape = " x ".join(map(str, record["input"]["shape"]))
-    kind = "probabilities" if record["output"]["softmax"] else record["output"]["kind"]
+    kind, scores = record["output"]["kind"], record["output"]["scores"]
+    if scores != "none":
+        kind = f"probabilities ({scores} of the logits)"
     yield line("images", f"{record['input']['dtype']}, {shape}")
     yield line("output", f"{kind}, computed in {record['dtype']}")
     compared = [f"{found.images}: {in_words(found)}" for found in exported.comparisons]

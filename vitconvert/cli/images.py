@@ -16,6 +16,7 @@ from vitconvert.cli.options import (
     Reporting,
     argument,
     flag,
+    image_size_flag,
     parse_dtype,
     refuse_given,
 )
@@ -48,6 +49,7 @@ class Images(Reading):
 
     model: str = argument()
     images: tuple[str, ...] = argument()
+    image_size: str | None = image_size_flag()
     recursive: bool = flag("Search subfolders too.", "-r", default=False)
     null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
     max_image_pixels: int | None = flag(
@@ -72,8 +74,10 @@ class Images(Reading):
     def load_checkpoint(self) -> "Checkpoint":
         """The checkpoint that MODEL names; what is doubtful about it is printed."""
         from vitconvert.checkpoint import read_checkpoint
+        from vitconvert.conversion.changes import at_size
 
-        checkpoint = read_checkpoint(self.located(self.model), self.read_options())
+        options = self.read_options()
+        checkpoint = at_size(read_checkpoint(self.located(self.model), options), options.image_size)
         if not self.quiet:
             for doubt in checkpoint.doubts:
                 tell(f"note: {doubt}", err=True)

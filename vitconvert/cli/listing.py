@@ -7,6 +7,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from vitconvert.cli.options import Reporting, argument
+from vitconvert.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from vitconvert.tables.table import Table
@@ -39,6 +40,17 @@ class List(Reporting):
             section: [name for name in rows if fnmatch(name, wanted)]
             for section, rows in architectures().items()
         }
+
+        if not tables and not any(listed.values()):
+            names = {name for rows in architectures().values() for name in rows}
+            ecosystems = {table.ecosystem for table in builtin_tables().values()}
+            near = nearest(wanted, {*builtin_tables(), *names, *ecosystems}, 3)
+            raise UsageError(
+                f"Nothing that vitconvert knows by name is called {wanted!r}.",
+                hint=f"did you mean {' or '.join(near)}?"
+                if near
+                else "`vitconvert list` shows ecosystems, `vitconvert list '*'` all names.",
+            )
 
         def lines() -> Iterator[str]:
             for dialect, table in tables.items():

@@ -73,6 +73,12 @@ def argument(metavar: str | None = None, **settings: object) -> Any:
     return field(default=None, metadata={"argument": {"metavar": metavar, **settings}})
 
 
+def image_size_flag() -> Any:
+    """A flag that means what `--image-size` of `convert` does."""
+    about = "Resample positions: 384 or 224x320 (height x width); or, unknown, the size of images."
+    return flag(about, heading=IMAGES, metavar="SIZE")
+
+
 def flags_of(kind: type, side: str = "", *, heading: str = "", images: bool = True) -> Any:
     """A field that holds the options of a dataclass by name, each with a flag of its own.
 
@@ -270,6 +276,8 @@ class Reading(Fetching):
     # Verbs without `--dtype` cast nothing.
     dtype: str | None = None
     dequantise: str | None = None
+    # Verbs without `--image-size` resample nothing.
+    image_size: str | None = None
 
     def reading(self) -> dict[str, Any]:
         """The same, as `vitconvert.load_checkpoint` takes them.
@@ -292,7 +300,8 @@ class Reading(Fetching):
 
     def read_options(self) -> ReadOptions:
         """The same, with what the weights are cast to."""
-        return ReadOptions.of(self.reading()).cast(_CAST.get(str(self.dtype), self.dtype))
+        cast_to = _CAST.get(str(self.dtype), self.dtype)
+        return ReadOptions.of(self.reading()).cast(cast_to).sized(self.image_size)
 
     def located(self, reference: str, *, headers_only: bool = False) -> "Located":
         """The local files of a checkpoint that is read so."""

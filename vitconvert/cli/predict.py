@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.images import ABOUT_IMAGES
-from vitconvert.cli.options import Reporting, flag, output_flag
+from vitconvert.cli.options import Reporting, flag, output_flag, refuse_given
 from vitconvert.cli.scale import (
     Scaled,
     compute_shards,
@@ -69,13 +69,14 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         predictions = predict(model, self.named_images(), topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
-            top = [(printable(c.label or str(c.index)), c.probability) for c in prediction.top]
+            top = [(printable(c.label or str(c.index)), c.in_words()) for c in prediction.top]
             if self.as_json:
                 click.echo(json.dumps(prediction.to_dict()))
-            elif self.quiet and top:
-                click.echo(f"{path}\t{top[0][0]}")
+            elif self.quiet and top:  # of a regression, the number is the answer
+                number = prediction.score_function == "none"
+                click.echo(f"{path}\t{top[0][1 if number else 0]}")
             elif top:
-                rows = [f"  {probability:7.2%}  {name}" for name, probability in top]
+                rows = [f"  {score:>7}  {name}" for name, score in top]
                 click.echo("\n".join([path, *rows]))
         return self.exit_code
 
@@ -84,5 +85,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
 
         if not is_exported(self.model):
             return self.load_checkpoint()
-        self.read_options().refuse("an exported file says itself what it is")
+        why = "an exported file says itself what it is"
+        self.read_options().refuse(why)
+        refuse_given(["image_size"], f"has no place here: {why}")
         return self.model

@@ -166,6 +166,8 @@ class Fields:
     representation_activation: str = "tanh"
     dist_head: bool = False  # DeiT: a second head on the distillation token, logits are averaged
     head_bias: bool = True
+    # What the logits mean, one of PROBLEM_TYPES, in transformers' words; no part of the function
+    problem_type: str = "none"
 
     # Which of tensors, configuration, table and user each value comes from
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

@@ -326,3 +326,25 @@ class Properties(Fields):
         width = self.merge_dim if self.merge_mlp else self.neck_dim or self.embed_dim
         pooled = width * (2 if self.pooling == "token_avg" else 1)
         return self.representation_size or pooled
+
+    @property
+    def stated_problem(self) -> str:
+        """The type of problem that a file may state; "" of a model without one, or without a head.
+
+        transformers refuses a single label of one class (5.24, `PreTrainedConfig`).
+        """
+        alone = self.num_classes == 1 and self.problem_type == "single_label_classification"
+        unsaid = self.problem_type == "none" or not self.num_classes or alone
+        return "" if unsaid else self.problem_type
+
+    @property
+    def score_function(self) -> str:
+        """What is made of the logits: "softmax", "sigmoid", or "none" of a regression.
+
+        As `ImageClassificationPipeline` of transformers 5.24 has it, also of a single class, of
+        which a softmax would always make 1.
+        """
+        if self.problem_type == "regression":
+            return "none"
+        several = self.problem_type == "multi_label_classification" or self.num_classes == 1
+        return "sigmoid" if several else "softmax"

@@ -154,4 +154,5 @@ def _of_pooling_and_head(config: Properties) -> dict[str, bool]:
         "pool_mlp_dim": config.map_pooling and config.pool_mlp,
         "representation_activation": config.representation_size > 0,
         "head_bias": config.num_classes > 0,
+        "problem_type": False,  # what is made of the logits
     }

@@ -64,6 +64,12 @@ RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning
     "bilinear",  # Hugging Face BEiT and Data2VecVision, after MiDaS 3.1
 )
+PROBLEM_TYPES = (
+    "none",  # nobody says: as of one label of several
+    "single_label_classification",
+    "multi_label_classification",  # any number of labels: a sigmoid of each logit
+    "regression",  # the numbers themselves
+)
 # The fields whose value is a word of a vocabulary.
 VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "activation": ACTIVATIONS,
@@ -78,4 +84,5 @@ VOCABULARIES: Mapping[str, tuple[str, ...]] = {
     "rope_indexing": ROPE_INDEXINGS,
     "relative_positions": RELATIVE_POSITIONS,
     "relative_resampling": RELATIVE_RESAMPLINGS,
+    "problem_type": PROBLEM_TYPES,
 }

@@ -125,6 +125,9 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
     learned = [info for name, info in tensors.items() if not name.endswith(_STATISTICS)]
     count = sum(prod(info.shape) for info in learned)
     kind = "classes" if config.head_bias else "features, projected"
+    if config.stated_problem:
+        function = "no" if config.score_function == "none" else config.score_function
+        kind += f" ({config.stated_problem}: {function} function of the logits)"
     apart = f", {size_text(config.patch_stride)} apart" if config.patch_stride else ""
     return [
         *([("architecture", f"`{_plain(str(called))}`")] if called else []),

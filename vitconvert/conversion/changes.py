@@ -91,6 +91,15 @@ def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     return after if options.dtype is None else _cast(after, options.dtype, measured=measured)
 
 
+def at_size(checkpoint: Checkpoint, image_size: tuple[int, int] | None) -> Checkpoint:
+    """The checkpoint with its positions resampled, and images prepared, for a size; None: as it is.
+
+    Raises:
+        UsageError, ConflictingFact, MissingFact: As `facts.surgery.resize`.
+    """
+    return changed(checkpoint, WriteOptions(image_size=image_size), measured=False)
+
+
 def _index(name: int | str, labels: Labels | None) -> int:
     if isinstance(name, int) or name.isdecimal():
         return int(name)

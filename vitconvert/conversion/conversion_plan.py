@@ -18,12 +18,13 @@ from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.steps import Step
 from vitconvert.conversion.stream import Move, moves
-from vitconvert.conversion.target import choose_target, describe, family_note
+from vitconvert.conversion.target import OWN_LAYOUT, choose_target, describe, family_note
 from vitconvert.conversion.text_tower import small_files, with_text, with_tokenizer
 from vitconvert.conversion.weights import index_name, weights_files
 from vitconvert.documents import JsonDict
 from vitconvert.facts.accounts import Ledger
 from vitconvert.facts.plan import Assembly, Piece, Plan, compose
+from vitconvert.facts.project_config import facts_from_config
 from vitconvert.formats import ITEM_SIZE, TensorInfo
 from vitconvert.programs.program import CompanionFiles, program_of
 from vitconvert.programs.target import Target, TextTarget
@@ -193,6 +194,7 @@ def make_plan(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) 
     notes = (
         *_on_sums(choice.target),
         *_on_names(choice.target),
+        *_on_the_problem(choice.target, after.config),
         family_note(placed, choice.target, model),
     )
     noted = replace(placed, ledger=placed.ledger.with_notes(notes))
@@ -240,6 +242,18 @@ def _on_names(target: Target) -> Iterator[str]:
         yield (
             f"labels: none, so config.json says LABEL_0 to LABEL_{len(names) - 1}; --labels FILE "
             "(in Python, labels=) names the classes"
+        )
+
+
+def _on_the_problem(target: Target, config: ViTConfig) -> Iterator[str]:
+    """A note where the target's own files have no place for what the logits mean."""
+    unusual = config.stated_problem and config.score_function != "softmax"
+    stated = facts_from_config(target.table, target.their_config)
+    if unusual and target.table.name != OWN_LAYOUT and "problem_type" not in stated:
+        todo = "" if config.score_function == "none" else f": {config.score_function} of each logit"
+        yield (
+            f"problem_type = {config.problem_type}{todo}; {target.table.title} has no word for it, "
+            "vitconvert.json keeps it"
         )
 
 

@@ -271,7 +271,7 @@ def _samples(model: ViT, checkpoint: Checkpoint) -> tuple[Sample, ...]:
                 file=image.name,
                 true=image.stem,
                 predicted=str(best.label),
-                probability=best.probability,
+                probability=best.score,
             )
         )
     return tuple(samples)

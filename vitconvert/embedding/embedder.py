@@ -13,6 +13,7 @@ from PIL import Image
 
 from vitconvert.arguments import options_of, read_fields, refuse, taken
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.conversion.changes import at_size
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
@@ -80,7 +81,7 @@ class Task:
         """The checkpoint, whose tensors are not read yet."""
         tower = self.reading.tower
         located = locate(self.model, **{"quiet": True, **self.fetching}, tower=tower)
-        return read_checkpoint(located, self.reading)
+        return at_size(read_checkpoint(located, self.reading), self.reading.image_size)
 
     def settled(self) -> "Task":
         """The same where files of classes and preprocessing are read: others need not find them."""
@@ -150,6 +151,8 @@ class LoadedTask:
             computed |= {"layer": self.features.layer, "pool": self.features.pool}
         if classes:
             computed |= {"topk": task.topk, "labels": list(self.labels or ())}
+            if config.score_function != "softmax":
+                computed |= {"scores": config.score_function}
         self.identity: dict[str, Any] = {
             "weights": fingerprint(checkpoint.tensors),
             "configuration": checkpoint.config.function(),

@@ -331,7 +331,7 @@ def _misfit(answer: Embedding | Prediction, schema: pa.Schema) -> VitConvertErro
 _NUMBERS: dict[str, Callable[[Any], Any]] = {
     "features": lambda answer: answer.features.numpy(),
     "indices": lambda answer: [likely.index for likely in answer.top],
-    "scores": lambda answer: [likely.probability for likely in answer.top],
+    "scores": lambda answer: [likely.score for likely in answer.top],
     "labels": lambda answer: [likely.label for likely in answer.top],
 }
 

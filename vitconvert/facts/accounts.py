@@ -104,7 +104,7 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
         f"{config.embed_dim}.",
         evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
         details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
-        hint=_hint(found),
+        hint=_hint_on_head(binding, found) or _hint(found),
     )
 
 
@@ -114,9 +114,9 @@ def check_required(binding: Binding, file: str) -> None:
     Raises:
         TensorMismatch: The dialect requires tensors that are missing.
     """
-    if not binding.lacking:
+    if not binding.missed:
         return
-    missing = [_required(binding, group) for group in binding.lacking]
+    missing = [_required(binding, group) for group in binding.missed]
     raise TensorMismatch(
         "The file lacks tensors that its dialect requires.",
         evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
@@ -198,9 +198,9 @@ def open_ledger(
 
 
 def _missing(binding: Binding, config: Config) -> Iterator[str]:
-    for group in binding.lacking:
+    for group in binding.missed:
         yield _required(binding, group)
-    required = {name for group in binding.lacking for name in group}
+    required = {name for group in binding.missed for name in group}
     for name in expected_tensors(config):
         if name in binding.partial:
             yield f"{', '.join(binding.partial[name])}  part of {name}"
@@ -269,6 +269,17 @@ def _listed(kind: str, lines: list[str]) -> list[str]:
     if len(lines) > _SHOWN:
         shown.append(f"{kind:<10} ... and {len(lines) - _SHOWN} more")
     return shown
+
+
+def _hint_on_head(binding: Binding, found: dict[str, list[str]]) -> str:
+    """Where the matrix of the head alone is of another size, as it reads something else; or ""."""
+    heads = {link.theirs for link in binding.links.get("head.weight", ())}
+    wrong = {line.split()[0] for lines in found.values() for line in lines}
+    if list(found) != ["misshapen"] or wrong != heads:
+        return ""
+    (key,) = wrong
+    pattern = f"{str(key).rpartition('.')[0]}.*"
+    return f"the head reads something else than this ViT gives: --ignore '{pattern}' leaves it out."
 
 
 def _hint(found: dict[str, list[str]]) -> str:

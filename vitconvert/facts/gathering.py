@@ -118,7 +118,7 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
     for name in _REQUIRED:
         if name not in found.facts and name not in found.missing:
-            found.missing[name] = f"nothing tells it{unread}"
+            found.missing[name] = f"nothing tells it{unread}{_usual(binding.table, name)}"
     return Gathered(
         table=binding.table,
         facts=found.facts,
@@ -126,6 +126,18 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
         asked={name: why for name, why in found.missing.items() if why},
         notes=tuple(found.notes),
     )
+
+
+def _usual(table: Table, field: str) -> str:
+    """What the project assumes where its own configuration file is silent, for a question."""
+    mapping = table.config_file
+    if mapping is None or field not in mapping.defaults:
+        return ""
+    others = (
+        f"{said[field]} of {kind}" for kind, said in mapping.defaults_of.items() if field in said
+    )
+    named = ", ".join((str(mapping.defaults[field]), *others))
+    return f"; where {mapping.file} is silent, the library has {named}"
 
 
 def _doubt_pooling(found: Findings) -> None:

@@ -12,7 +12,16 @@ from vitconvert.config.contradictions import MOST_BLOCKS
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, UsageError
 from vitconvert.facts.fact import CONFIG, Fact, Facts, state
-from vitconvert.tables.config_file import ALL_BUT, AND, PIXELS, ConfigFile, Ratio, Word, look_up
+from vitconvert.tables.config_file import (
+    ALL_BUT,
+    AND,
+    PIXELS,
+    ConfigFile,
+    Ratio,
+    Word,
+    look_up,
+    placed,
+)
 from vitconvert.tables.table import Table
 
 
@@ -41,7 +50,7 @@ def facts_from_config(
     within = next(there, mapping.within[-1])
     for field, paths in mapping.fields.items():
         read = ((path, _said(mapping, their_config, within, path)) for path in paths)
-        stated = ((within + path, value) for path, value in read if value is not None)
+        stated = ((placed(within, path), value) for path, value in read if value is not None)
         path, found = next(stated, ("", None))
         if _in_our_words(mapping, field, found) == "":
             continue  # nothing stated
@@ -66,7 +75,8 @@ def _said(
         found = (look_up(their_config, within + p) for p in mapping.fields.get(field, ()))
         return next((value for value in found if type(value) is int), None)
 
-    value = look_up(their_config, within + path.removeprefix(ALL_BUT).removeprefix(PIXELS))
+    plain = path.removeprefix(ALL_BUT).removeprefix(PIXELS)
+    value = look_up(their_config, placed(within, plain))
     if path.startswith(PIXELS) and type(value) is int:
         patch, square = number("patch_size"), number("merge_size")
         return value // square // patch * square if patch and square else f"{value} pixels"

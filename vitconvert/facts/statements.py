@@ -27,7 +27,7 @@ from vitconvert.facts.project_config import (
     facts_from_config,
     unknown_arguments,
 )
-from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, named
+from vitconvert.tables.architectures import FILE, architecture_in, find_architecture, published
 from vitconvert.tables.config_file import look_up
 from vitconvert.tables.predicates import ARCHITECTURE, Conditional
 from vitconvert.tables.table import Table
@@ -135,7 +135,8 @@ class Statements:
     def _named_facts(self, table: Table) -> Facts:
         """Facts of the architecture that the user, the config, the reference or the file names."""
         ecosystem = (table.config_file and table.config_file.architectures) or table.ecosystem
-        if not named(ecosystem):
+        name = self._stated_name(table)
+        if name and not published(ecosystem, name):
             if self.architecture:
                 raise UsageError(
                     f"{table.title} has no architectures that are known by name.",
@@ -143,7 +144,7 @@ class Statements:
                     hint="leave --architecture out; --set FIELD=VALUE states what is asked for.",
                 )
             return {}
-        if name := self._stated_name(table):
+        if name:
             return state(_row(ecosystem, name), f"{OF_ARCHITECTURE}{name}")
         for where, name in (
             *_trained_as(self.trained),

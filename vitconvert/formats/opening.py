@@ -58,6 +58,13 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 )
 
 
+_ONNX_WRITERS = (b"pytorch", b"onnx", b"vitconvert")
+_EXPORTED = (
+    "give the checkpoint that it was exported from; of what `vitconvert export` wrote, "
+    "`vitconvert predict FILE IMAGES` computes classes, and no other verb reads it."
+)
+
+
 def weights_among(names: Collection[str]) -> list[str]:
     """The weights among the files of one folder, by their names alone.
 
@@ -289,10 +296,12 @@ def _look(start: bytes) -> tuple[str | None, str | None]:
     for magic, what, hint in _FOREIGN:
         if start.startswith(magic):
             return what, hint
+    if start.startswith(b"<?xml") and b"<net " in start:
+        return "a model of OpenVINO", _EXPORTED
     if start.lstrip()[:1] == b"<":
         return "an HTML or XML page", "the download gave a web page; check its address."
     if start[257:262] == b"ustar":
         return "a tar archive", "unpack it first."
-    if start[:1] == b"\x08" and (b"pytorch" in start[:64] or b"onnx" in start[:64]):
-        return "an ONNX graph", "convert the checkpoint that it was exported from."
+    if start[:1] == b"\x08" and any(name in start[:64] for name in _ONNX_WRITERS):
+        return "an ONNX graph", _EXPORTED
     return None, None

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -29,9 +30,13 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """
     require_place(path)
     if path.suffix not in _WRITERS:
+        folder = shlex.quote(f"{path.with_suffix('')}/")
         raise UsageError(
             f"Features cannot be written as {path.suffix or 'a file without suffix'}.",
             evidence={"output": path, "known": ", ".join(_WRITERS)},
+            hint=f"-o {folder} is a directory of Parquet files."
+            if path.suffix == ".parquet"
+            else None,
         )
     if path.exists() and not overwrite:
         raise OutputExists(

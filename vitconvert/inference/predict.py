@@ -11,16 +11,29 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, VitConvertError, warn
 from vitconvert.inference.batches import Picture, Ready, check_fit, run_in_batches
 from vitconvert.labels import Labels
+from vitconvert.model.heads import scores_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One class that an image may show."""
+    """One class that an image may show, or one number of a regression."""
 
     index: int
     label: str | None
-    probability: float  # softmax of all logits, in float32
+    # Softmax of all logits in float32, or the sigmoid of this one; None of a regression
+    probability: float | None
     logit: float
+
+    @property
+    def score(self) -> float:
+        """The probability; of a regression, which has none, the number itself."""
+        return self.logit if self.probability is None else self.probability
+
+    def in_words(self, digits: int = 2) -> str:
+        """The score as people read it; so many digits of a percent."""
+        if self.probability is None:
+            return f"{self.logit:.4g}"
+        return f"{self.probability:.{digits}%}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +42,7 @@ class Prediction:
 
     path: Path | None  # None for an open image
     top: tuple[Candidate, ...] = ()  # likeliest first
+    score_function: str = "softmax"  # what makes scores of logits: also "sigmoid", or "none"
     error: VitConvertError | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -36,6 +50,7 @@ class Prediction:
         return {
             "path": None if self.path is None else str(self.path),
             "top": [dict(vars(candidate)) for candidate in self.top],
+            "score_function": self.score_function,
             "error": None if self.error is None else self.error.to_dict(),
         }
 
@@ -54,6 +69,9 @@ def predict(
     decode and preprocess the next images while it computes. A `FastViT` on a CPU computes several
     batches at once, each by one thread.
 
+    Probabilities are a softmax of the logits, or sigmoids of a model of several labels; a
+    regression has the numbers themselves (`ViTConfig.problem_type`).
+
     Args:
         running: What computes.
         pictures: The images.
@@ -68,7 +86,11 @@ def predict(
     check_classifier(running.model.config, labels)
     warn_of_names(labels, running.model.config.num_classes)
     outputs = run_in_batches(running, running.model, pictures)
-    return (prediction(path, logits, topk=topk, labels=labels) for path, logits in outputs)
+    function = running.model.config.score_function
+    return (
+        prediction(path, logits, topk=topk, labels=labels, function=function)
+        for path, logits in outputs
+    )
 
 
 def check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
@@ -114,21 +136,22 @@ def prediction(
     *,
     topk: int,
     labels: Sequence[str] | None,
+    function: str,
 ) -> Prediction:
-    """The likeliest classes by logits (classes,)."""
+    """The likeliest classes by logits (classes,), of which a `score_function` makes scores."""
     if isinstance(logits, VitConvertError):
         return Prediction(path=path, error=logits)
     if not logits.isfinite().all():
         return Prediction(path=path, error=VitConvertError("The logits are not finite."))
-    probabilities = logits.softmax(dim=0)
+    scores = scores_of(logits, function)
     best = logits.topk(min(topk, len(logits))).indices.tolist()
     top = tuple(
         Candidate(
             index=index,
             label=None if labels is None else labels[index],
-            probability=float(probabilities[index]),
+            probability=None if function == "none" else float(scores[index]),
             logit=float(logits[index]),
         )
         for index in best
     )
-    return Prediction(path=path, top=top)
+    return Prediction(path=path, top=top, score_function=function)

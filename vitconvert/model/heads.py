@@ -102,3 +102,20 @@ def classifier(config: ViTConfig) -> nn.Module:
     if config.num_classes == 0:
         return nn.Identity()
     return linear(config.feature_dim, config.num_classes, bias=config.head_bias)
+
+
+def scores_of(logits: Tensor, function: str) -> Tensor:
+    """Logits (..., classes) as `ViTConfig.score_function` says: probabilities, or as they are."""
+    if function == "none":
+        return logits
+    return logits.sigmoid() if function == "sigmoid" else logits.softmax(dim=-1)
+
+
+def logits_of(scores: Tensor, function: str) -> Tensor:
+    """The inverse, which of a softmax is right but for a constant, which changes no score."""
+    if function == "none":
+        return scores
+    least = torch.finfo(scores.dtype)
+    if function == "sigmoid":
+        return scores.logit(eps=least.eps / 2)
+    return scores.clamp(min=least.tiny).log()

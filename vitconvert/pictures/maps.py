@@ -202,9 +202,8 @@ class AttentionMaps(MapsOfImage):
 
     @property
     def classes(self) -> str:
-        """The likeliest classes with their probabilities, in words; "" of no classifier."""
-        named = ((c.label or f"class {c.index}", c.probability) for c in self.top)
-        return ", ".join(f"{name} {probability:.1%}" for name, probability in named)
+        """The likeliest classes with their scores, in words; "" of no classifier."""
+        return ", ".join(f"{c.label or f'class {c.index}'} {c.in_words(1)}" for c in self.top)
 
     def _repr_html_(self) -> str:
         return framed(self.to_html(), height="44rem", scripts=True)
@@ -298,7 +297,8 @@ def _is_classifier(config: ViTConfig, labels: Sequence[str] | None) -> bool:
 def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[Candidate, ...]:
     """The three likeliest classes of an image (1, C, H, W)."""
     (logits,) = model(image.to(next(model.parameters()))).float().cpu()
-    return prediction(None, logits, topk=3, labels=labels).top
+    function = model.config.score_function
+    return prediction(None, logits, topk=3, labels=labels, function=function).top
 
 
 @torch.no_grad()

@@ -13,7 +13,14 @@ from vitconvert.errors import UsageError, nearest
 from vitconvert.pixel_goldens import faults
 from vitconvert.pixel_goldens.faults import EXACT, ROUNDED, Fault, Fit
 from vitconvert.pixel_goldens.filters import Numbers
-from vitconvert.pixel_goldens.golden import STEPS, PixelGolden, arrays_of, own_modes, seen_of
+from vitconvert.pixel_goldens.golden import (
+    STEPS,
+    PixelGolden,
+    arrays_of,
+    as_array,
+    own_modes,
+    seen_of,
+)
 from vitconvert.preprocessing import pixels
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.image_files import open_image
@@ -154,7 +161,7 @@ def _port(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> dict[_POR
         image, step = known[name]
         if step in golden.images[image].steps:
             expected = golden.images[image].steps[step]
-            found[image, step] = _laid_out(np.asarray(array), expected, scaled=step == _LAST)
+            found[image, step] = _laid_out(as_array(array), expected, scaled=step == _LAST)
     if not found:
         raise UsageError(
             "There is no array to compare.",

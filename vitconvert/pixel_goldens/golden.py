@@ -260,9 +260,18 @@ def _stated(name: str, image: Recorded) -> JsonDict:
 
 
 def arrays_of(path: Path) -> dict[str, Pixels]:
-    """All arrays of a file."""
+    """All arrays of a file; floats that numpy has not, such as bfloat16, as float32."""
     with open_container(path) as container:
-        return {name: container.read(name).numpy().copy() for name in container.manifest}
+        return {name: as_array(container.read(name)).copy() for name in container.manifest}
+
+
+def as_array(numbers: object) -> Pixels:
+    """An array of whatever has numbers, also of torch's types that numpy has not."""
+    if isinstance(numbers, torch.Tensor):
+        numbers = numbers.detach().cpu()
+        narrow = numbers.is_floating_point() and numbers.itemsize < torch.float32.itemsize
+        return (numbers.float() if narrow else numbers).numpy()
+    return np.asarray(numbers)
 
 
 def read(folder: Path) -> PixelGolden:

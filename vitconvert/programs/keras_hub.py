@@ -252,11 +252,11 @@ def _keras_hub() -> ModuleType:
 
 
 def _load_preset(directory: Path) -> Foreign:
-    """The model of a directory, in float32."""
+    """The model of a directory, in float32; of a task, without what comes after its logits."""
     models = _keras_hub().models
-    has_task = (directory / "task.json").exists()
-    kind = models.ImageClassifier if has_task else models.Backbone
-    return kind.from_preset(str(directory), dtype="float32")
+    if (directory / "task.json").exists():
+        return models.ImageClassifier.from_preset(str(directory), dtype="float32", activation=None)
+    return models.Backbone.from_preset(str(directory), dtype="float32")
 
 
 def _model_of(checkpoint: Checkpoint) -> Foreign:

@@ -14,6 +14,7 @@ from torch import Tensor
 from vitconvert.comparison import Comparison, compare_outputs
 from vitconvert.errors import VitConvertError
 from vitconvert.model import ViT
+from vitconvert.model.heads import scores_of
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.pixels import normalised
 from vitconvert.preprocessing.sample_images import normalisation, sample_images
@@ -49,8 +50,7 @@ class Expected:
         """Float32 or uint8 images, as the graph takes them, to its output."""
         model, x = self.model, self._normalised(images)
         if self.shape.output == "logits":
-            logits: Tensor = model(x)
-            return logits.softmax(-1) if self.shape.softmax else logits
+            return scores_of(model(x), self.shape.scores)
         tokens = model.forward_features(x)
         pooled = self.shape.output == "features"
         return model.forward_head(tokens, pre_logits=True) if pooled else tokens

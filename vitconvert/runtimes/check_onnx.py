@@ -81,6 +81,8 @@ def fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
             at = start + size
         else:
             at = start + {1: 8, 5: 4}[key & 7]
+        if at > len(data):
+            raise ValueError("a field ends behind the file")
         yield key >> 3, data[start:at]
 
 
@@ -123,18 +125,25 @@ class Model(NamedTuple):
 
 
 def read_model(path: Path) -> Model:
-    """Read an ONNX file; its weights stay on the disk."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        whole = memoryview(data)
-        try:
-            return Model(
-                metadata={_text(entry, 1): _text(entry, 2) for entry in within(whole, 14)},
-                nodes=(*_nodes(whole, 7, 1), *_nodes(whole, 25, 7)),  # of the graph, of functions
-                inputs=tuple(_value(value) for value in within(whole, 7, 11)),
-                outputs=tuple(_value(value) for value in within(whole, 7, 12)),
-            )
-        finally:
-            whole.release()
+    """Read an ONNX file; its weights stay on the disk.
+
+    Raises:
+        OSError, ValueError: It cannot be read, or is none.
+    """
+    with path.open("rb") as file:
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        model = Model(
+            metadata={_text(entry, 1): _text(entry, 2) for entry in within(whole, 14)},
+            nodes=(*_nodes(whole, 7, 1), *_nodes(whole, 25, 7)),  # of the graph, of functions
+            inputs=tuple(_value(value) for value in within(whole, 7, 11)),
+            outputs=tuple(_value(value) for value in within(whole, 7, 12)),
+        )
+    except (ValueError, IndexError, KeyError):  # of bytes that mean something else, or end too soon
+        raise ValueError("its bytes are not those of a graph, or not all of them") from None
+    if not model.inputs or not model.outputs:
+        raise ValueError("it has no graph")
+    return model
 
 
 def _nodes(data: memoryview, *path: int) -> Iterator[Node]:
@@ -351,7 +360,7 @@ def report(path: Path, engine: str, device: str | None, tolerance: float | None)
     """Check a file, print what was found, and give the exit code."""
     try:
         model = read_model(path)
-    except (OSError, ValueError, IndexError, KeyError) as error:
+    except (OSError, ValueError) as error:
         print(f"{path} is no ONNX file that can be read: {error}")
         return 2
     if GOLDEN not in model.metadata:

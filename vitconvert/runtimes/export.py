@@ -63,6 +63,8 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
         )
     require_file(path)
     runtime.require(calibrating=wanted.calibrated)
+    if wanted.opset is not None:
+        runtime.check_opset(wanted.opset)
 
     def is_ours(path: Path) -> bool:
         try:
@@ -331,7 +333,7 @@ def _record(
             "shape": [shape.batch or "batch", *sides],
             "normalised": "inside" if pixels else "before",
         },
-        "output": {"name": "output", "kind": shape.output, "softmax": shape.softmax},
+        "output": {"name": "output", "kind": shape.output, "scores": shape.scores},
         "dtype": wanted.computed_in,
         **({"calibration": trial.calibration.record()} if trial.calibration else {}),
         "config": config.to_dict(),

@@ -17,6 +17,7 @@ from vitconvert.inference.batches import Ready
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.labels import Labels
 from vitconvert.model import ViT
+from vitconvert.model.heads import logits_of
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.export import RECORD
@@ -84,15 +85,16 @@ class ExportedFile:
     def ready(self, *, images: int | None, batch: int, threads: int, streams: int) -> Run:
         """What gives logits of prepared images; as `inference.batches.Engine`."""
         run = self.runtime.open(self.path, threads=threads, streams=streams)
-        taken, softmax = self.record["input"], self.record["output"]["softmax"]
+        taken, given = self.record["input"], self.record["output"]
+        # Earlier versions said whether there is a softmax.
+        scores = given.get("scores") or ("softmax" if given.get("softmax") else "none")
         size, stated = taken["shape"][0], self.record["preprocessing"]
         within = Preprocessing.from_dict(stated) if taken["dtype"] == "uint8" else None
 
         def compute(images: Tensor) -> Tensor:
             images = images if within is None else as_levels(images, within)
             out = torch.cat([run(part) for part in _parts(images, size)])[: len(images)]
-            # The logits but for a constant, of which softmax makes the same.
-            return out.clamp(min=torch.finfo(out.dtype).tiny).log() if softmax else out
+            return logits_of(out, scores)
 
         return compute
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, NotRepresentable, what_was_raised
 from vitconvert.model import ViT
+from vitconvert.model.heads import scores_of
 from vitconvert.model.positions import Positions
 from vitconvert.preprocessing import Preprocessing
 
@@ -23,7 +24,7 @@ class Shape:
     Attributes:
         output: One of OUTPUTS: what the head gives, what it reads, or all tokens after the last
             norm.
-        softmax: Whether logits become probabilities.
+        scores: What becomes of logits, "softmax" or "sigmoid"; "none": they stay.
         pixels: What uint8 images (B, H, W, C) are normalised by; None: the graph takes float32
             images (B, C, H, W) that are normalised already.
         batch: The one batch size; None: any.
@@ -32,7 +33,7 @@ class Shape:
     """
 
     output: str = "logits"
-    softmax: bool = False
+    scores: str = "none"
     pixels: Preprocessing | None = None
     batch: int | None = None
     probes: bool = False
@@ -84,8 +85,7 @@ class Graph(nn.Module):
         return out, *(state.float() for state in states)
 
     def _output(self, out: Tensor) -> Tensor:
-        out = out.float()
-        return out.softmax(-1) if self.shape.softmax else out
+        return scores_of(out.float(), self.shape.scores)
 
     def example(self, batch: int) -> Tensor:
         """Images such as it takes, all of them zeros."""

@@ -31,26 +31,27 @@ class OnnxRuntime(Runtime):
     packages = ("onnxruntime", "onnx", "onnxscript")
     calibrated_by = ()
 
+    def check_opset(self, opset: int) -> None:
+        """As `Runtime.check_opset`."""
+        import onnx
+
+        newest = onnx.defs.onnx_opset_version()
+        if not _OLDEST_OPSET <= opset <= newest:
+            raise UsageError(
+                f"There is no opset {opset} to export to.",
+                evidence={"opsets": f"{_OLDEST_OPSET} to {newest}"},
+            )
+
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None
     ) -> None:
         """As `Runtime.write`.
 
         Raises:
-            UsageError: There is no such opset.
             NotRepresentable: torch's exporter has no operator of ONNX for one of the model's.
         """
         import torch
 
-        if opset is not None:
-            import onnx
-
-            newest = onnx.defs.onnx_opset_version()
-            if not _OLDEST_OPSET <= opset <= newest:
-                raise UsageError(
-                    f"There is no opset {opset} to export to.",
-                    evidence={"opsets": f"{_OLDEST_OPSET} to {newest}"},
-                )
         try:
             exported = torch.onnx.export(
                 program,

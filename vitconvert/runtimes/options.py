@@ -19,7 +19,7 @@ class ExportOptions:
 
     to: str
     output: str | None = None
-    softmax: bool = False
+    probabilities: bool = False
     with_preprocessing: bool = False
     batch_size: int | None = None
     dtype: str = "float32"
@@ -82,8 +82,16 @@ class ExportOptions:
             raise ConflictingFact(
                 "The model has no classification head.", hint="--kind features, or tokens."
             )
-        if self.softmax and (output != "logits" or not checkpoint.config.head_bias):
+        scores = checkpoint.config.score_function if self.probabilities else "none"
+        if self.probabilities and (output != "logits" or not checkpoint.config.head_bias):
             raise ConflictingFact("Only the logits of a classifier can become probabilities.")
+        if self.probabilities and scores == "none":
+            origin = checkpoint.config.origins.get("problem_type", "user")
+            raise ConflictingFact(
+                "The numbers of a regression are no probabilities.",
+                evidence={"problem_type": f"regression ({origin})"},
+                hint="leave out --probabilities: the file gives the numbers themselves.",
+            )
         pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
         batch, probes = self.batch_size, self.probes
-        return Shape(output=output, softmax=self.softmax, pixels=pixels, batch=batch, probes=probes)
+        return Shape(output=output, scores=scores, pixels=pixels, batch=batch, probes=probes)

@@ -70,6 +70,13 @@ class Runtime:
         """Files that may be written beside this one."""
         return ()
 
+    def check_opset(self, opset: int) -> None:
+        """Refuse a version of operators that cannot be written, before any work is done.
+
+        Raises:
+            UsageError: There is no such version.
+        """
+
     def remaining(self, path: Path) -> tuple[str, ...]:
         """What engines may get wrong, or compute for each batch, of a graph that was written."""
         return ()

@@ -56,6 +56,16 @@ def named(ecosystem: str) -> Architectures:
     return Architectures({name: text for rows in own for name, text in rows.texts.items()})
 
 
+def published(ecosystem: str, name: str) -> Architectures:
+    """The architectures among which a name is looked up in an ecosystem.
+
+    A name that begins as another project's do is that project's: the files of `dino_vits16` have
+    timm's names of tensors, and those of `dinov2_vits14` are read in other layouts, too.
+    """
+    own, theirs = named(ecosystem), architectures().get(name.partition("_")[0])
+    return Architectures({**(theirs.texts if theirs else {}), **own.texts})
+
+
 def cards() -> Architectures:
     """Models of timm by their repositories, whose cards say as code what config.json does not."""
     return architectures()[_CARDS]
@@ -67,7 +77,7 @@ def find_architecture(ecosystem: str, name: str) -> Fields:
     Raises:
         NotRepresentable: The name is none of those that vitconvert's ViT computes.
     """
-    rows = named(ecosystem)
+    rows = published(ecosystem, name)
     bare = name.split(".")[0]
     if bare in rows:
         return rows[bare]
@@ -85,7 +95,7 @@ def find_architecture(ecosystem: str, name: str) -> Fields:
 
 def architecture_in(ecosystem: str, stem: str) -> str | None:
     """The longest architecture name that a file's name begins with."""
-    rows = named(ecosystem)
+    rows = published(ecosystem, stem)
     fitting = (n for n in rows if stem == n or stem.startswith((f"{n}-", f"{n}.", f"{n}_")))
     return max(fitting, key=len, default=None)
 
@@ -97,12 +107,12 @@ def preparation_of(ecosystem: str, name: str) -> Mapping[str, object] | None:
         Fields of timm's `pretrained_cfg`, or None: nothing is known of the name.
     """
     bare = name.split(".")[0]
-    by_name = _preparations().get(ecosystem, {})
+    by_name = preparations().get(ecosystem, {})
     return by_name.get(name) or by_name.get(bare)
 
 
 @functools.cache
-def _preparations() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+def preparations() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
     """Names to what is said of them, by ecosystem: `weights_map/preprocessing.toml`."""
     return {
         ecosystem: {

@@ -118,6 +118,15 @@ class Binding:
             found |= {t.text for t in ignored if any(self._ignored_by(t))}
         return tuple(group for group in self.table.requires if not found & set(group))
 
+    @property
+    def missed(self) -> tuple[tuple[str, ...], ...]:
+        """The same, but for tensors that play no part: they tell dialects apart, and no more.
+
+        Where numbers that they hold decide what others mean, they do play a part.
+        """
+        inert = self.table.section("ignore").keys() - self.table.section("holds").keys()
+        return tuple(group for group in self.lacking if not inert & set(group))
+
     @functools.cached_property
     def guarded(self) -> Mapping[str, Constant]:
         """Ignored keys that must hold certain numbers to play no part."""

@@ -14,6 +14,7 @@ from vitconvert.toml_files import read_tables
 ALL_BUT = "all but "  # before a path: the blocks that are not listed there
 AND = " and "  # between two paths: a pair has one number of each
 PIXELS = "pixels of "  # before a path: as many patches, of whole squares that are merged
+TOP = "/"  # begins a path of the whole file, whatever section the others are in
 _WORDS = (
     *("file", "identify", "fields", "values", "defaults", "within", "writes", "inert"),
     *("must", "must_not", "architectures", "image"),
@@ -40,6 +41,11 @@ def look_up(config: Mapping[str, object], path: str) -> Any:
         if most:
             value = value[: int(most)] if isinstance(value, list) else None
     return value
+
+
+def placed(within: str, path: str) -> str:
+    """A path of `[config_json.fields]` in the whole file, of which a section is about the model."""
+    return path.removeprefix(TOP) if path.startswith(TOP) else within + path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +118,7 @@ class ConfigFile:
         """
         filled = {entry.name for entry in self.writes}
         for field, paths in self.fields.items():
-            path = self.within[-1] + paths[0] if paths else ""
+            path = placed(self.within[-1], paths[0]) if paths else ""
             if path and path not in filled and not paths[0].startswith(ALL_BUT):
                 yield field, path
 

@@ -312,6 +312,8 @@ def _written(table: Table, name: str, arguments: JsonObject, model: DescribedMod
     }
     if model.labels and not model.labels.assumed:
         written["label_names"] = list(model.labels)
+    if config.stated_problem:  # timm has no word for it, and transformers' wrapper of timm has
+        written["problem_type"] = config.stated_problem
     return written
 
 
