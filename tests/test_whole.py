@@ -213,10 +213,10 @@ def test_places_where_no_file_can_be(tmp_path, monkeypatch):
         _write(tmp_path / "nowhere" / "x")
     open_ = os.open
 
-    def refuse(path: Path, flags: int, *mode: int) -> int:
+    def refuse(path: Path, flags: int, *mode: int, **where: int) -> int:
         if flags & os.O_CREAT:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return open_(path, flags, *mode)
+        return open_(path, flags, *mode, **where)
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(UsageError) as error:

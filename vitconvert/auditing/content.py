@@ -178,7 +178,7 @@ class FileContent:
         names = tuple(dict.fromkeys(place.name for place in chosen if place != ZEROS))
         found = {name: list(by_rows(self.values(name))) for name in names}
         rows = [
-            torch.zeros(matrix.shape[1]) if p == ZEROS else found[p.name][p.way][1][p.row]
+            matrix.new_zeros(matrix.shape[1]) if p == ZEROS else found[p.name][p.way][1][p.row]
             for p in chosen
         ]
         same, reordered = torch.equal(torch.stack(rows), matrix), False

@@ -10,6 +10,7 @@ from torch import Tensor
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, VitConvertError
 from vitconvert.inference.batches import Picture, Ready, check_fit, run_in_batches
+from vitconvert.settings import plain_arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,7 @@ def check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
         )
 
 
+@plain_arithmetic()
 def prediction(
     path: Path | None,
     logits: Tensor | VitConvertError,
