@@ -153,9 +153,10 @@ def opened(name: str) -> "Reading":
             return Reading(open_regular(Path(name)), name)
         place, question, query = name.partition("?")
         scheme, _, path = place.partition("://")
+        server, _, inside = path.partition("/")
         # By the bucket, so that all its objects share a connection.
-        system, _ = filesystem(f"{scheme}://{path.partition('/')[0]}{question}{query}")
-        return Reading(system.open_input_file(path), name)
+        system, bucket = filesystem(f"{scheme}://{server}{question}{query}")
+        return Reading(system.open_input_file(f"{bucket}/{inside}"), name)
     except (OSError, ValueError) as error:
         raise SourceError(
             "The file cannot be opened.",

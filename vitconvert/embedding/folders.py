@@ -18,7 +18,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from vitconvert.embedding.files import filesystem, open_regular
-from vitconvert.errors import CorruptFile, OutputExists, UsageError
+from vitconvert.errors import CorruptFile, OutputExists, UsageError, without_secrets
 from vitconvert.whole import require_possible, sync, whole_file
 
 SCRATCH = "tmp"
@@ -186,7 +186,7 @@ class RemoteFolder:
     url: str
 
     def __str__(self) -> str:
-        return self.url
+        return without_secrets(self.url)
 
     def names(self, inner: str = "") -> list[str]:
         """Names of what is in it, or in a folder of it, sorted; none if there is no such folder."""

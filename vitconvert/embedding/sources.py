@@ -29,7 +29,14 @@ from vitconvert.embedding.files import (
     too_large,
 )
 from vitconvert.embedding.options import PARQUETS, TARS
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some
+from vitconvert.errors import (
+    CorruptFile,
+    SourceError,
+    UnsafeFile,
+    UsageError,
+    some,
+    without_secrets,
+)
 from vitconvert.preprocessing.finding import SOUND, SUFFIXES, find_images
 
 LISTED = "-"  # stands for names on stdin
@@ -237,7 +244,7 @@ class Layout:
     def key(self, name: str) -> str:
         """What a file is called in the output: as text, without what is said of its server."""
         if is_url(name):
-            return text(name.partition("?")[0])
+            return text(without_secrets(name))
         path = os.path.abspath(name)  # noqa: PTH100 (a Path drops ..)
         inside = self.base and path.startswith(os.path.join(self.base, ""))  # noqa: PTH118
         return text(os.path.relpath(path, self.base) if inside else path)
@@ -309,8 +316,11 @@ def find(source: str, *, recursive: bool) -> Iterator[Found]:
     from pyarrow.fs import FileSelector, FileType
 
     system, root = filesystem(source)
-    scheme = source.partition("://")[0]
-    query = source[source.index("?") :] if "?" in source else ""
+    scheme, _, rest = source.partition("://")
+    rest, question, query = rest.partition("?")
+    # Names begin as the source does, with what it says of the server and of who asks.
+    place = f"{scheme}://{rest.partition('/')[0]}"
+    _, bucket = filesystem(f"{place}{question}{query}")
     try:
         info = system.get_file_info(root)
         entries = [info] if info.type == FileType.File else []
@@ -323,4 +333,5 @@ def find(source: str, *, recursive: bool) -> Iterator[Found]:
     for entry in sorted(entries, key=lambda entry: entry.path):
         group, slash, _ = entry.path.removeprefix(root).lstrip("/").partition("/")
         if entry.path == root or (entry.is_file and entry.path.lower().endswith(_EVERY)):
-            yield Found(f"{scheme}://{entry.path}{query}", group if slash else None)
+            inside = entry.path.removeprefix(bucket)
+            yield Found(f"{place}{inside}{question}{query}", group if slash else None)

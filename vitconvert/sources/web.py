@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.documents import read_object
-from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.errors import CorruptFile, SourceError, without_secrets
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.answers import is_relative_name
 from vitconvert.sources.located import Fetching, Located, files_beside
@@ -62,11 +62,11 @@ def locate_address(reference: str, url: str, name: str | None, fetching: Fetchin
                 hint=f"remove {folder} and run again.",
             )
     return Located(
-        reference=reference,
+        reference=without_secrets(reference),
         weights=target,
         **files_beside(folder),
         name=name,
-        url=url,
+        url=without_secrets(url),
         sha256={target.name: found},
         verified=(target.name,) if verified else (),
     )
@@ -108,7 +108,7 @@ def _download(url: str, target: Path, *, cache: Path, quiet: bool) -> None:
             part.unlink()
             raise mismatch(None, target.name, "md5", published=md5[1], found=found)
     record = {
-        "url": url,
+        "url": without_secrets(url),
         "size": part.stat().st_size,
         "sha256": received.hash,
         "etag": received.headers.get("ETag"),
