@@ -182,3 +182,14 @@ def test_no_secret_of_an_address_is_written_or_said(store, tmp_path, capfd):
     for secret in (b"KEY", b"SECR", b"NEW:"):
         assert secret not in written
     assert b"s3://" in written
+
+
+def test_a_store_that_wants_credentials(tmp_path):
+    """Azure's client raises nothing of Python's own."""
+    if not hasattr(fs, "AzureFileSystem"):
+        pytest.skip("pyarrow was built without it")
+    azure = "abfs://container@account.dfs.core.windows.net/features"
+    for output, source in ((azure, tmp_path), (tmp_path / "out", azure)):
+        (tmp_path / "a.png").write_bytes(IMAGES[0])
+        with pytest.raises(SourceError, match="The store does not answer"):
+            embed_null(output, str(source))

@@ -19,6 +19,7 @@ from vitconvert.embedding.files import (
     MOST_BYTES,
     Item,
     Wanted,
+    asking,
     filesystem,
     grouped,
     is_url,
@@ -322,10 +323,11 @@ def find(source: str, *, recursive: bool) -> Iterator[Found]:
     place = f"{scheme}://{rest.partition('/')[0]}"
     _, bucket = filesystem(f"{place}{question}{query}")
     try:
-        info = system.get_file_info(root)
-        entries = [info] if info.type == FileType.File else []
-        if info.type == FileType.Directory:
-            entries = system.get_file_info(FileSelector(root, recursive=recursive))
+        with asking(source):
+            info = system.get_file_info(root)
+            entries = [info] if info.type == FileType.File else []
+            if info.type == FileType.Directory:
+                entries = system.get_file_info(FileSelector(root, recursive=recursive))
     except OSError as error:
         raise SourceError(
             "The store does not answer.", evidence={"URL": source, "why": error}
