@@ -137,9 +137,9 @@ def open_within(path: Path, base: int, size: int) -> Container:
         MissingPackage, CorruptFile, UnsafeFile: As `open_file`.
     """
     h5py = imported("h5py", "HDF5", path)
-    place, options = (_Window(path, base, size), {}) if base else (path, {"locking": False})
     try:
-        with h5py.File(place, "r", **options) as file, _no_plugins(h5py.h5pl):
+        place = _Window(path, base, size) if base else path
+        with _opened(h5py, place) as file, _no_plugins(h5py.h5pl):
             arrays, others = _Walk(h5py, path, size).all_of(file.id)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
         problem = str(error).strip("'\"")[:300]
@@ -153,6 +153,25 @@ def open_within(path: Path, base: int, size: int) -> Container:
         read=lambda mapped, name: _tensor(mapped, base, name, arrays[name]),
     )
     return replace(container, extras=others)
+
+
+def _opened(h5py: ModuleType, place: Path | _Window) -> Untyped:
+    """A file to read, without a lock: file systems may have none, and others may write.
+
+    One that this program has open already is opened as that was. What it wrote is then put on the
+    disk, where the arrays are read.
+    """
+    if not isinstance(place, Path):
+        return h5py.File(place, "r")
+    try:
+        return h5py.File(place, "r", locking=False)
+    except OSError as error:
+        if "locking" not in str(error):
+            raise
+    file = h5py.File(place, "r")
+    if file.mode != "r":
+        file.flush()
+    return file
 
 
 class _Window(io.RawIOBase):
