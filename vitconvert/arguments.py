@@ -16,11 +16,13 @@ import operator
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from vitconvert.errors import UsageError
+from vitconvert.settings import plain_arithmetic
 
 if TYPE_CHECKING:
     import torch
@@ -113,9 +115,9 @@ def read_value(name: str, value: object, values: Values) -> object:
 
 
 def checked(
-    *shared: "type[DataclassInstance]", **own: Values
+    *shared: "type[DataclassInstance]", plain: bool = True, **own: Values
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function whose options are read before it is called.
+    """A function whose options are read before it is called, in `plain_arithmetic`.
 
     None is taken where it is the default. An option of which nothing says what it takes is an error
     here, when the module is imported.
@@ -124,6 +126,8 @@ def checked(
         shared: Dataclasses of options, which stand for the function's `**` parameter: their
             fields are listed by `help` and `inspect.signature`, and read by the dataclass itself.
             Those that the docstring says nothing of stand there in place of that parameter.
+        plain: Whether it computes as in a thread that nobody set up; False if it calls code of the
+            user's that is to find the user's settings.
         own: What options of this function take that mean something else elsewhere.
     """
     several = {name: one.values for kind in shared for name, one in options_of(kind).items()}
@@ -144,7 +148,9 @@ def checked(
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             placed = [read(name, value) for name, value in zip(named, args, strict=False)]
             placed += args[len(named) :]  # of which Python itself complains
-            return function(*placed, **{name: read(name, v) for name, v in kwargs.items()})  # type: ignore[arg-type]
+            named_too = {name: read(name, value) for name, value in kwargs.items()}
+            with plain_arithmetic() if plain else nullcontext():
+                return function(*placed, **named_too)  # type: ignore[arg-type]
 
         if shared and len(named) < len(parameters):
             expanded = [parameters[name] for name in named]

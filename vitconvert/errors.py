@@ -65,6 +65,30 @@ def printable(text: str) -> str:
     return shown + "..." if len(text) > _LONGEST_LINE else shown
 
 
+# A password may hold a slash that should have been written as %2F; a port is none.
+_LOGIN = re.compile(
+    r"""(?P<scheme>[A-Za-z][\w+.-]*)://(?P<user>[^\s/?#@:'"]*)(?P<password>:(?!\d+/)[^\s@'"]*)?@"""
+)
+_QUERY = re.compile(r"""(://[^\s?#'"]*)(\?[^\s#'"]*)?(#[^\s=?'"]*=[^\s'"]*)?""")
+
+
+def without_secrets(text: str) -> str:
+    """A text, of whose addresses those parts are left out that may be secrets.
+
+    These are passwords, users' names with them, and whatever follows a question mark: tokens and
+    signatures stand there. A user alone is a secret of https, and the container of abfs.
+    """
+    if "://" not in text:
+        return text
+    return _QUERY.sub(lambda match: match[1], _LOGIN.sub(_without_login, text))
+
+
+def _without_login(match: re.Match[str]) -> str:
+    kept = match["password"] is None and not match["scheme"].startswith("http")
+    kept |= match["scheme"].startswith("abfs")
+    return f"{match['scheme']}://{match['user']}@" if kept and match["user"] else match[1] + "://"
+
+
 def what_was_raised(error: BaseException) -> str:
     """The kind of somebody else's exception, and the beginning of its message."""
     return f"{type(error).__name__}: {str(error).strip()[:_LONGEST_MESSAGE]}"
@@ -87,12 +111,12 @@ class VitConvertError(Exception):
         meaning: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.fact = fact
-        self.evidence = {key: str(value) for key, value in (evidence or {}).items()}
-        self.details = tuple(details)
+        self.fact = without_secrets(fact)
+        self.evidence = {k: without_secrets(str(value)) for k, value in (evidence or {}).items()}
+        self.details = tuple(map(without_secrets, details))
         self.meaning = meaning
-        self.hint = hint
-        super().__init__(fact)
+        self.hint = hint and without_secrets(hint)
+        super().__init__(self.fact)
 
     def __str__(self) -> str:
         """The message, as the command line prints it; `details` has all of them."""

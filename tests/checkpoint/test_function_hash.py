@@ -159,3 +159,26 @@ def test_diff_believes_recorded_names_of_files_that_are_as_written(output, tmp_p
     assert hash_file(tmp_path / "back" / "model.safetensors") != before
     found = vitconvert.diff(output, tmp_path / "back")
     assert not found.same_function and list(found.values) == ["norm.bias"]
+
+
+def test_small_numbers_of_float64_are_those_of_float32():
+    """What float32 has no number for is zero, and a zero has no sign."""
+    config = tiny_config()
+    shapes = expected_shapes(config)
+    zeros = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    tiny = {name: tensor - 1e-60 for name, tensor in zeros.items()}
+    assert function_hash(config, tiny) == function_hash(config, zeros)
+
+
+def test_numbers_are_not_flushed_to_zero():
+    config = tiny_config()
+    small = {
+        n: torch.full(s, 1e-40, dtype=torch.float64) for n, s in expected_shapes(config).items()
+    }
+    wanted = function_hash(config, small)
+    torch.set_flush_denormal(True)
+    try:
+        assert function_hash(config, small) == wanted
+        assert float(np.float32(1e-40) * np.float32(1)) == 0  # as it was
+    finally:
+        torch.set_flush_denormal(False)

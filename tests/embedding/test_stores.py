@@ -160,3 +160,36 @@ def test_a_url_of_a_file_is_its_path(tmp_path):
     images = write_folder(tmp_path / "images", IMAGES)
     embed_null(f"file://{tmp_path}/output%20here", images)
     assert check(str(tmp_path / "output here")).whole
+
+
+def test_no_secret_of_an_address_is_written_or_said(store, tmp_path, capfd):
+    """Names of keys, passwords and tokens; the source stays the same when they change."""
+    for name, content in zip("abc", IMAGES, strict=False):
+        store.put(f"photos/{name}.png", content)
+    plain = store.url("photos")
+    said = [
+        plain.replace("s3://", f"s3://{login}@") for login in ("KEY:SECR%2FET", "NEW:SECR%2FET")
+    ]
+    first = embed_null(tmp_path / "out", said[0])
+    assert first.images == 3
+    again = embed_null(tmp_path / "out", said[1])
+    assert (again.images, again.known) == (0, 3)
+    with pytest.raises(SourceError) as error:
+        embed_null(tmp_path / "other", said[0].replace("photos", "nothing"))
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    written += str(error.value).encode() + repr(error.value.to_dict()).encode()
+    written += "".join(capfd.readouterr()).encode()
+    for secret in (b"KEY", b"SECR", b"NEW:"):
+        assert secret not in written
+    assert b"s3://" in written
+
+
+def test_a_store_that_wants_credentials(tmp_path):
+    """Azure's client raises nothing of Python's own."""
+    if not hasattr(fs, "AzureFileSystem"):
+        pytest.skip("pyarrow was built without it")
+    azure = "abfs://container@account.dfs.core.windows.net/features"
+    for output, source in ((azure, tmp_path), (tmp_path / "out", azure)):
+        (tmp_path / "a.png").write_bytes(IMAGES[0])
+        with pytest.raises(SourceError, match="The store does not answer"):
+            embed_null(output, str(source))

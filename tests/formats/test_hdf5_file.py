@@ -341,3 +341,18 @@ def test_error_keras_files(tmp_path, config, method, fact):
     with pytest.raises(CorruptFile) as error:
         open_container(path)
     assert error.value.fact.startswith(fact)
+
+
+@pytest.mark.parametrize("mode", ["r", "a", "w"])
+def test_a_file_that_the_same_program_has_open(mode, tmp_path):
+    path, wanted = tmp_path / "x.h5", np.arange(30_000, dtype="<f4").reshape(300, 100)
+    with h5py.File(path, "w") as file:
+        file["a"] = wanted
+    with h5py.File(path, mode) as file:
+        if mode != "r":
+            file.clear()
+            wanted = wanted + 1
+            file.create_dataset("a", data=wanted, chunks=(7, 100))
+        with open_container(path) as container:
+            assert np.array_equal(container.read("a").numpy(), wanted)
+        assert np.array_equal(file["a"], wanted)

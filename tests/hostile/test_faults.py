@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import resource
 import shutil
@@ -163,6 +164,22 @@ def test_files_that_may_not_grow(what, size, tmp_path):
     else:
         assert all(len(content) <= size for content in after.values())
         assert after.keys() == before.keys()
+
+
+@pytest.mark.parametrize("size", [100, 1500, 4000])
+def test_lines_that_a_disk_has_no_room_for_are_not_cut(size, tmp_path):
+    """A new file of features keeps the lines that fit."""
+    asked = ("embed", DIGITS, *[SAMPLE] * 9, "-o", "out.jsonl")
+
+    def run() -> None:
+        os.chdir(tmp_path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        main([str(word) for word in asked])
+
+    refused(call_limited(run), "error", "File too large")
+    lines = (tmp_path / "out.jsonl").read_bytes().splitlines(keepends=True)
+    assert all(json.loads(line)["features"] and line.endswith(b"\n") for line in lines)
+    assert len(lines) == size // 1100
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o027])

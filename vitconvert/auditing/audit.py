@@ -25,6 +25,7 @@ from vitconvert.auditing.names import answer_in_words, astray, heads_of, namesak
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, printable
+from vitconvert.settings import plain_arithmetic
 
 _SHOWN = 8  # lines of one kind
 
@@ -70,6 +71,7 @@ class LoadAudit:
         """Whether each parameter holds what the file has for it, as far as content can say."""
         return bool(self.landed) and not (self.untouched or self.misplaced or self.unexplained)
 
+    @plain_arithmetic()
     def __enter__(self) -> Self:
         self._before = {name: _digest(t) for name, t in _held(self.model)}
         for module in self.model.modules():  # any of which may be loaded by itself
@@ -98,6 +100,7 @@ class LoadAudit:
         if not any(answer.missing_keys is one.missing_keys for one in self._heard):
             self._heard.append(answer)
 
+    @plain_arithmetic()
     def look(self) -> Self:
         """Compare the model as it is now with the file.
 
@@ -376,7 +379,8 @@ def audit(
     strict: bool = False,
 ) -> LoadAudit:
     """See `vitconvert.audit_load`."""
-    source = tensors_of(file)
+    with plain_arithmetic():
+        source = tensors_of(file)
     if isinstance(model, nn.Module):
         return LoadAudit(model, source, strict=strict)
     made = model()

@@ -5,7 +5,7 @@ a tensor is the sum of those of its rows. Rows that a model and a file share are
 whether they really are the same is looked at afterwards.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Prints = NDArray[np.uint64]
+Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
 _LOW = {torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
 
 
@@ -65,6 +66,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
         What was done to the axes, and the matrix: by its first axis, by its first two, and
         transposed by its last one, by its last two.
     """
+    while values.ndim > 2 and values.shape[-1] == 1:  # kernels of one pixel are matrices
+        values = values.squeeze(-1)
     shape = values.shape
     if values.ndim < 2:
         yield "", values.reshape(-1, 1)
@@ -76,16 +79,23 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield "transposed", values.reshape(-1, shape[-2] * shape[-1]).T
 
 
-@dataclass(frozen=True)
-class Place:
-    """A row of a tensor of the file: its name, which of `by_rows`, and the number of the row."""
-
-    name: str
-    way: int
-    row: int
+_ZEROS = "zeros"  # in words
+NOTHING = -2  # the place of rows of zeros that no tensor of the file has; no row follows it
 
 
-ZEROS = Place("", 0, -2)  # rows of zeros that no tensor of the file has
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """All rows of one length in a file: the sum of their fingerprints, and their places.
+
+    A place is a number: rows that follow one another in a matrix have numbers that do so.
+
+    Attributes:
+        prints: Of each row, sorted.
+        places: Of each, those of equal prints in the order of the file.
+    """
+
+    prints: Prints
+    places: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +133,24 @@ class FileContent:
         return self._wholes.get((values.numel(), int(fingerprints(values).sum())), [])
 
     @cached_property
-    def _rows(self) -> Mapping[tuple[int, int], list[Place]]:
-        places: dict[tuple[int, int], list[Place]] = defaultdict(list)
+    def _found(self) -> tuple[Matrices, NDArray[np.int64], Mapping[int, Rows]]:
+        """The matrices of the file, the place of the first row of each, and all rows by length."""
+        matrices, begins, end = list[tuple[str, int]](), [], 0
+        of_length: dict[int, list[tuple[Prints, int]]] = defaultdict(list)
         for name in self._names:
-            for way, (_, matrix) in enumerate(by_rows(self.values(name))):
-                prints = fingerprints(matrix).sum(1, dtype=np.uint64)
-                for row, number in enumerate(prints.tolist()):
-                    places[matrix.shape[1], number].append(Place(name, way, row))
-        return places
+            prints = torch.from_numpy(fingerprints(self.values(name)).view(np.int64))
+            for way, (_, matrix) in enumerate(by_rows(prints)):
+                matrices.append((name, way))
+                begins.append(end)
+                of_length[matrix.shape[1]].append((matrix.sum(1).numpy().view(np.uint64), end))
+                end += len(matrix) + 1  # the last row of one is not before the first of the next
+        rows = {}
+        for length, parts in of_length.items():
+            prints_of_all = np.concatenate([part for part, _ in parts])
+            places = np.concatenate([np.arange(at, at + len(part)) for part, at in parts])
+            order = np.argsort(prints_of_all, kind="stable")
+            rows[length] = Rows(prints=prints_of_all[order], places=places[order])
+        return matrices, np.array(begins, np.int64), rows
 
     def whole(self, values: Tensor, name: str) -> Origin | None:
         """How a parameter is one tensor of the file: as it is, reshaped or transposed."""
@@ -155,46 +175,82 @@ class FileContent:
         return None
 
     def _of_matrix(self, matrix: Tensor, preferred: Sequence[str]) -> Origin | None:
-        prints = fingerprints(matrix).sum(1, dtype=np.uint64).tolist()
-        hits = [self._rows.get((matrix.shape[1], number), []) for number in prints]
-        zero = (matrix == 0).all(1).tolist()
-        if not any(hits) or not all(
-            hit or nothing for hit, nothing in zip(hits, zero, strict=True)
-        ):
+        rows = self._found[2].get(matrix.shape[1])
+        if rows is None:
+            return None
+        prints = fingerprints(matrix).sum(1, dtype=np.uint64)
+        first = np.searchsorted(rows.prints, prints, "left")
+        last = np.searchsorted(rows.prints, prints, "right")
+        there, zero = last > first, (matrix == 0).all(1).numpy()
+        if not there.any() or not (there | zero).all():
             return None
         # A row that stands in several tensors is taken from the one that has most of the others.
-        votes = Counter((hit.name, hit.way) for row in hits for hit in row)
-        votes.update({key: 1 for key in votes if key[0] in preferred})
-        last, chosen = ZEROS, []
-        for row in hits:
-            most = max((votes[hit.name, hit.way] for hit in row), default=0)
-            among = [hit for hit in row if votes[hit.name, hit.way] == most] or [ZEROS]
-            follows = Place(last.name, last.way, last.row + 1)
-            last = follows if follows in among else among[0]
-            chosen.append(last)
+        votes = self._votes(rows, first[there], last[there], preferred)
+        chosen = np.full(len(prints), NOTHING, np.int64)
+        chosen[there] = rows.places[first[there]]
+        for row in np.flatnonzero(last - first > 1).tolist():
+            among = rows.places[first[row] : last[row]]
+            of_each = votes[self._matrix_of(among)]
+            among = among[of_each == of_each.max()]
+            follows = chosen[row - 1] + 1 if row else NOTHING
+            chosen[row] = follows if (among == follows).any() else among[0]
         return self._described(matrix, chosen)
 
-    def _described(self, matrix: Tensor, chosen: Sequence[Place]) -> Origin:
-        names = tuple(dict.fromkeys(place.name for place in chosen if place != ZEROS))
-        found = {name: list(by_rows(self.values(name))) for name in names}
-        rows = [
-            torch.zeros(matrix.shape[1]) if p == ZEROS else found[p.name][p.way][1][p.row]
-            for p in chosen
-        ]
-        same, reordered = torch.equal(torch.stack(rows), matrix), False
-        if len(names) == 1 and ZEROS not in chosen:
-            order = [place.row for place in chosen]
-            every = list(range(len(found[names[0]][chosen[0].way][1])))
-            words = [_order(order, len(every))]
-            reordered = not same or (order != every and sorted(order) == every)
+    def _matrix_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the matrices that have these rows."""
+        return np.searchsorted(self._found[1], places, "right") - 1
+
+    def _votes(
+        self,
+        rows: Rows,
+        first: NDArray[np.int64],
+        last: NDArray[np.int64],
+        preferred: Sequence[str],
+    ) -> NDArray[np.float64]:
+        """How many of the rows each matrix has; `first` and `last` bound those alike in `rows`."""
+        first, index, times = np.unique(first, return_index=True, return_counts=True)
+        lengths = last[index] - first
+        ends = lengths.cumsum()
+        alike = np.arange(ends[-1]) + np.repeat(first - (ends - lengths), lengths)
+        matrices = self._found[0]
+        votes = np.bincount(
+            self._matrix_of(rows.places[alike]), np.repeat(times, lengths), len(matrices)
+        )
+        named = np.array([name in preferred for name, _ in matrices])
+        return (votes + (named & (votes > 0))).astype(np.float64)
+
+    def _described(self, matrix: Tensor, chosen: NDArray[np.int64]) -> Origin:
+        matrices, begins, _ = self._found
+        of_file = chosen != NOTHING
+        which = np.where(of_file, self._matrix_of(chosen), -1)
+        order = np.where(of_file, chosen - begins[which], chosen)
+        theirs, done, counts = torch.zeros_like(matrix), dict[str, None](), list[int]()
+        for number in dict.fromkeys(which[of_file].tolist()):
+            name, way = matrices[number]
+            how, found = list(by_rows(self.values(name)))[way]
+            taken = which == number
+            theirs[torch.from_numpy(taken)] = found[torch.from_numpy(order[taken])]
+            done[how] = None
+            counts.append(len(found))
+        names = [matrices[number][0] if number >= 0 else _ZEROS for number in which.tolist()]
+        same, reordered = torch.equal(theirs, matrix), False
+        if len({*names}) == 1:
+            count = counts[0]
+            words = [_order(order.tolist(), count)]
+            whole = np.arange(count)
+            as_it_is = len(order) == count and bool((order == whole).all())
+            every = len(order) == count and bool((np.sort(order) == whole).all())
+            reordered = not same or (every and not as_it_is)
         else:
-            pieces = [key for key, _ in groupby(chosen, lambda place: place.name or "zeros")]
-            words = [f"joined of {', '.join(pieces)}"]
-        words += dict.fromkeys(found[p.name][p.way][0] for p in chosen if p != ZEROS)
+            words = [f"joined of {', '.join(name for name, _ in groupby(names))}"]
+        words += done
         if not same:
             words.append("the numbers of each row in another order")
         how = ", ".join(word for word in words if word)
-        return Origin(names=names, how=how, reordered=reordered)
+        tensors = tuple(
+            dict.fromkeys(name for name, there in zip(names, of_file, strict=True) if there)
+        )
+        return Origin(names=tensors, how=how, reordered=reordered)
 
 
 def _order(rows: Sequence[int], count: int) -> str:

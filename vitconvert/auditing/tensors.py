@@ -1,7 +1,6 @@
 """The tensors of a file as loading code may find them: all, whatever they are wrapped in."""
 
 import pickle
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,6 +15,7 @@ from vitconvert.checkpoint.quantised import dequantised
 from vitconvert.checkpoint.reading import in_memory
 from vitconvert.errors import VitConvertError
 from vitconvert.formats import Container, open_container
+from vitconvert.settings import without_warnings
 from vitconvert.sources import locate
 
 Read = Callable[[str], Tensor]
@@ -85,8 +85,7 @@ def _unpickled(path: Path) -> Mapping[str, object] | None:
     if not zipfile.is_zipfile(path):
         return None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError):
         return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
+from vitconvert.settings import plain_arithmetic
 from vitconvert.tables.canonical import expected_tensors
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _COUNTS = ".num_batches_tracked"  # of training alone
 _CHUNK = 2**21  # numbers at a time; as for `formats.hashing`, few and large
 
 
+@plain_arithmetic()
 def function_hash(config: ViTConfig, tensors: "Mapping[str, Tensor]") -> str:
     """Name a function: fields that decide it, and canonical tensors as float32."""
     names = (name for name in expected_tensors(config) if not name.endswith(_COUNTS))
@@ -63,8 +65,9 @@ def _line(name: str, tensor: "Tensor") -> str:
     with np.errstate(all="ignore"):  # sums that overflow, and what is too large for float32
         for begin in range(0, len(numbers), _CHUNK):
             part = numbers[begin : begin + _CHUNK]
-            theirs = (part if known else part.float()).numpy()
-            chunk = np.add(theirs, np.float32(0), out=room[: len(part)])  # of zeros the positive
+            theirs, chunk = (part if known else part.float()).numpy(), room[: len(part)]
+            # In float32, where the smallest numbers of float64 are zeros: of zeros the positive.
+            np.add(theirs, 0, out=chunk, dtype="f4", casting="same_kind")
             if np.isnan(chunk.sum()):
                 chunk[np.isnan(chunk)] = np.nan  # of NaNs one
             digest.update(chunk.data)

@@ -9,6 +9,7 @@ from vitconvert.config import Config, TextConfig, ViTConfig
 from vitconvert.documents import JsonDict
 from vitconvert.facts.plan import Plan, plan_reading
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.settings import plain_arithmetic
 from vitconvert.tables.detection import Recognised
 from vitconvert.tables.parts import WHOLE, Tower
 from vitconvert.tables.table import Table
@@ -73,7 +74,8 @@ class Explained:
     def _materialise(self, plan: Plan) -> "dict[str, torch.Tensor]":
         from vitconvert.facts.materialise import materialise
 
-        return materialise(plan, self.read)
+        with plain_arithmetic():
+            return materialise(plan, self.read)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ import click
 from vitconvert.cli.images import ABOUT_IMAGES, Images
 from vitconvert.cli.options import Against, Reporting, flag, output_flag, refuse_given
 from vitconvert.cli.report import tell
-from vitconvert.errors import UsageError, printable
-from vitconvert.sources.references import without_secrets
+from vitconvert.errors import UsageError, printable, without_secrets
 
 if TYPE_CHECKING:
     from PIL import Image

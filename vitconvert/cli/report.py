@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from vitconvert.errors import printable
-from vitconvert.sources.references import without_secrets
+from vitconvert.errors import printable, without_secrets
 
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig

@@ -15,7 +15,7 @@ from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.conversion.output import files_of
 from vitconvert.documents import JsonDict, write_json
-from vitconvert.errors import printable
+from vitconvert.errors import printable, without_secrets
 from vitconvert.facts.fact import ASKED, USER
 from vitconvert.formats import hash_file
 from vitconvert.programs.target import Target
@@ -113,7 +113,7 @@ def write_record(
         weights = stated_weights(container)
     record = {
         "vitconvert": VERSION,
-        "command": command,
+        "command": command and without_secrets(command),
         "source": source_record(source, proof.sha256_in),
         "target": target.table.name,
         "converted_from": dict(source.first_source) or None,

@@ -21,6 +21,7 @@ from vitconvert.inference.embed import Embedding, Features, embed
 from vitconvert.inference.options import AUTO, ComputeOptions, FeatureOptions
 from vitconvert.inference.predict import Prediction, predict, warn_of_names
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Task:
             labels=self.labels or (known.labels if self.computed == "classes" else None),
         )
 
+    @plain_arithmetic()
     def load(self) -> "LoadedTask":
         """The model, ready to compute."""
         return LoadedTask(self, self.checkpoint())
@@ -119,20 +121,17 @@ class LoadedTask:
     """
 
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
-        import torch
-
         from vitconvert.comparison import fingerprint
 
-        if task.computing.threads:
-            torch.set_num_threads(task.computing.threads)
         self.task = task
-        self.running = ready(
+        running = ready(
             checkpoint,
             task.preprocessing,
             task.computing,
             computed=task.computed,
             make_engine=task.make_engine,
         )
+        self.running = dataclasses.replace(running, threads=task.computing.threads)
         classes = task.computed == "classes"
         config = self.running.model.config
         self.features = None if classes else Features.of(config, task.computed, task.which)
@@ -179,8 +178,8 @@ class Embedder:
         preprocessing: By default, the checkpoint's own.
         how: As for `vitconvert.embed`, `layer`, `pool`, `batch_size`, `fast`,
             `fast_preprocessing`, `dtype`, `device`, and `threads`: how many decode, and how many
-            torch takes in this process.
-            What else there is is said of reading, as for `vitconvert.load_checkpoint`.
+            torch computes with. What else there is is said of reading, as for
+            `vitconvert.load_checkpoint`.
 
     Raises:
         UsageError: An argument makes no sense.

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -131,7 +132,7 @@ def filesystem(url: str) -> "tuple[FileSystem, str]":
             except OSError as error:
                 if "Retry policy exhausted" in str(error):
                     raise
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise UsageError(
             "This is no place that can be read or written.", evidence={"URL": url, "why": error}
         ) from None
@@ -140,6 +141,25 @@ def filesystem(url: str) -> "tuple[FileSystem, str]":
             "The store cannot be reached.", evidence={"URL": url, "why": error}
         ) from None
     return system, path.rstrip("/")
+
+
+@contextmanager
+def asking(url: str) -> Iterator[None]:
+    """Ask a store; what pyarrow raises of it that is no error of a file says why it cannot.
+
+    Raises:
+        SourceError: The store cannot be asked, as without credentials.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise SourceError(
+            "The store does not answer.",
+            evidence={"URL": url, "why": error},
+            hint="are there credentials, as the store's own tools take them from the environment?",
+        ) from None
 
 
 def opened(name: str) -> "Reading":
@@ -153,9 +173,11 @@ def opened(name: str) -> "Reading":
             return Reading(open_regular(Path(name)), name)
         place, question, query = name.partition("?")
         scheme, _, path = place.partition("://")
+        server, _, inside = path.partition("/")
         # By the bucket, so that all its objects share a connection.
-        system, _ = filesystem(f"{scheme}://{path.partition('/')[0]}{question}{query}")
-        return Reading(system.open_input_file(path), name)
+        system, bucket = filesystem(f"{scheme}://{server}{question}{query}")
+        with asking(name):
+            return Reading(system.open_input_file(f"{bucket}/{inside}"), name)
     except (OSError, ValueError) as error:
         raise SourceError(
             "The file cannot be opened.",

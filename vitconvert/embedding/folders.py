@@ -18,8 +18,8 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from vitconvert.atomic_write import atomic_file, require_possible, sync
-from vitconvert.embedding.files import filesystem, open_regular
-from vitconvert.errors import CorruptFile, OutputExists, UsageError
+from vitconvert.embedding.files import asking, filesystem, open_regular
+from vitconvert.errors import CorruptFile, OutputExists, UsageError, without_secrets
 
 SCRATCH = "tmp"
 _RUNS = re.compile(r"all|only-\d+-of-\d+")
@@ -186,7 +186,7 @@ class RemoteFolder:
     url: str
 
     def __str__(self) -> str:
-        return self.url
+        return without_secrets(self.url)
 
     def names(self, inner: str = "") -> list[str]:
         """Names of what is in it, or in a folder of it, sorted; none if there is no such folder."""
@@ -194,7 +194,8 @@ class RemoteFolder:
 
         system, path = filesystem(self.url)
         place = f"{path}/{inner}" if inner else path
-        found = system.get_file_info(FileSelector(place, allow_not_found=True))
+        with asking(self.url):
+            found = system.get_file_info(FileSelector(place, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
     @contextmanager
@@ -204,19 +205,20 @@ class RemoteFolder:
         yield content
         system, path = filesystem(self.url)
         # A stream that is closed makes an object of whatever was written: all is there by now.
-        with system.open_output_stream(f"{path}/{name}") as stream:
+        with asking(self.url), system.open_output_stream(f"{path}/{name}") as stream:
             stream.write(content.getbuffer())
 
     def open(self, name: str) -> IO[bytes]:
         """An object to read."""
         system, path = filesystem(self.url)
-        file: IO[bytes] = system.open_input_file(f"{path}/{name}")
+        with asking(self.url):
+            file: IO[bytes] = system.open_input_file(f"{path}/{name}")
         return file
 
     def remove(self, name: str) -> None:
         """Remove an object, if it is there."""
         system, path = filesystem(self.url)
-        with suppress(FileNotFoundError):
+        with asking(self.url), suppress(FileNotFoundError):
             system.delete_file(f"{path}/{name}")
 
     @contextmanager

@@ -20,6 +20,7 @@ from vitconvert.embedding.files import (
     MOST_BYTES,
     Item,
     Wanted,
+    asking,
     filesystem,
     grouped,
     is_url,
@@ -30,9 +31,16 @@ from vitconvert.embedding.files import (
     too_large,
 )
 from vitconvert.embedding.options import PARQUETS, TARS
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, UsageError, some, warn
+from vitconvert.errors import (
+    CorruptFile,
+    SourceError,
+    UnsafeFile,
+    UsageError,
+    some,
+    warn,
+    without_secrets,
+)
 from vitconvert.preprocessing.finding import SOUND, SUFFIXES, find_images, not_images, not_read
-from vitconvert.sources.references import without_secrets
 
 LISTED = "-"  # stands for names on stdin
 _ARCHIVES = (*TARS, *PARQUETS)
@@ -241,7 +249,7 @@ class Layout:
     def key(self, name: str) -> str:
         """What a file is called in the output: as text, without what is said of its server."""
         if is_url(name):
-            return text(name.partition("?")[0])
+            return text(without_secrets(name))
         path = os.path.abspath(name)  # noqa: PTH100 (a Path drops ..)
         inside = self.base and path.startswith(os.path.join(self.base, ""))  # noqa: PTH118
         return text(os.path.relpath(path, self.base) if inside else path)
@@ -313,13 +321,17 @@ def find(source: str, *, recursive: bool) -> Iterator[Found]:
     from pyarrow.fs import FileSelector, FileType
 
     system, root = filesystem(source)
-    scheme = source.partition("://")[0]
-    query = source[source.index("?") :] if "?" in source else ""
+    scheme, _, rest = source.partition("://")
+    rest, question, query = rest.partition("?")
+    # Names begin as the source does, with what it says of the server and of who asks.
+    place = f"{scheme}://{rest.partition('/')[0]}"
+    _, bucket = filesystem(f"{place}{question}{query}")
     try:
-        info = system.get_file_info(root)
-        entries = [info] if info.type == FileType.File else []
-        if info.type == FileType.Directory:
-            entries = system.get_file_info(FileSelector(root, recursive=recursive))
+        with asking(source):
+            info = system.get_file_info(root)
+            entries = [info] if info.type == FileType.File else []
+            if info.type == FileType.Directory:
+                entries = system.get_file_info(FileSelector(root, recursive=recursive))
     except OSError as error:
         raise SourceError(
             "The store does not answer.", evidence={"URL": source, "why": error}
@@ -330,6 +342,7 @@ def find(source: str, *, recursive: bool) -> Iterator[Found]:
         if entry.is_file and entry.path != root and not entry.path.lower().endswith(_EVERY):
             passed_over[PurePosixPath(entry.path).suffix.lower()] += 1
         elif entry.path == root or entry.is_file:
-            yield Found(f"{scheme}://{entry.path}{query}", group if slash else None)
+            inside = entry.path.removeprefix(bucket)
+            yield Found(f"{place}{inside}{question}{query}", group if slash else None)
     if passed_over:
         warn(f"{without_secrets(source)}: {not_read(passed_over)}")

@@ -53,7 +53,7 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
             steps.append((piece.put, _axiswise(piece, assembly.axes, plan, read)))
     # One dtype for all pieces, into which each of them fits.
     dtype = reduce(torch.promote_types, (tensor.dtype for _, tensor in steps))
-    whole = torch.zeros(shape, dtype=dtype)
+    whole = torch.zeros(shape, dtype=dtype, device=steps[0][1].device)
     places = _axis_by_axis(whole, assembly.axes, plan)
     for put, tensor in steps:
         _select(places, list(assembly.axes.names), put)[0].copy_(tensor)

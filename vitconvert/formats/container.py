@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -144,7 +145,10 @@ class Container:
 
 
 class MappedFile:
-    """A file mapped into memory, copy on write.
+    """A file that is mapped into memory, copy on write, when the first of its tensors is read.
+
+    Until then the file is only open: whoever reads its header needs no memory of its size. It stays
+    the file whose header was read, whatever is renamed to its path meanwhile.
 
     A file that another program cuts is noticed when the next tensor of it is asked for. But what
     looks at a page that was mapped before and is gone now is ended by the system (SIGBUS).
@@ -159,14 +163,11 @@ class MappedFile:
 
     def __init__(self, path: Path, size: int = 1) -> None:
         self.path = path
-        with path.open("rb") as file:
-            if (found := os.fstat(file.fileno()).st_size) < size:
-                raise _cut(path, size, found)
-            # Private and writable: torch warns about buffers that are read-only, and a user who
-            # writes to a tensor must not change the file. A browser maps none, and reads headers.
-            self._bytes: mmap.mmap | None = None
-            if sys.platform != "emscripten":
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._bytes: mmap.mmap | None = None
+        # Not a file of Python: one that nobody closes warns about itself.
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self._size = self._checked_size(size)
 
     def __len__(self) -> int:
         return len(self._mapping())
@@ -190,13 +191,34 @@ class MappedFile:
         so the mapping would close and the tensors would crash the process (torch 2.15).
         """
         self._bytes = None
+        self._closing()
 
     def _mapping(self) -> mmap.mmap:
-        if self._bytes is None:
+        if not self._closing.alive:
             raise ValueError("read from a closed container")
-        if (size := self._bytes.size()) < len(self._bytes):  # the file's now, and when mapped
-            raise _cut(self.path, len(self._bytes), size)
+        self._checked_size(self._size)
+        if self._bytes is None:
+            self._bytes = _mapped(self._descriptor)
         return self._bytes
+
+    def _checked_size(self, expected: int) -> int:
+        if (found := os.fstat(self._descriptor).st_size) < expected:
+            raise _cut(self.path, expected, found)
+        return found
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    """A whole file, private and writable.
+
+    torch warns about buffers that are read-only, and a user who writes to a tensor must not change
+    the file. Linux counts all of such a mapping as memory that may be needed, and refuses one that
+    is larger than what there is. MAP_NORESERVE says that pages are rarely written (mmap(2)), so a
+    model is converted tensor by tensor that does not fit.
+    """
+    if sys.platform == "linux":
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.13 names it
+        return mmap.mmap(descriptor, 0, flags=flags)
+    return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
 
 
 def _cut(path: Path, expected: int, found: int) -> CorruptFile:

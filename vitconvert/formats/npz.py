@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import re
 import struct
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import ALONE, Array, Surroundings
 from vitconvert.formats.headers import check_size, checked_dtype, checked_shape, corrupt
 from vitconvert.formats.zip_archive import Member, checked_crc, member_bytes, reading
+from vitconvert.settings import without_warnings
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +147,7 @@ def parse_header(path: Path, name: str, start: bytes) -> tuple[str, bool, object
         raise corrupt(path, fact, header=f"{end:,} bytes", limit=f"{_LONGEST_HEADER:,}")
     text = start[begin:end].decode("latin1")
     try:
-        with warnings.catch_warnings(action="ignore"):  # Python warns about odd literals
+        with without_warnings():  # Python warns about odd literals
             # Python 2 wrote lengths as `3L`.
             header = ast.literal_eval(re.sub(r"(?<=\d)L(?=\s*[,)])", "", text).strip(" \n"))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):

@@ -31,6 +31,7 @@ from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import not_images
 from vitconvert.preprocessing.transform import transformed
+from vitconvert.settings import plain_arithmetic, take_threads, torch_threads
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -79,12 +80,14 @@ class Ready:
         preprocessing: What makes its input.
         options: How it computes.
         engine: What may compute in its place.
+        threads: How many torch computes with; None: as many as elsewhere in this thread.
     """
 
     model: ViT
     preprocessing: Preprocessing
     options: ComputeOptions = field(default_factory=ComputeOptions)
     engine: Engine | None = None
+    threads: int | None = None
 
 
 def ready(
@@ -187,16 +190,17 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
     images as there are threads. A GPU computes a batch while the next is gathered and sent to it.
     """
     model, options = running.model, running.options
-    size, allowed = options.batch_size, torch.get_num_threads()
+    size, allowed = options.batch_size, running.threads or torch.get_num_threads()
     images = iter(images)
     first = list(islice(images, size + 1))
     images = chain(first, images)
     count = None if len(first) > size else len(first)
-    concurrent = count is None and _may_run_concurrently(model)
+    concurrent = count is None and _may_run_concurrently(model, allowed)
     workers = min(allowed, options.threads or allowed, _MAX_CONCURRENT_BATCHES) if concurrent else 1
     if running.engine is not None:
         streams = {"threads": allowed, "streams": workers}
-        compute = running.engine.ready(images=count, batch=size, **streams) or compute
+        with plain_arithmetic():
+            compute = running.engine.ready(images=count, batch=size, **streams) or compute
 
     left_out = LeftOut()
 
@@ -218,21 +222,22 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
             _split(images, size),
             prefetch=workers,
             threads=workers,
-            # It holds for the thread that calls it, and for threads that start later.
-            initializer=partial(torch.set_num_threads, allowed // workers),
+            initializer=partial(take_threads, allowed // workers),
         )
     else:
         threads = options.threads or processors()
         prepared = map_with_prefetch(prepare, images, prefetch=size + threads, threads=threads)
-        start = partial(_start_batch, model, compute)
+
+        def start(batch: list[Output]) -> Callable[[], list[Output]]:
+            with torch_threads(running.threads):
+                return _start_batch(model, compute, batch)
+
         computed = _in_turns(start, _split(prepared, size), ahead=int(_on_gpu(model)))
     try:
         for batch in computed:
             yield from batch
     finally:
-        computed.close()  # whose threads end before others may start
-        if workers > 1:
-            torch.set_num_threads(allowed)
+        computed.close()
         left_out.warn()
 
 
@@ -295,7 +300,7 @@ def _split(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
-def _may_run_concurrently(model: ViT) -> bool:
+def _may_run_concurrently(model: ViT, threads: int) -> bool:
     """Whether several batches are computed at once, each by a thread that also decodes its images.
 
     One batch computed by all of torch's threads leaves processors idle: threads wait for one
@@ -306,7 +311,7 @@ def _may_run_concurrently(model: ViT) -> bool:
     """
     on_cpu = next(model.parameters()).device.type == "cpu"
     fast = isinstance(model, FastViT) and not model.training
-    return fast and on_cpu and torch.get_num_threads() > 1
+    return fast and on_cpu and threads > 1
 
 
 def _on_gpu(model: ViT) -> bool:
@@ -367,9 +372,11 @@ def _start_batch(model: ViT, compute: Compute, batch: list[Output]) -> Callable[
         return lambda: batch
     like = next(model.parameters())
     on_gpu = _on_gpu(model)
-    with torch.inference_mode():
+    with plain_arithmetic(), torch.inference_mode():
         if on_gpu:
-            gathered = torch.empty((len(images), *images[0].shape), pin_memory=True)
+            gathered = torch.empty(
+                (len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=True
+            )
             torch.stack(images, out=gathered)
             rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
             rows = rows.to("cpu", non_blocking=True)

@@ -115,10 +115,21 @@ def _write_jsonl(path: Path, embeddings: Iterable[Embedding], check: Check) -> i
         opened = atomic_file(path, check=check)
     with opened as file:
         for embedding in embeddings:
-            line = json.dumps(embedding.to_dict())
-            file.write(line.encode() + b"\n")
+            _write_line(file, json.dumps(embedding.to_dict()).encode() + b"\n")
             count += embedding.features is not None
     return count
+
+
+def _write_line(file: RawIOBase, line: bytes) -> None:
+    """All of a line, or none of it: of a raw write, a full disk takes a part without an error."""
+    begin, rest = file.tell(), memoryview(line)
+    try:
+        while rest:
+            rest = rest[file.write(rest) or 0 :]
+    except OSError:
+        if begin < file.tell():
+            file.truncate(begin)
+        raise
 
 
 _WRITERS: Mapping[str, Callable[[Path, Iterable[Embedding], Check], int | None]] = {

@@ -12,6 +12,7 @@ from vitconvert.errors import ConflictingFact, VitConvertError, warn
 from vitconvert.inference.batches import Picture, Ready, check_fit, run_in_batches
 from vitconvert.labels import Labels
 from vitconvert.model.heads import scores_of
+from vitconvert.settings import plain_arithmetic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,7 @@ def warn_of_names(labels: Sequence[str] | None, classes: int) -> None:
         warn(f"labels assumed: {labels.origin.removeprefix('assumed: ')}; {state}")
 
 
+@plain_arithmetic()
 def prediction(
     path: Path | None,
     logits: Tensor | VitConvertError,

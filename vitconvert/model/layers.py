@@ -66,7 +66,7 @@ class ClippedLinear(nn.Linear):
 
     def open_bounds(self) -> None:
         """Clip nothing."""
-        infinite = torch.tensor([-math.inf, math.inf] * 2, device="cpu")
+        infinite = torch.tensor([-math.inf, math.inf] * 2, dtype=torch.float32, device="cpu")
         self.bounds.copy_(infinite)
 
     def forward(self, x: Tensor) -> Tensor:

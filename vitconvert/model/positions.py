@@ -147,7 +147,7 @@ def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 100
         (rows * columns, dim) float32, always on the CPU, even inside `torch.device("meta")`:
         sin x, cos x, sin y, cos y, each with dim/4 frequencies from 1 down to 1/temperature.
     """
-    frequencies = torch.arange(dim // 4, device="cpu") / (dim // 4 - 1)
+    frequencies = torch.arange(dim // 4, dtype=torch.float32, device="cpu") / (dim // 4 - 1)
     return _sines_and_cosines(grid, 1.0 / temperature**frequencies)
 
 

@@ -104,7 +104,7 @@ def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
 
 def log_offsets(grid: tuple[int, int]) -> Tensor:
     """(2 rows - 1, 2 columns - 1, 2) float32, always on the CPU: of rows, of columns."""
-    axes = (torch.arange(1.0 - side, side, device="cpu") for side in grid)
+    axes = (torch.arange(1.0 - side, side, dtype=torch.float32, device="cpu") for side in grid)
     offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
     return offsets.sign() * torch.log(1.0 + offsets.abs())
 

@@ -1,5 +1,7 @@
 """Fits learned positions and patch kernels to other sizes, by the rules of their projects."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -121,15 +123,16 @@ def _spread(old: int, new: int) -> Tensor:
     while high - low > 1e-6:
         q = (low + high) / 2
         low, high = (low, q) if (1 - q ** (old - 1)) / (1 - q) > new - 1 else (q, high)
-    distances = torch.tensor([q**step for step in range(old - 1)], device="cpu").cumsum(0)
-    offsets = torch.cat((-distances.flip(0), torch.zeros(1, device="cpu"), distances))
-    wanted = torch.arange(1.0 - new, new, device="cpu")
+    plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
+    distances = torch.tensor([q**step for step in range(old - 1)], **plain).cumsum(0)
+    offsets = torch.cat((-distances.flip(0), torch.zeros(1, **plain), distances))
+    wanted = torch.arange(1.0 - new, new, **plain)
     if old == 1:
-        return torch.ones(2 * new - 1, 1, device="cpu")
+        return torch.ones(2 * new - 1, 1, **plain)
     right = torch.searchsorted(offsets, wanted).clamp(1, 2 * old - 2)
     share = (wanted - offsets[right - 1]) / (offsets[right] - offsets[right - 1])
     share = share.clamp(0, 1)  # beyond the farthest offset, its own value
-    shares = torch.zeros(2 * new - 1, 2 * old - 1, device="cpu")
+    shares = torch.zeros(2 * new - 1, 2 * old - 1, **plain)
     shares.scatter_(1, right[:, None], share[:, None])
     return shares.scatter_(1, right[:, None] - 1, 1 - share[:, None])
 
@@ -178,7 +181,8 @@ def resample_patch_kernel(kernel: Tensor, *, patch_size: tuple[int, int]) -> Ten
     if old_size == patch_size:
         return kernel
     pixels = old_size[0] * old_size[1]
-    each_pixel = torch.eye(pixels, device=kernel.device).reshape(pixels, 1, *old_size)
+    each_pixel = torch.eye(pixels, dtype=torch.float32, device=kernel.device)
+    each_pixel = each_pixel.reshape(pixels, 1, *old_size)
     resized = F.interpolate(each_pixel, size=patch_size, mode="bicubic", antialias=True)
     resize = resized.flatten(1).T  # (new pixels, old pixels)
     fitted: Tensor = kernel.flatten(2).float() @ torch.linalg.pinv(resize)

@@ -20,7 +20,7 @@ from vitconvert.errors import MissingFact, UsageError, VitConvertError, printabl
 from vitconvert.parity.report import Findings
 from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.image_files import open_image
-from vitconvert.programs.isolation import silent_transformers
+from vitconvert.programs.isolation import isolated, silent_transformers
 from vitconvert.programs.program import Preparation, opened, program_of
 
 KIND = "images"  # of the user, as comparisons call them
@@ -56,7 +56,7 @@ def of_both_checkpoints(
     """
     theirs = against or checkpoint
     try:
-        with silent_transformers():
+        with isolated(), silent_transformers():
             program = program_of(theirs.table).preparation(theirs)
     except Exception:  # a program may raise anything for files of others
         program = None

@@ -104,11 +104,11 @@ def otsu(values: Tensor) -> float:
 def _colours(patches: Tensor, chosen: Tensor) -> tuple[Tensor, list[float]]:
     """Three components of the chosen patches, each from 0 to 1; the others are black."""
     if not chosen.any():
-        return torch.zeros(len(patches), 3), [0.0] * 3
+        return torch.zeros(len(patches), 3, dtype=torch.float32), [0.0] * 3
     mean, axes, explained = principal_axes(patches[chosen], 3)
     components = _scaled((patches[chosen].double() - mean) @ axes.T)
     missing = 3 - len(axes)  # of a model that is narrower than three
-    found = torch.zeros(len(patches), 3)
+    found = torch.zeros(len(patches), 3, dtype=torch.float32)
     found[chosen] = F.pad(components, (0, missing)).float()
     return found, [*explained.tolist(), *[0.0] * missing]
 

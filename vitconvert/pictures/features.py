@@ -31,6 +31,7 @@ from vitconvert.pictures.seen import (
 )
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import ImageSource, find_images
+from vitconvert.settings import plain_arithmetic
 
 KINDS = ("components", "norms", "similarity")
 # Darcet et al., figure 3: in DINOv2 nearly all norms are below 100, and those of outliers above 150
@@ -210,7 +211,7 @@ def feature_maps(
     return projected
 
 
-@torch.no_grad()
+@plain_arithmetic()
 def _read(
     model: ViT,
     source: Path | Image.Image,

@@ -39,6 +39,7 @@ from vitconvert.pictures.seen import (
 )
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.finding import ImageSource, find_images
+from vitconvert.settings import plain_arithmetic
 
 MOST_BYTES = 2**31  # of the attention of one image: all of a ViT-H at 224 pixels has 800 MiB
 ROLLOUT: Literal["rollout"] = "rollout"
@@ -293,7 +294,7 @@ def _is_classifier(config: ViTConfig, labels: Sequence[str] | None) -> bool:
     return True
 
 
-@torch.no_grad()
+@plain_arithmetic()
 def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[Candidate, ...]:
     """The three likeliest classes of an image (1, C, H, W)."""
     (logits,) = model(image.to(next(model.parameters()))).float().cpu()
@@ -301,7 +302,7 @@ def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[C
     return prediction(None, logits, topk=3, labels=labels, function=function).top
 
 
-@torch.no_grad()
+@plain_arithmetic()
 def _attention(model: ViT, seen: SeenImage, image: Tensor, kept: Sequence[int]) -> AttentionMaps:
     """The attention in an image (1, C, H, W), of which some blocks are kept.
 
@@ -311,7 +312,7 @@ def _attention(model: ViT, seen: SeenImage, image: Tensor, kept: Sequence[int]) 
     image, config = image.to(next(model.parameters())), model.config
     attention: dict[int, Tensor] = {}
     tokens = config.num_prefix_tokens + config.num_patches
-    flow, itself = torch.eye(tokens), torch.eye(tokens)
+    flow = itself = torch.eye(tokens, dtype=torch.float32)
     for layer, (weights,) in each_attention(model, image):
         found = weights.float().cpu()
         # Half is what passes the block by: Abnar and Zuidema, section 3.

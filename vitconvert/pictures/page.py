@@ -91,7 +91,7 @@ def _in_squares(plane: Plane, prefix: int, grid: tuple[int, int], side: int) -> 
     columns = math.ceil(across / side)
     square = torch.arange(down)[:, None] // side * columns + torch.arange(across) // side
     counts = square.flatten().bincount()
-    sums = torch.zeros(len(counts), plane.rows.shape[1]).index_add(
+    sums = torch.zeros(len(counts), plane.rows.shape[1], dtype=torch.float32).index_add(
         0, square.flatten(), plane.rows[prefix:].float()
     )
     rows = torch.cat((plane.rows[:prefix], sums / counts[:, None]))

@@ -38,6 +38,7 @@ from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.preprocessing.pixels import Pixels
 from vitconvert.preprocessing.transform import Seen, transformed
+from vitconvert.programs.isolation import isolated
 from vitconvert.sources.located import RECORD
 from vitconvert.version import VERSION
 
@@ -170,7 +171,8 @@ def record(
         OutputExists, UsageError: As for `check_output`.
     """
     drawings = [*draw(preprocessing.image_size, preprocessing.resize)]
-    images = {one.name: _recorded(one, preprocessing, own) for one in drawings}
+    with isolated():  # the project's own code may depend on settings
+        images = {one.name: _recorded(one, preprocessing, own) for one in drawings}
     golden = PixelGolden(
         source=source,
         reference=own[0] if own else "",

@@ -2,11 +2,19 @@
 
 import importlib.util
 import logging
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
+
+from vitconvert.settings import (
+    plain_arithmetic,
+    process_wide,
+    take_threads,
+    torch_threads,
+    without_warnings,
+)
 
 Result = TypeVar("Result")
 
@@ -19,44 +27,41 @@ def isolated() -> Iterator[None]:
     may add in another order. Random numbers drawn inside leave the generator as it was, and
     warnings raised inside are not shown.
     """
-    import torch
-
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    dtype = torch.get_default_dtype()
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.device("cpu"))
-        stack.enter_context(torch.autocast("cpu", enabled=False))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.callback(torch.set_num_threads, threads)
-        stack.callback(torch.set_float32_matmul_precision, precision)
-        stack.callback(torch.set_default_dtype, dtype)
-        torch.set_num_threads(1)
-        torch.set_float32_matmul_precision("highest")
-        torch.set_default_dtype(torch.float32)
+    with torch_threads(1), plain_arithmetic(), without_warnings(), _float32():
         yield
 
 
-def side_by_side(*computations: Callable[[], Result]) -> list[Result]:
-    """Computations at once, each in a thread of its own.
-
-    Autocast, default devices and gradients are settings of a thread. A new thread has no autocast
-    and no default device; gradients are switched off in it.
-    """
-
+@process_wide
+def _float32() -> Iterator[None]:
+    """torch as other programs expect it: what they make has the default dtype, which is one for
+    all threads, and so are the precision of products and the generator of random numbers."""
     import torch
 
-    @torch.no_grad()
-    def computed(compute: Callable[[], Result]) -> Result:
-        return compute()
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    with torch.random.fork_rng(devices=[]):
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            torch.set_default_dtype(dtype)
 
-    with ThreadPoolExecutor(len(computations)) as pool:
+
+def side_by_side(*computations: Callable[[], Result]) -> list[Result]:
+    """Computations at once, each in a thread of its own, with as many of torch's as here."""
+    import torch
+
+    def computed(compute: Callable[[], Result]) -> Result:
+        with plain_arithmetic():
+            return compute()
+
+    as_here = partial(take_threads, torch.get_num_threads())
+    with ThreadPoolExecutor(len(computations), initializer=as_here) as pool:
         return list(pool.map(computed, computations))
 
 
-@contextmanager
+@process_wide
 def silent(logger: str) -> Iterator[None]:
     """Nothing of a package is logged."""
     root = logging.getLogger(logger)
@@ -68,7 +73,7 @@ def silent(logger: str) -> Iterator[None]:
         root.setLevel(level)
 
 
-@contextmanager
+@process_wide
 def silent_transformers() -> Iterator[None]:
     """transformers, where it is installed, logs nothing and shows no progress."""
     if importlib.util.find_spec("transformers") is None:

@@ -1,6 +1,5 @@
 """OpenAI's CLIP: a repository of scripts, whose image towers open_clip computes."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from vitconvert.programs.open_clip import both_towers, open_clip_module, text_to
 from vitconvert.programs.program import BothTowers, Program
 from vitconvert.programs.reference import Reference
 from vitconvert.programs.target import Target
+from vitconvert.settings import without_warnings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,7 @@ class OpenAIClip(Program):
         import torch
 
         open_clip, file = open_clip_module(), directory / "model.pt"
-        with silent("root"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it tries torch.jit first, which warns
+        with silent("root"), without_warnings():  # it tries torch.jit first, which warns
             model = open_clip.load_openai_model(str(file), precision="fp32", device="cpu").eval()
         tensors = torch.load(file, map_location="cpu", weights_only=True)
         exact = {name: t.float() for name, t in tensors.items() if t.is_floating_point()}

@@ -259,8 +259,9 @@ def random_images(config: ViTConfig) -> "Tensor":
     """Two images of noise, the same for the same configuration."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, config.in_channels, *config.image_size, generator=generator)
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    size = (2, config.in_channels, *config.image_size)
+    return torch.randn(size, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def random_ids(config: TextConfig) -> "Tensor":
@@ -271,9 +272,9 @@ def random_ids(config: TextConfig) -> "Tensor":
     """
     import torch
 
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(device="cpu").manual_seed(0)
     most, length = config.vocab_size - 1, config.context_length
-    ids = torch.randint(0, max(most, 1), (3, length), generator=generator)
+    ids = torch.randint(0, max(most, 1), (3, length), generator=generator, device="cpu")
     if config.read_token == "last" or not 0 <= config.end_id < config.vocab_size:
         return ids
     end = config.end_id if config.read_token == "end" else most

@@ -24,6 +24,7 @@ from vitconvert.errors import (
     VitConvertError,
     some,
     what_was_raised,
+    without_secrets,
 )
 from vitconvert.formats import hash_file
 from vitconvert.parity.precision import LargestValue, too_large
@@ -324,7 +325,7 @@ def _record(
     sides = [*size, channels] if pixels else [channels, *size]
     return {
         "vitconvert": VERSION,
-        "command": command,
+        "command": command and without_secrets(command),
         "source": source_record(checkpoint, sha256),
         "converted_from": own.get("source"),
         "input": {

@@ -105,7 +105,8 @@ class _Described(ViT):
     def __init__(self, config: ViTConfig) -> None:
         nn.Module.__init__(self)
         self.config = config
-        self.nothing = nn.Parameter(torch.empty(0))  # which says where images go: to the CPU
+        # Which says where images go, and in what dtype.
+        self.nothing = nn.Parameter(torch.empty(0, dtype=torch.float32, device="cpu"))
 
 
 def _parts(images: Tensor, size: int | str) -> list[Tensor]:

@@ -43,6 +43,7 @@ from vitconvert.runtimes.engines import (
     runtime_of,
 )
 from vitconvert.runtimes.runtime import Run
+from vitconvert.settings import torch_threads
 
 _ROUNDS, _SECONDS = 5, 0.1  # in each of which each candidate computes, or once
 _PAUSE = 0.02  # seconds, in which threads of the candidate before stop spinning
@@ -165,7 +166,7 @@ class Fastest:
     ) -> list[Speed]:
         """Each candidate in turn, round after round: others may begin to compute meanwhile."""
         config = self.model.config
-        images = torch.zeros(batch, config.in_channels, *config.image_size)
+        images = torch.zeros(batch, config.in_channels, *config.image_size, dtype=torch.float32)
         ready = {
             way: candidate
             for name in found
@@ -254,12 +255,8 @@ def calls_per_second(run: Run, images: Tensor, streams: int) -> float:
 def _with_threads(answer: Run, threads: int) -> Run:
     @torch.inference_mode()
     def run(images: Tensor) -> Tensor:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
+        with torch_threads(threads):
             return answer(images)
-        finally:
-            torch.set_num_threads(before)
 
     return run
 

@@ -66,8 +66,8 @@ class Graph(nn.Module):
                 raise ConflictingFact("The model reads spectrograms, and no pixels of images.")
             scale = 1 / (pixels.rescale_factor or 1)  # to levels from 0 to 255
             for name, values in (("mean", pixels.mean), ("std", pixels.std)):
-                levels = torch.tensor([value * scale for value in values]).view(-1, 1, 1)
-                self.register_buffer(name, levels, persistent=False)
+                levels = torch.tensor([value * scale for value in values], dtype=torch.float32)
+                self.register_buffer(name, levels.view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
         """(B, C, H, W) float32, or (B, H, W, C) uint8 with `pixels`, to float32."""
@@ -93,7 +93,7 @@ class Graph(nn.Module):
         if self.shape.pixels is not None:
             size = (batch, *config.image_size, config.in_channels)
             return torch.zeros(size, dtype=torch.uint8)
-        return torch.zeros(batch, config.in_channels, *config.image_size)
+        return torch.zeros(batch, config.in_channels, *config.image_size, dtype=torch.float32)
 
 
 class _SettledPositions(Positions):

@@ -30,7 +30,10 @@ def prepared(image: Picture, preprocessing: Preprocessing, shape: Shape) -> Tens
 
 def as_levels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     """(B, C, H, W) normalised, to the (B, H, W, C) uint8 that it was before."""
-    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (preprocessing.mean, preprocessing.std))
+    mean, std = (
+        torch.tensor(v, dtype=torch.float32).view(-1, 1, 1)
+        for v in (preprocessing.mean, preprocessing.std)
+    )
     return levels((images * std + mean) / (255 * (preprocessing.rescale_factor or 1)))
 
 

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
-from vitconvert.errors import SourceError, nearest, printable
+from vitconvert.errors import SourceError, nearest, printable, without_secrets
 from vitconvert.file_formats import suffixes
 from vitconvert.formats import has_weights
 from vitconvert.sources.located import newest_checkpoint
@@ -246,15 +246,6 @@ def _nothing_there(text: str, path: Path) -> SourceError:
     else:
         hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."
     return SourceError(f"There is no file or directory {text}.", hint=hint)
-
-
-def without_secrets(reference: str) -> str:
-    """An address without what may be a secret: a user's name and password, and the query."""
-    scheme, found, rest = reference.partition("://")
-    if not found:
-        return reference
-    place, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
-    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
 
 def published(reference: str) -> str:

@@ -20,11 +20,11 @@ from uuid import uuid4
 from tqdm import tqdm
 
 from vitconvert.documents import read_object
-from vitconvert.errors import CorruptFile, IntegrityError, SourceError
+from vitconvert.errors import CorruptFile, IntegrityError, SourceError, without_secrets
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.hub_errors import offline_error
 from vitconvert.sources.located import Fetching, Located, files_beside
-from vitconvert.sources.references import publishes_sha256_in_name, without_secrets
+from vitconvert.sources.references import publishes_sha256_in_name
 from vitconvert.version import LIBRARY, VERSION
 
 # torch.hub's convention (torch/hub.py, HASH_REGEX): first digits of the sha256 before the suffix.
@@ -63,11 +63,11 @@ def locate_address(reference: str, url: str, name: str | None, fetching: Fetchin
                 hint=f"remove {folder} and run again.",
             )
     return Located(
-        reference=reference,
+        reference=without_secrets(reference),
         weights=target,
         **files_beside(folder),
         name=name,
-        url=url,
+        url=without_secrets(url),
         sha256={target.name: found},
         verified=(target.name,) if verified else (),
     )
