@@ -1,8 +1,8 @@
 """Which modules of the user's own model compute which layer of vitconvert's ViT.
 
 A dialect's table says which of the module's tensors is which of ours, and so which of its modules
-is which norm or projection. What passes these is the same in any ViT whose blocks begin with a
-norm, however the code around them is written.
+is which norm or projection. What passes these is the same in any ViT whose norms stand at the same
+places, however the code around them is written; and a ViT whose norms stand elsewhere shows it.
 """
 
 import re
@@ -108,8 +108,12 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
     }
     modules = dict(module.named_modules())
     theirs = _taps({n: path for n, path in owners.items() if path in modules}, config)
+    # The same places of ours, so that another order of norms can be recognised there.
+    own = canonical_taps(config.depth, config.block_order)
+    own |= _taps({name: name.rpartition(".")[0] for name in owners}, config)
+    own |= {"patch_embed": Tap("patch_embed"), "features": Tap("head", input=True)}
     return Match(
-        ours={layer: tap for layer, tap in canonical_taps(config.depth).items() if layer in theirs},
+        ours={layer: own[layer] for layer in theirs},
         theirs={layer: _laid_out(modules[tap.module], tap) for layer, tap in theirs.items()},
         binding=binding,
         prefix=prefix,
@@ -119,12 +123,17 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
 def _taps(owners: Mapping[str, str], config: ViTConfig) -> dict[str, Tap]:
     """Where a module keeps the layers of `canonical_taps`, given the owner of each tensor of ours.
 
-    What a block gives is what the next norm takes.
+    What a block gives is what the next norm takes, or what its own last norm gives.
     """
     last = config.depth - 1
     patches = "patch_embed.norm.weight" if config.patch_norm else "patch_embed.proj.weight"
     taps = {"patch_embed": (patches, False)}
-    if config.block_order == "pre" and config.branches == 1:
+    if config.block_order == "post_norm":
+        taps["embedding"] = ("blocks.0.attn.qkv.weight", True)
+        for i in range(config.depth):
+            taps[f"blocks.{i}.attn"] = (f"blocks.{i}.norm1.weight", False)
+            taps[f"blocks.{i}.mlp"] = (f"blocks.{i}.norm2.weight", False)
+    elif config.block_order == "pre" and config.branches == 1:
         taps["embedding"] = ("blocks.0.norm1.weight", True)
         for i in range(config.depth):
             taps[f"blocks.{i}.attn"] = (f"blocks.{i}.norm2.weight", True)

@@ -101,12 +101,14 @@ class Sides:
             worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
             departs = next((layer for layer, value in apart.items() if not value <= limit), None)
             if departs is not None and divergence is None:
+                cause, settings = self._cause(x, ours, theirs, layer=departs, limit=limit)
                 divergence = Divergence(
                     layer=departs,
                     dtype=dtype,
                     images=kind,
                     relative=apart[departs],
-                    cause=self._cause(x, ours, theirs, layer=departs, limit=limit),
+                    cause=cause,
+                    settings=settings,
                 )
         return Findings(
             comparisons=tuple(comparisons),
@@ -117,8 +119,10 @@ class Sides:
             first_divergence=divergence,
         )
 
-    def _cause(self, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float) -> str:
-        """The cause in words, if one of the two is vitconvert's own model."""
+    def _cause(
+        self, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float
+    ) -> tuple[str, Mapping[str, object]]:
+        """The cause in words and fields, if one of the two is vitconvert's own model."""
         for side, other, measured in (
             (self.tested, self.reference, theirs),
             (self.reference, self.tested, ours),
@@ -127,10 +131,11 @@ class Sides:
                 case = Case(
                     side=side, images=images, theirs=measured.layers, limit=limit, view=other.view
                 )
-                cause = diagnose(case, layer)
+                cause, settings = diagnose(case, layer)
                 known = side is self.reference and cause != UNKNOWN
-                return f"{self.tested.name} computes as if {cause}" if known else cause
-        return UNKNOWN
+                words = f"{self.tested.name} computes as if {cause}" if known else cause
+                return words, settings
+        return UNKNOWN, {}
 
 
 def matched(
