@@ -108,10 +108,10 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
     }
     modules = dict(module.named_modules())
     theirs = _taps({n: path for n, path in owners.items() if path in modules}, config)
-    # The same places of ours, so that another order of norms can be recognised there.
     own = canonical_taps(config.depth, config.block_order)
-    own |= _taps({name: name.rpartition(".")[0] for name in owners}, config)
-    own |= {"patch_embed": Tap("patch_embed"), "features": Tap("head", input=True)}
+    # At the same place as theirs, so that another order of norms can be recognised there.
+    at = _taps({name: name.rpartition(".")[0] for name in owners}, config)
+    own |= {layer: tap for layer, tap in at.items() if layer == "embedding"}
     return Match(
         ours={layer: own[layer] for layer in theirs},
         theirs={layer: _laid_out(modules[tap.module], tap) for layer, tap in theirs.items()},

@@ -252,13 +252,8 @@ def find_tables(name: str) -> list[Table]:
 
 
 def is_of(name: str, file: str | PathLike[str] | None) -> bool:
-    """Whether a file has the dialect of this name: it is called so, but for its suffix.
-
-    The name of a dialect or a library is its own, whatever a file beside it is called.
-    """
-    if file is None or tables_of(name):
-        return False
-    return printable(stem_of(Path(file))) == name
+    """Whether a file has the dialect of this name: it is called so, but for its suffix."""
+    return file is not None and printable(stem_of(Path(file))) == name
 
 
 def read_table(file: Path) -> Table:
