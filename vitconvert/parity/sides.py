@@ -5,7 +5,7 @@ return several outputs: `matched` runs both once before they are measured.
 """
 
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from vitconvert.comparison import (
 )
 from vitconvert.errors import UsageError, some, what_was_raised
 from vitconvert.parity.diagnosis import Case, diagnose
-from vitconvert.parity.implementations import Implementation, Run
+from vitconvert.parity.implementations import Implementation, Run, whole
 from vitconvert.parity.report import UNKNOWN, Findings
 from vitconvert.programs.isolation import side_by_side
 from vitconvert.programs.taps import OUTPUT
@@ -101,7 +101,13 @@ class Sides:
             worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
             departs = next((layer for layer, value in apart.items() if not value <= limit), None)
             if departs is not None and divergence is None:
-                cause, settings = self._cause(x, ours, theirs, layer=departs, limit=limit)
+                sides = (self.tested, tested, ours), (self.reference, reference, theirs)
+                mixing = next((s.name for s, f, made in sides if _mixes(s, f, x, made, limit)), "")
+                cause, settings = (
+                    (f"{mixing} {_MIXES}", {})
+                    if mixing
+                    else self._cause(x, ours, theirs, layer=departs, limit=limit)
+                )
                 divergence = Divergence(
                     layer=departs,
                     dtype=dtype,
@@ -136,6 +142,34 @@ class Sides:
                 words = f"{self.tested.name} computes as if {cause}" if known else cause
                 return words, settings
         return UNKNOWN, {}
+
+
+_MIXES = (
+    "lets the images of a batch see each other: attention along the batch, as nn.MultiheadAttention "
+    "and nn.TransformerEncoderLayer have it without batch_first=True. No ViT computes that"
+)
+
+
+def _mixes(
+    side: Implementation, compute: Callable[[Tensor], Run], x: Tensor, made: Run, limit: float
+) -> bool:
+    """Whether what the user's own code gives for images depends on others in their batch.
+
+    Layers count too: a class token that reads those of other images learns nothing of any.
+    """
+    if side.vit is not None or side.view is not whole:  # a golden file computes no other images
+        return False
+    try:
+        beside = compute(torch.cat((x, x.flip(-1).roll(1, 0) / 2)))
+    except Exception:  # the user's code may take batches of one size alone
+        return False
+    alone = {**made.layers, **made.outputs}
+    together = {**beside.layers, **beside.outputs}
+    return any(
+        relative_difference(together[name][: len(x)], values) > limit
+        for name, values in alone.items()
+        if values.ndim and len(values) == len(x) and len(together[name]) == 2 * len(x)
+    )
 
 
 def matched(
