@@ -16,6 +16,7 @@ CONFIGS = {
     "plain": {},
     "qk norm": {"qk_norm": True},
     "scale": {"attention_scale": 0.5},
+    "scale after softmax": {"attention_scale": 1.0, "post_softmax_scale": 0.3},
     "narrow heads": {"head_dim": 4, "qkv_bias": False},
     "post-norm order": {"block_order": "post_norm"},
     "res-post-norm order": {"block_order": "res_post_norm"},

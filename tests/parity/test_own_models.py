@@ -49,7 +49,9 @@ def test_what_the_report_says_to_state_makes_both_equal(bug, weights, trained, t
 
 def test_a_norm_order_that_was_stated_wrongly(weights, trained, table):
     how = {"table": table, "overrides": STATED | {"block_order": "post_norm"}}
-    report = verify(team(weights), against=load_checkpoint(trained / "team.pth", **how), table=table)
+    report = verify(
+        team(weights), against=load_checkpoint(trained / "team.pth", **how), table=table
+    )
     assert report.first_divergence.layer == "blocks.0.attn"
     assert "block_order is pre, not post_norm" in report.first_divergence.cause
 

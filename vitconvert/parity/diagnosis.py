@@ -82,9 +82,15 @@ def diagnose(case: Case, layer: str) -> tuple[str, Mapping[str, object]]:
             continue  # no such model
         if _agrees(case, layer, changed, weights):
             return cause, changes
-    for cause, rearranged in _rearrangements(config, weights, part, block_of(layer)):
+    rearrangements = list(_rearrangements(config, weights, part, block_of(layer)))
+    for cause, rearranged in rearrangements:
         if _agrees(case, layer, config, {**weights, **rearranged}):
             return cause, {}
+    # What a tutorial that many copied does together: q, k and v by head, and its own scale.
+    for scale, changes in _scales(config) if part == "attn" else ():
+        for cause, rearranged in rearrangements:
+            if _agrees(case, layer, config.replace(**changes), {**weights, **rearranged}):
+                return f"{cause}; and {scale}", changes
     return _pattern(case) if layer == "embedding" else UNKNOWN, {}
 
 
@@ -173,7 +179,7 @@ def _activations(config: ViTConfig) -> Iterator[Setting]:
 
 
 def _attentions(config: ViTConfig) -> Iterator[Setting]:
-    """Other numbers of heads, and other scales of their products or probabilities."""
+    """Other numbers of heads, and other scales."""
     inner = config.num_heads * config.head_dim
     # The largest ViT that was published has 48: https://arxiv.org/abs/2302.05442.
     for heads in range(1, min(inner, 64) + 1):
@@ -185,6 +191,11 @@ def _attentions(config: ViTConfig) -> Iterator[Setting]:
                 "pool_heads": pool_heads if config.map_pooling else 0,
             }
             yield f"num_heads is {heads}, not {config.num_heads}", changes
+    yield from _scales(config)
+
+
+def _scales(config: ViTConfig) -> Iterator[Setting]:
+    """Other scales of the products of q and k, or of the probabilities."""
     stated, after = config.attention_scale or config.head_dim**-0.5, config.post_softmax_scale
     scales = {
         "head_dim ** -0.5": config.head_dim**-0.5,

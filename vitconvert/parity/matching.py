@@ -44,6 +44,7 @@ class Match:
 
 
 _THIRDS = re.compile(r"the thirds of \S+ are ([qkv]), ([qkv]), ([qkv]), not")
+_ROWS = re.compile(r"the rows of \S+ are (\([a-z ]+\)), not \(qkv head dim\)")
 _EXCHANGED = re.compile(r"blocks\.\d+\.(norm[12]) and blocks\.\d+\.(norm[12]) are exchanged")
 
 
@@ -60,11 +61,24 @@ def corrected_rows(cause: str, rows: Mapping[str, str]) -> Iterator[str]:
         for name, text in rows.items():
             if name.startswith(f"{block}attn.qkv.") and "|" not in text:
                 yield from _reordered(name, text, order)
+    elif rows_are := _ROWS.search(cause):
+        for name, text in rows.items():
+            key, _, axes = text.partition(" : ")
+            if name.startswith(f"{block}attn.qkv.") and key.isascii() and "(" not in key:
+                yield from _with_rows(name, key, axes, rows_are[1])
     elif both := _EXCHANGED.search(cause):
         for one, other in (both.groups(), both.groups()[::-1]):
             for kind in ("{p}", "weight", "bias"):
                 if f"{block}{other}.{kind}" in rows:
                     yield f'"{block}{one}.{kind}" = "{rows[f"{block}{other}.{kind}"]}"'
+
+
+def _with_rows(name: str, key: str, axes: str, rows: str) -> Iterator[str]:
+    """A row of joined q, k and v whose rows lie in another order."""
+    for kind in ("weight", "bias") if "{p}" in name else (name.rpartition(".")[2],):
+        usual = axes or str(canonical.canonical_tensors()[f"blocks.{{i}}.attn.qkv.{kind}"].axes)
+        laid = usual.replace("(qkv head dim)", rows)
+        yield f'"{name.replace("{p}", kind)}" = "{key.replace("{p}", kind)} : {laid}"'
 
 
 def _reordered(name: str, text: str, order: Sequence[int]) -> Iterator[str]:
