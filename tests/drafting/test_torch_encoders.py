@@ -12,7 +12,7 @@ from tests.drafting.torch_encoders import (
 )
 from tests.sampling import sampled
 from tests.small_models import randomise
-from vitconvert.errors import MissingFact, NotRepresentable, UsageError
+from vitconvert.errors import MissingFact, NotRepresentable
 
 # Where torch takes no path of its own, it says so.
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
@@ -45,8 +45,15 @@ def drafted(folder, model, like, *, guesses=True, **changes):
 
 LIKE = {
     **SIZES,
-    **{"in_channels": 4, "num_classes": 7, "embed_dim": 36, "depth": 3, "head_dim": 9},
-    **{"mlp_dim": 50, "activation": "gelu", "norm_eps": 1e-6, "pooling": "token"},
+    "in_channels": 4,
+    "num_classes": 7,
+    "embed_dim": 36,
+    "depth": 3,
+    "head_dim": 9,
+    "mlp_dim": 50,
+    "activation": "gelu",
+    "norm_eps": 1e-6,
+    "pooling": "token",
 }
 ARGUMENTS = {
     "as torch has it": ({"depth": 11}, TORCH),
@@ -78,7 +85,7 @@ def test_what_the_names_leave_open_is_asked_and_then_equal(name, tmp_path):
         vitconvert.load_model(file, table=table)
     asked = "\n".join(error.value.details)
     assert all(field in asked for field in TORCH)
-    assert "norms sums (post_norm) without norm_first=True (pre)" in asked
+    assert "norms sums (post_norm) unless norm_first=True (pre)" in asked
     checkpoint = vitconvert.load_checkpoint(file, table=table, overrides=stated)
     report = vitconvert.verify(model, against=checkpoint, table=table)
     assert report.ok, report.summary()

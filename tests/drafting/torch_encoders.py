@@ -114,7 +114,7 @@ class Added(nn.Module):
 
 
 class ScaledAfterwards(nn.Module):
-    """q, k and v lie side by side in each channel of a head; probabilities are scaled, not scores."""
+    """q, k and v of a channel lie side by side; probabilities are scaled, not scores."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -211,6 +211,7 @@ def _assert_probabilities_give_outputs(model, x, probabilities):
         values = linear(tokens).unflatten(2, (-1, attention.head_dim))
         values = values[:, :, -(model.config.kv_heads or (3, 3))[1] :]
         read = (weights @ values.transpose(1, 2)).transpose(1, 2)
+        read = read * model.config.post_softmax_scale
         if model.config.differential:
             read = attention.sub_norm(read) * (0.2 + 0.6 * math.exp(-0.3))
         found = attention.proj(attention.norm(read.flatten(2)))

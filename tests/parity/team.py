@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 # Of scores, and of probabilities.
 SCALES = {
     "wrong scale": (30**-0.5, 1.0),

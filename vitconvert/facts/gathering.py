@@ -42,7 +42,7 @@ _TRACELESS = {
 # which are the same whatever its arguments are, and the arguments that they leave open.
 _TORCH_LAYER = ("self_attn.in_proj_weight", "linear1.weight", "linear2.weight", "norm1.weight")
 _TORCH_ARGUMENTS = {
-    "block_order": "nn.TransformerEncoderLayer norms sums (post_norm) without norm_first=True (pre)",
+    "block_order": "nn.TransformerEncoderLayer norms sums (post_norm) unless norm_first=True (pre)",
     "activation": "nn.TransformerEncoderLayer has relu where no other activation is passed to it",
     "norm_eps": "nn.TransformerEncoderLayer has 1e-5 where no other layer_norm_eps is passed to it",
 }

@@ -145,8 +145,8 @@ class Sides:
 
 
 _MIXES = (
-    "lets the images of a batch see each other: attention along the batch, as nn.MultiheadAttention "
-    "and nn.TransformerEncoderLayer have it without batch_first=True. No ViT computes that"
+    "lets the images of a batch see each other: attention along the batch, as in "
+    "nn.MultiheadAttention and nn.TransformerEncoderLayer without batch_first=True. No ViT does"
 )
 
 
