@@ -4,15 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Of scores, and of probabilities.
-SCALES = {
-    "wrong scale": (30**-0.5, 1.0),
-    "no scale": (1.0, 1.0),
-    "scaled after the softmax": (1.0, 30**-0.5),
-    "scaled after the softmax by heads": (1.0, 10**-0.5),
-    "scaled twice": (10**-0.5, 10**-0.5),
-}
-
 
 class Attention(nn.Module):
     def __init__(self, width: int, heads: int, bug: str) -> None:
@@ -28,7 +19,14 @@ class Attention(nn.Module):
         ask, match = (self.match, self.ask) if self.bug == "q/k swap" else (self.ask, self.match)
         split = (b, n, self.heads, d // self.heads)
         q, k, v = (m(x).reshape(split).transpose(1, 2) for m in (ask, match, self.carry))
-        scale, after = SCALES.get(self.bug, ((d // self.heads) ** -0.5, 1.0))
+        by_width, by_head = d**-0.5, (d // self.heads) ** -0.5
+        scale, after = {
+            "wrong scale": (by_width, 1.0),
+            "no scale": (1.0, 1.0),
+            "scaled after the softmax": (1.0, by_width),
+            "scaled after the softmax by heads": (1.0, by_head),
+            "scaled twice": (by_head, by_head),
+        }.get(self.bug, (by_head, 1.0))
         weights = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale, dim=-1) * after
         mixed = torch.einsum("bhqk,bhkd->bqhd", weights, v)
         if self.bug == "head order":

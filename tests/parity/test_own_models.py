@@ -8,6 +8,7 @@ from tests.parity.team import BUGS, STATED, TeamViT, team
 from tests.sampling import sampled
 from vitconvert.api import load_checkpoint, verify
 from vitconvert.errors import SourceError, UsageError
+from vitconvert.programs.taps import Tap, record
 
 
 def test_a_right_model_is_equal(weights, checkpoint, table):
@@ -186,3 +187,30 @@ def test_code_that_raises_is_named(checkpoint):
     with pytest.raises(UsageError) as error:
         verify(broken, against=checkpoint)
     assert error.value.evidence["raised"] == "RuntimeError: no such kernel"
+
+
+def test_layers_are_kept_however_they_are_called():
+    """By keyword, in any order, with what is no tensor before; and what they return in a dict."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, x, mask=None, scale=2):
+            return {"attended": x * scale, "mask": mask}
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Layer(), Layer()
+
+        def forward(self, images):
+            x = self.first(mask=images * 0, x=images)["attended"]
+            return self.second(scale=3, x=x)["attended"]
+
+    taps = {
+        **{"read": Tap("first", input=True), "given": Tap("first")},
+        **{"read again": Tap("second", input=True), "given again": Tap("second")},
+    }
+    model, images = Model(), torch.randn(2, 5, 7)
+    kept = record(model, taps, lambda: model(images))
+    factors = {"read": 1, "given": 2, "read again": 2, "given again": 6, "output": 6}
+    assert [*kept] == [*factors]
+    assert all(torch.equal(kept[name], images * factor) for name, factor in factors.items())
