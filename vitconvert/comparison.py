@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,6 +93,7 @@ class Divergence:
         layer, dtype, images: Where it shows.
         relative: The layer's largest difference over its largest magnitude in the reference.
         cause: In words; "unknown" if no known mistake explains it.
+        settings: The fields of vitconvert's configuration that undo it, if it lies there.
     """
 
     layer: str
@@ -100,6 +101,7 @@ class Divergence:
     images: str
     relative: float
     cause: str
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def compare_outputs(

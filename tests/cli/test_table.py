@@ -46,6 +46,16 @@ def test_the_draft_is_used_at_once(team, run, tmp_path):
         assert torch.equal(back(x), team(x))
 
 
+def test_a_draft_does_not_take_the_name_of_a_target(team, run):
+    """Of vit.pth, vit.toml would be what --to vit means."""
+    Path("team.pth").rename("vit.pth")
+    assert run("table", "vit.pth", "--like", "known").code == 0
+    asked = ("--table", "vit-draft.toml", "--to", "vit", "-o", "out", "--no-verify")
+    answer = run("file", "vit.pth", *asked)
+    assert answer.code == 0, answer.err
+    assert Path("out/vitconvert.json").exists()
+
+
 def test_guesses_are_what_comes_next(team, run):
     other = timm.create_model("vit_tiny_patch16_224", **SIZES)  # of other values than "known"
     state = _respelled(other.state_dict())

@@ -114,7 +114,8 @@ IMPOSSIBLE = {
     "clipped_linears need kv_heads": [{"clipped_linears": True}],
     ORDER: [
         {"branches": 2, "block_order": "sandwich"},
-        {"branches": 2, "block_order": "post"},
+        {"branches": 2, "block_order": "post_norm"},
+        {"branches": 2, "block_order": "res_post_norm"},
         {"branches": 2, "relative_positions": "block"},
     ],
     "a rotary embedding needs head_dim divisible by 4, not 10": [{"rope": "axial"}],

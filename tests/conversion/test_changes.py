@@ -244,7 +244,8 @@ BEFORE = {
     [
         {},
         {"dist_token": True},
-        {"block_order": "post"},
+        {"block_order": "post_norm"},
+        {"block_order": "res_post_norm"},
         {"num_registers": 2},
         {"num_registers": 2, "register_positions": False},
     ],
@@ -258,7 +259,7 @@ def test_a_step_keeps_the_function_or_says_that_it_does_not_apply(name, fields):
     if model.config.rope_periods:
         periods = dinov3_periods(model.config.head_dim // 4, model.config.rope_temperature)
         model.get_parameter("rope.periods").data.copy_(periods)
-    without_place = name == "fold-qkv-bias" and fields.get("block_order") == "post"
+    without_place = name == "fold-qkv-bias" and "block_order" in fields
     if without_place or ("pooling" in name and fields.get("dist_token")):
         assert not step.applies(model.config)
         return
@@ -286,7 +287,8 @@ NOT = {
     "drop-key-bias": KEYS_DO_NOT_CANCEL,
     "fold-qkv-bias": [
         *KEYS_DO_NOT_CANCEL,
-        *({"block_order": "post"}, {"norm_bias": False}, {"norm": "rms", "norm_bias": False}),
+        *({"block_order": "post_norm"}, {"block_order": "res_post_norm"}),
+        *({"norm_bias": False}, {"norm": "rms", "norm_bias": False}),
         *({"proj_bias": False}, {"attention_norm": True}, {"differential": True}),
         {"attention_proj": False, "head_dim": 12},
         {"num_heads": 5},  # more channels than the width: not every bias has an origin

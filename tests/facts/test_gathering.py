@@ -263,7 +263,7 @@ def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialec
         "--set block_order=...",
     )
     config, _ = examine(shapes, None, None, row, dialect="timm")
-    assert config.block_order == "post"
+    assert config.block_order == "res_post_norm"
 
 
 def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():

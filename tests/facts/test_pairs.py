@@ -33,7 +33,8 @@ KINDS = (
     *({}, {}, {}, {}, GATED, SCALED, GATED | SCALED),
     *(
         {"branches": 2},
-        {"block_order": "post"},
+        {"block_order": "post_norm"},
+        {"block_order": "res_post_norm"},
         {"block_order": "parallel"},
         {"norm": "rms", "norm_bias": False},
     ),

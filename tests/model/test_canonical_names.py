@@ -41,7 +41,11 @@ def configs(draw):
     registers = draw(st.integers(0, 3))
     alone = class_token and not dist_token and not registers and branches == 1
     relative = draw(st.sampled_from(["none", "block", "shared"])) if alone else "none"
-    order = draw(st.sampled_from(["pre", "post", "parallel"])) if branches == 1 else "pre"
+    order = (
+        draw(st.sampled_from(["pre", "post_norm", "res_post_norm", "parallel"]))
+        if branches == 1
+        else "pre"
+    )
     one_step = order == "parallel"
     attention_proj = draw(flag) or one_step or heads * head_dim != embed_dim
     differential = branches == 1 and rope == "none" and head_dim % 2 == 0 and draw(flag)

@@ -35,7 +35,7 @@ SWIGLU = {"gated_mlp": True, "activation": "silu", "mlp_dim": 128}
 RMS = {"norm": "rms", "norm_bias": False}
 MLP_NORM = {"mlp_norm": True}
 BOTH_NORMS = {"mlp_norm": True, "attention_norm": True}
-POST = {"block_order": "post"}
+POST = {"block_order": "res_post_norm"}
 
 
 def registers(number):

@@ -16,8 +16,10 @@ CONFIGS = {
     "plain": {},
     "qk norm": {"qk_norm": True},
     "scale": {"attention_scale": 0.5},
+    "scale after softmax": {"attention_scale": 1.0, "post_softmax_scale": 0.3},
     "narrow heads": {"head_dim": 4, "qkv_bias": False},
-    "post order": {"block_order": "post"},
+    "post-norm order": {"block_order": "post_norm"},
+    "res-post-norm order": {"block_order": "res_post_norm"},
     "rotation": {"rope": "axial", "head_dim": 8, "qk_norm": True},
     "rotation of halves": {"rope": "dinov3", "head_dim": 8, "rope_half": True},
     "relative positions": {"relative_positions": "block"},
@@ -209,6 +211,7 @@ def _assert_probabilities_give_outputs(model, x, probabilities):
         values = linear(tokens).unflatten(2, (-1, attention.head_dim))
         values = values[:, :, -(model.config.kv_heads or (3, 3))[1] :]
         read = (weights @ values.transpose(1, 2)).transpose(1, 2)
+        read = read * model.config.post_softmax_scale
         if model.config.differential:
             read = attention.sub_norm(read) * (0.2 + 0.6 * math.exp(-0.3))
         found = attention.proj(attention.norm(read.flatten(2)))

@@ -52,7 +52,7 @@ def test_intermediates_as_timms():
     assert torch.equal(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize("order", ["pre", "post"])
+@pytest.mark.parametrize("order", ["pre", "res_post_norm", "post_norm"])
 @torch.no_grad()
 def test_maps_are_of_whole_images_and_give_what_attention_gives(order):
     model, x = made(WINDOWED | {"block_order": order})
@@ -68,7 +68,7 @@ def test_maps_are_of_whole_images_and_give_what_attention_gives(order):
         if order == "pre":  # without a norm, q and k are far from zero, and hardly see it
             assert (left[:, :, 9:] > 1e-3).all() == windowed
         assert left[:, :, :9].abs().max() < 1e-5
-        seen = tokens[layer] if order == "post" else block.norm1(tokens[layer])
+        seen = block.norm1(tokens[layer]) if order == "pre" else tokens[layer]
         _, _, v = block.attn.project(seen)
         padding = block.attn.project(torch.zeros(1, 1, 30))[2]
         read = probabilities @ v + left[..., None] * padding

@@ -337,7 +337,7 @@ OTHERS = {
         "eva02_enormous_patch14_clip_224",
         clip01,
         lambda: visual(clip01()),
-        stated={"num_heads": HEADS, "block_order": "post"},
+        stated={"num_heads": HEADS, "block_order": "res_post_norm"},
         back="eva02_clip_e",
     ),
     "EVA-01, relative positions": labelled(
@@ -440,7 +440,7 @@ OF_CODE = {
     "eva01": of_code("timm_eva", "eva01"),
     "eva_clip_g": of_code("timm_eva", "eva_clip_g"),
     "eva_clip_l": of_code("eva02", "eva_clip_l"),
-    "eva_clip_e": of_code("timm_eva", "eva_clip_e", block_order="post"),
+    "eva_clip_e": of_code("timm_eva", "eva_clip_e", block_order="res_post_norm"),
     "perception": of_code("pe", "perception", pool_heads=2),  # all published ones have 8
     "perception_tokens": of_code("pe_tokens", "perception_tokens"),
     "sapiens2": of_code("sapiens2", image_size=(12, 8)),

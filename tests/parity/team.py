@@ -1,4 +1,4 @@
-"""A made-up team's ViT: names, attention and habits of its own, and eight mistakes to plant."""
+"""A made-up team's ViT: names, attention and habits of its own, and mistakes to plant."""
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +19,15 @@ class Attention(nn.Module):
         ask, match = (self.match, self.ask) if self.bug == "q/k swap" else (self.ask, self.match)
         split = (b, n, self.heads, d // self.heads)
         q, k, v = (m(x).reshape(split).transpose(1, 2) for m in (ask, match, self.carry))
-        scale = d**-0.5 if self.bug == "wrong scale" else (d // self.heads) ** -0.5
-        weights = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale, dim=-1)
+        by_width, by_head = d**-0.5, (d // self.heads) ** -0.5
+        scale, after = {
+            "wrong scale": (by_width, 1.0),
+            "no scale": (1.0, 1.0),
+            "scaled after the softmax": (1.0, by_width),
+            "scaled after the softmax by heads": (1.0, by_head),
+            "scaled twice": (by_head, by_head),
+        }.get(self.bug, (by_head, 1.0))
+        weights = torch.softmax(torch.einsum("bhqd,bhkd->bhqk", q, k) * scale, dim=-1) * after
         mixed = torch.einsum("bhqk,bhkd->bqhd", weights, v)
         if self.bug == "head order":
             mixed = mixed.transpose(2, 3)
@@ -39,12 +46,25 @@ class Layer(nn.Module):
         self.ln_feed = nn.LayerNorm(width, eps=eps)
         self.widen = nn.Linear(width, hidden)
         self.narrow = nn.Linear(hidden, width)
+        self.bug = bug
         self.approximate = "tanh" if bug == "GELU" else "none"
 
+    def feed(self, x: Tensor) -> Tensor:
+        fed = self.narrow(F.gelu(self.widen(x), approximate=self.approximate))
+        return F.gelu(fed) if self.bug == "activation after fc2" else fed
+
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.ln_attention(x))
-        hidden = F.gelu(self.widen(self.ln_feed(x)), approximate=self.approximate)
-        return x + self.narrow(hidden)
+        if self.bug == "post-LN":
+            x = self.ln_attention(x + self.attention(x))
+            return self.ln_feed(x + self.feed(x))
+        if self.bug == "res-post":
+            x = x + self.ln_attention(self.attention(x))
+            return x + self.ln_feed(self.feed(x))
+        if self.bug == "along the batch":
+            x = x + self.attention(self.ln_attention(x).transpose(0, 1)).transpose(0, 1)
+            return x + self.feed(self.ln_feed(x))
+        x = x + self.attention(x=self.ln_attention(input=x))  # a layer is called by keyword, too
+        return x + self.feed(self.ln_feed(input=x))
 
 
 class TeamViT(nn.Module):
@@ -70,7 +90,7 @@ class TeamViT(nn.Module):
         self.summary = nn.Parameter(torch.zeros(1, 1, width))
         self.places = nn.Parameter(torch.zeros(1, patches + 1, width))
         self.layers = nn.ModuleList(Layer(width, heads, hidden, bug) for _ in range(depth))
-        self.ln_last = nn.LayerNorm(width, eps=1e-5 if bug == "eps" else 1e-6)
+        self.ln_last = nn.LayerNorm(width, eps=1e-5 if bug in ("eps", "last eps") else 1e-6)
         self.answer = nn.Linear(width, classes)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -84,8 +104,9 @@ class TeamViT(nn.Module):
         for layer in self.layers:
             tokens = layer(tokens)
         if self.bug != "missing final norm":
-            tokens = self.ln_last(tokens)
-        return self.answer(tokens[:, 0])
+            tokens = self.ln_last(input=tokens)
+        pooled = {"mean": tokens.mean(1), "mean of patches": tokens[:, 1:].mean(1)}
+        return self.answer(input=pooled.get(self.bug, tokens[:, 0]))
 
 
 TABLE = """\
@@ -133,6 +154,29 @@ BUGS = {
     ),
     "missing final norm": ("features", "there is no final norm"),
     "wrong scale": ("blocks.0.attn", "attention_scale is embed_dim ** -0.5"),
+    "no scale": ("blocks.0.attn", "attention_scale is 1, not"),
+    "scaled after the softmax": (
+        "blocks.0.attn",
+        "scaled after the softmax: post_softmax_scale is embed_dim ** -0.5, not 1, and "
+        "attention_scale is 1",
+    ),
+    "scaled after the softmax by heads": (
+        "blocks.0.attn",
+        "scaled after the softmax: post_softmax_scale is head_dim ** -0.5, not 1, and "
+        "attention_scale is 1",
+    ),
+    "scaled twice": (
+        "blocks.0.attn",
+        "scaled after the softmax: post_softmax_scale is head_dim ** -0.5, not 1, and "
+        "attention_scale is 0.316228",
+    ),
+    "post-LN": ("embedding", "block_order is post_norm, not pre: the norms are of each sum"),
+    "res-post": ("embedding", "block_order is res_post_norm, not pre"),
+    "activation after fc2": ("blocks.0.mlp", "there is an activation after fc2 too"),
+    "last eps": ("norm", "final_norm_eps is 1e-05, not 1e-06"),
+    "mean": ("features", "pooling is avg over all tokens, not token"),
+    "mean of patches": ("features", "pooling is avg, not token"),
+    "along the batch": ("blocks.0.attn", "attention along the batch"),
     "head order": ("blocks.0.attn", "the heads are joined (dim head), not (head dim)"),
 }
 """Each mistake, the first layer that it changes, and its likely cause."""

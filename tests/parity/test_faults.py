@@ -280,6 +280,19 @@ def test_float64_is_left_out_only_where_float32_shows_no_bit_of_difference(
             {"norm1.{p}": "a.{p}", "norm2.{p}": "b.{p}"},
             {"norm1.{p}": "b.{p}", "norm2.{p}": "a.{p}"},
         ),
+        (
+            "the rows of blocks.0.attn.qkv are (head dim qkv), not (qkv head dim); and more",
+            {"attn.qkv.{p}": "{layer}.all.{p}"},
+            {
+                "attn.qkv.weight": "{layer}.all.weight : (head dim qkv) width",
+                "attn.qkv.bias": "{layer}.all.bias : (head dim qkv)",
+            },
+        ),
+        (
+            "the rows of blocks.2.attn.qkv are (head qkv dim), not (qkv head dim)",
+            {"attn.qkv.weight": "{layer}.k : width (qkv head dim)"},
+            {"attn.qkv.weight": "{layer}.k : width (head qkv dim)"},
+        ),
         ("norm_eps is 1e-05, not 1e-06", {"norm1.{p}": "a.{p}"}, {}),
     ],
 )

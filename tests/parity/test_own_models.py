@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from tests.packages import timm
-from tests.parity.team import BUGS, TeamViT, team
+from tests.parity.team import BUGS, STATED, TeamViT, team
 from tests.sampling import sampled
-from vitconvert.api import verify
+from vitconvert.api import load_checkpoint, verify
 from vitconvert.errors import SourceError, UsageError
+from vitconvert.programs.taps import Tap, record
 
 
 def test_a_right_model_is_equal(weights, checkpoint, table):
@@ -22,12 +23,38 @@ def test_a_right_model_is_equal(weights, checkpoint, table):
 
 @pytest.mark.parametrize("bug", sampled(BUGS, 4, "slow"))
 def test_planted_bugs_are_found(bug, weights, checkpoint, table):
-    exact = {"dtypes": ("float64",), "batch": 1}
+    exact = {"dtypes": ("float64",), "batch": 2}
     report = verify(team(weights, bug), against=checkpoint, table=table, **exact)
     layer, cause = BUGS[bug]
     assert not report.ok
     assert report.first_divergence.layer == layer
     assert cause in report.first_divergence.cause
+
+
+# Bugs that are other values of fields: what the report says to state makes both equal.
+STATED_AS = ("eps", "GELU", "wrong scale", "no scale", "post-LN", "res-post", "mean", "last eps")
+STATED_AS += ("activation after fc2", "scaled after the softmax", "scaled twice", "mean of patches")
+
+
+@pytest.mark.parametrize("bug", sampled(STATED_AS, 4, "slow"))
+def test_what_the_report_says_to_state_makes_both_equal(bug, weights, trained, table):
+    model = team(weights, bug)
+    how = {"table": table, "overrides": STATED}
+    report = verify(model, against=load_checkpoint(trained / "team.pth", **how), table=table)
+    settings = report.first_divergence.settings
+    said = " ".join(f"--set {name}={value}" for name, value in settings.items())
+    assert any(f"if your code is right, {said} (in Python" in note for note in report.notes)
+    how["overrides"] = STATED | {name: str(value) for name, value in settings.items()}
+    assert verify(model, against=load_checkpoint(trained / "team.pth", **how), table=table).ok
+
+
+def test_a_norm_order_that_was_stated_wrongly(weights, trained, table):
+    how = {"table": table, "overrides": STATED | {"block_order": "post_norm"}}
+    report = verify(
+        team(weights), against=load_checkpoint(trained / "team.pth", **how), table=table
+    )
+    assert report.first_divergence.layer == "blocks.0.attn"
+    assert "block_order is pre, not post_norm" in report.first_divergence.cause
 
 
 @pytest.mark.slow
@@ -160,3 +187,32 @@ def test_code_that_raises_is_named(checkpoint):
     with pytest.raises(UsageError) as error:
         verify(broken, against=checkpoint)
     assert error.value.evidence["raised"] == "RuntimeError: no such kernel"
+
+
+def test_layers_are_kept_however_they_are_called():
+    """By keyword, in any order, with what is no tensor before; and what they return in a dict."""
+
+    class Layer(torch.nn.Module):
+        def forward(self, x, mask=None, scale=2):
+            return {"attended": x * scale, "mask": mask}
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Layer(), Layer()
+
+        def forward(self, images):
+            x = self.first(mask=images * 0, x=images)["attended"]
+            return self.second(scale=3, x=x)["attended"]
+
+    taps = {
+        "read": Tap("first", input=True),
+        "given": Tap("first"),
+        "read again": Tap("second", input=True),
+        "given again": Tap("second"),
+    }
+    model, images = Model(), torch.randn(2, 5, 7)
+    kept = record(model, taps, lambda: model(images))
+    factors = {"read": 1, "given": 2, "read again": 2, "given again": 6, "output": 6}
+    assert [*kept] == [*factors]
+    assert all(torch.equal(kept[name], images * factor) for name, factor in factors.items())

@@ -34,6 +34,9 @@ PARTS = {
     "positions of an MLP": {"relative_positions": "block_mlp", "relative_mlp_dim": 5},
     "overlapping": {"patch_stride": (5, 3), "dist_token": True, "pooling": "prefix_avg"},
     "token and mean": {"pooling": "token_avg", "activation": "quick_gelu"},
+    "post-LN": {"block_order": "post_norm", "activation": "relu", "final_norm": False},
+    "scaled after softmax": {"attention_scale": 1.0, "post_softmax_scale": 30**-0.5}
+    | {"mlp_out_activation": True},
 }
 
 
@@ -78,7 +81,12 @@ def test_onnx_runtime(kind, tmp_path):
     [
         ("openvino", "beit_base_patch16_224"),
         ("openvino", "positions resized"),
+        ("onnx", "post-LN"),
+        ("openvino", "post-LN"),
+        ("openvino", "scaled after softmax"),
         ("pt2", "vit_base_patch16_sapiens2"),
+        ("pt2", "post-LN"),
+        ("pt2", "scaled after softmax"),
     ],
 )
 def test_other_runtimes(to, kind, tmp_path):

@@ -46,7 +46,9 @@ def _relpos(model: VisionTransformerRelPos) -> dict[str, Any]:
         "position_embedding": "none",
         "relative_positions": "shared_mlp" if shared else "block_mlp",
         "relative_mlp_dim": positions.mlp.fc1.out_features,
-        "block_order": "post" if isinstance(model.blocks[0], ResPostRelPosBlock) else "pre",
+        "block_order": "res_post_norm"
+        if isinstance(model.blocks[0], ResPostRelPosBlock)
+        else "pre",
         "final_norm": not isinstance(model.norm, torch.nn.Identity),
         "fc_norm": not isinstance(model.fc_norm, torch.nn.Identity),
     }

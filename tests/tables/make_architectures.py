@@ -298,7 +298,7 @@ def numerics(model: torch.nn.Module) -> dict[str, Any]:
 def block_order(kind: str) -> str:
     if kind in PARALLEL:
         return "parallel"
-    return "post" if kind in POST_NORM else "pre"
+    return "res_post_norm" if kind in POST_NORM else "pre"
 
 
 def includes_prefix(model: torch.nn.Module) -> bool:

@@ -89,7 +89,11 @@ def test_what_computes_something_else_has_no_row(name):
 @pytest.mark.parametrize(
     ("name", "dialect", "fields"),
     [
-        ("vit_base_patch16_rpn_224", "timm", {"block_order": "post", "class_token": False}),
+        (
+            "vit_base_patch16_rpn_224",
+            "timm",
+            {"block_order": "res_post_norm", "class_token": False},
+        ),
         ("test_vit4", "timm", {"norm": "rms", "num_registers": 1, "fc_norm": True}),
         ("beit_base_patch16_224", "timm_eva", {"relative_positions": "block"}),
         ("vit_7b_patch16_dinov3", "timm_eva_gated", {"rope": "dinov3", "gated_mlp": True}),

@@ -46,8 +46,13 @@ class Table(Fetching):
         from vitconvert.drafting.draft import is_architecture
         from vitconvert.drafting.draft_text import check_draft_output
         from vitconvert.sources import locate
+        from vitconvert.tables.dialects import builtin_tables, tables_of
 
-        output = self.output or Path(f"{named_after(self.source)}.toml")
+        name = named_after(self.source)
+        # Of vit.pth, vit.toml would be what --to vit means, and no longer how the source is named.
+        if name in builtin_tables() or tables_of(name):
+            name += "-draft"
+        output = self.output or Path(f"{name}.toml")
         check_draft_output(output, overwrite=self.force)  # before anything is downloaded
         fetching = self.fetching()
         named = is_architecture(self.like)

@@ -21,6 +21,7 @@ _RANGES = {
     "norm_eps": (1e-30, 1.0),
     "final_norm_eps": (1e-30, 1.0),
     "attention_scale": (1e-6, 1e3),
+    "post_softmax_scale": (1e-6, 1e3),
     "rope_temperature": (1e-3, 1e9),
     "rope_offset": (-1e6, 1e6),
     **dict.fromkeys(
@@ -36,7 +37,7 @@ _LEAST = {
     **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
 }
 # Of blocks of one attention, one MLP.
-_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "v_norm")
+_OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "mlp_out_activation", "v_norm")
 
 
 def contradictions(config: Properties) -> list[str]:

@@ -115,7 +115,9 @@ class Fields:
     clipped_linears: bool = False  # the blocks' linear layers clip inputs and outputs (Gemma 4)
 
     # Attention
-    attention_scale: float | None = None  # None: head_dim ** -0.5
+    attention_scale: float | None = None  # of the scores, before softmax; None: head_dim ** -0.5
+    # A factor of the probabilities, after softmax (many tutorials scale there instead)
+    post_softmax_scale: float = 1.0
     # Attention within windows of so many patches a side; 0: there are none (ViTDet, SAM)
     window_size: int = 0
     global_blocks: tuple[int, ...] = ()  # blocks that have no windows, from 0
@@ -135,6 +137,7 @@ class Fields:
     # MLPs
     gated_mlp: bool = False  # activation(gate) * value: SwiGLU, https://arxiv.org/abs/2002.05202
     mlp_bias: bool = True
+    mlp_out_activation: bool = False  # the activation a second time, after the last layer
     mlp_norm: bool = (
         False  # on the hidden activations: NormFormer, https://arxiv.org/abs/2110.09456
     )

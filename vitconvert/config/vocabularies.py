@@ -15,9 +15,10 @@ POSITIONS = (
 )
 NORMS = ("layer", "rms")
 BLOCK_ORDERS = (
-    "pre",  # norm before a branch
-    "post",  # norm on the output of a branch
-    "sandwich",  # both (Gemma 4)
+    "pre",  # norm of what a branch reads (timm, Hugging Face, torch's norm_first=True)
+    "post_norm",  # norm of the sum, post-LN (torch's norm_first=False, the original Transformer)
+    "res_post_norm",  # norm of what a branch gives (Swin v2, timm's ResPostBlock)
+    "sandwich",  # norms of what a branch reads and of what it gives (Gemma 4)
     "parallel",  # attention and MLP read the same tokens, through one matrix (timm "xp", ViT-22B)
 )
 ROPES = (

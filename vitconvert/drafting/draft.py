@@ -211,7 +211,8 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
     filled = {row.name.replace("{p}", kind) for row in rows for kind in ("weight", "bias")}
     ours = instances(reference.config).items()
     unfilled = tuple(name for name, several in ours if several and name not in filled)
-    facts = facts_of(reference.config, rows, ignored, shapes)
+    same_weights = values is not None
+    facts = facts_of(reference.config, rows, ignored, shapes, same_weights=same_weights)
     text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts)
     return Draft(
         source=source,

@@ -14,7 +14,7 @@ from vitconvert.drafting.entries import SIGNS, TO_WORDS
 from vitconvert.drafting.rows import DraftRow
 from vitconvert.errors import OutputExists, UsageError, printable
 from vitconvert.facts.fact import TENSORS
-from vitconvert.facts.gathering import DEFAULTS, Gathered, gather_facts
+from vitconvert.facts.gathering import DEFAULTS, Gathered, gather_facts, open_arguments
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.names import runs
@@ -153,24 +153,31 @@ def facts_of(
     rows: Sequence[DraftRow],
     ignored: Mapping[str, str],
     shapes: Mapping[str, Shape],
+    *,
+    same_weights: bool,
 ) -> dict[str, object]:
-    """Lines of `[config]`: the reference's value of what no tensor shows, where it is not usual."""
+    """Lines of `[config]`: the reference's value of what no tensor shows, where it is not usual.
+
+    What the names of torch's own layers leave open is left out, unless the reference has the same
+    weights: another model does not know it.
+    """
     believed = [row_as_certain(row) for row in rows]
 
     def gathered(facts: Mapping[str, object]) -> Gathered:
         table = parse_draft(draft_text("", "", believed, ignored, {}, (), facts))
         return gather_facts(bind(table, shapes), {})
 
+    left_open = {} if same_weights else open_arguments(shapes)
     shown = {n for n, fact in gathered({}).facts.items() if fact.origin == TENSORS}
     facts: dict[str, object] = {}
     for name in (n for n in field_names() if n in (*config.function(), "position_resampling")):
         value = getattr(config, name)
         usual = name in DEFAULTS and DEFAULTS[name] == value
-        if not usual and name not in shown and name not in _SIZES:
+        if not usual and name not in shown and name not in (*_SIZES, *left_open):
             facts[name] = value
     if "num_heads" not in shown:  # another width has other heads
         facts[f"num_heads if embed_dim == {config.embed_dim}"] = config.num_heads
-    asked = gathered(facts).asked
+    asked = [name for name in gathered(facts).asked if name not in left_open]
     return facts | {name: getattr(config, name) for name in asked if name in field_names()}
 
 

@@ -6,7 +6,7 @@ one, and a field that nothing tells must be stated by the user.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vitconvert.config import ViTConfig
@@ -37,6 +37,15 @@ LAST_NORMS = {"final_norm": True, "fc_norm": False}  # with their defaults
 _TRACELESS = {
     "rope": ("none", "turns q and k by their position"),
     "block_order": ("pre", "norms what a branch gives, not what it reads"),
+}
+
+# Of torch's nn.TransformerEncoderLayer (torch 2.15, nn/modules/transformer.py): names of tensors,
+# which are the same whatever its arguments are, and the arguments that they leave open.
+_TORCH_LAYER = ("self_attn.in_proj_weight", "linear1.weight", "linear2.weight", "norm1.weight")
+_TORCH_ARGUMENTS = {
+    "block_order": "nn.TransformerEncoderLayer norms sums (post_norm) unless norm_first=True (pre)",
+    "activation": "nn.TransformerEncoderLayer has relu where no other activation is passed to it",
+    "norm_eps": "nn.TransformerEncoderLayer has 1e-5 where no other layer_norm_eps is passed to it",
 }
 
 # Rows of architectures.toml leave out the first where they have their default. The second are not
@@ -113,6 +122,7 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     _miss_last_norm(found)
     _miss_what_leaves_no_trace(found)
     _miss_positions(found)
+    _miss_arguments_of_torch(found)
     if found.facts.get("norm_bias") == (False, TENSORS) and "norm" not in found.facts:
         found.missing["norm"] = "norms without a bias are LayerNorms (layer) or RMS norms (rms)"
     unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
@@ -242,6 +252,22 @@ def _miss_positions(found: Findings) -> None:
             "no tensor holds positions, and nothing says that there are none (none): code may "
             "compute fixed ones (sincos2d, sincos2d_mae; MAE-pytorch's sinusoid is none of these)"
         )
+
+
+def open_arguments(names: Iterable[str]) -> Mapping[str, str]:
+    """The fields that the names of torch's own layers leave open, with the reason; or none."""
+    every = list(names)
+    of_torch = all(any(name.endswith(f".{part}") for name in every) for part in _TORCH_LAYER)
+    return _TORCH_ARGUMENTS if of_torch else {}
+
+
+def _miss_arguments_of_torch(found: Findings) -> None:
+    """Ask of a user's own table what the names of torch's own layers leave open."""
+    if found.binding.table.builtin:
+        return
+    for field, why in open_arguments(found.binding.shapes).items():
+        if field not in found.facts:
+            found.missing[field] = why
 
 
 def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:

@@ -46,6 +46,7 @@ class Attention(nn.Module):
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.rotation = rotation_of(config)
         self.scale = config.attention_scale
+        self.post_softmax_scale = config.post_softmax_scale
         self.drop_rate = config.attention_drop_rate
         self._add_qkv(config, layer)
         self._add_norms(config)
@@ -100,6 +101,8 @@ class Attention(nn.Module):
         bias = self._bias(q, positions)
         bias = None if bias is None else bias[:, :, : positions.wanted]
         x = self._attend(q[:, :, : positions.wanted], k, v, bias)
+        if self.post_softmax_scale != 1:
+            x = x * self.post_softmax_scale
         if head_mask is not None:
             x = x * head_mask.to(x).view(-1, 1, 1)
         joined: Tensor = self.norm(x.transpose(1, 2).flatten(2))

@@ -34,6 +34,7 @@ def _mlp(config: ViTConfig) -> Mlp:
         drop=config.proj_drop_rate,
         gated=config.gated_mlp,
         normed=config.mlp_norm,
+        out_activation=config.mlp_out_activation,
         linear=linear_of(config),
     )
 
@@ -41,14 +42,16 @@ def _mlp(config: ViTConfig) -> Mlp:
 class Block(nn.Module):
     """Attention and MLP, each after a norm and added to its input.
 
-    In "post" order (Swin v2, https://arxiv.org/abs/2111.09883) the norm is applied to what is
+    In "post_norm" order (Vaswani et al., https://arxiv.org/abs/1706.03762; torch's
+    `nn.TransformerEncoderLayer` with norm_first=False) the norm is applied to the sum. In
+    "res_post_norm" order (Swin v2, https://arxiv.org/abs/2111.09883) it is applied to what is
     added, in "sandwich" order (Ding et al., https://arxiv.org/abs/2105.13290) a second one is.
     """
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         D = config.embed_dim
-        self.post = config.block_order == "post"
+        self.order = config.block_order
         self.norm1 = norm_of(D, config)
         self.attn = attention_of(config, layer)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
@@ -63,17 +66,24 @@ class Block(nn.Module):
         self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, wanted, D)."""
-        if self.post:
-            x = x[:, : positions.wanted] + self.ls1(self.norm1(self.attn(x, head_mask, positions)))
+        read = self.attn(self.attention_input(x), head_mask, positions)
+        x = x[:, : positions.wanted]
+        if self.order == "post_norm":
+            x = self.norm1(x + self.ls1(read))
+            return cast("Tensor", self.norm2(x + self.ls2(self.mlp(x))))
+        if self.order == "res_post_norm":
+            x = x + self.ls1(self.norm1(read))
             return x + cast("Tensor", self.ls2(self.norm2(self.mlp(x))))
-        read = self.attn(self.norm1(x), head_mask, positions)
-        x = x[:, : positions.wanted] + self.ls1(self.post_norm1(read))
+        x = x + self.ls1(self.post_norm1(read))
         return x + cast("Tensor", self.ls2(self.post_norm2(self.mlp(self.norm2(x)))))
+
+    def attention_input(self, x: Tensor) -> Tensor:
+        """What the attention reads of the tokens (B, N, D), of the same shape."""
+        return x if self.order in ("post_norm", "res_post_norm") else self.norm1(x)
 
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
-        read = x if self.post else self.norm1(x)
-        return self.attn.probabilities(self.attn.project(read), positions)
+        return self.attn.probabilities(self.attn.project(self.attention_input(x)), positions)
 
     @property
     def num_heads(self) -> int:

@@ -92,6 +92,7 @@ class Mlp(nn.Module):
     If gated, the hidden channels are multiplied by the activation of a third layer (Shazeer,
     https://arxiv.org/abs/2002.05202; SwiGLU, if the activation is silu). If normed, the hidden
     channels are normalised before the last layer (NormFormer, https://arxiv.org/abs/2110.09456).
+    With `out_activation`, the activation follows the last layer too.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Mlp(nn.Module):
         drop: float,
         gated: bool = False,
         normed: bool = False,
+        out_activation: bool = False,
         linear: Callable[..., nn.Linear] = linear,
     ) -> None:
         super().__init__()
@@ -112,6 +114,7 @@ class Mlp(nn.Module):
         self.drop1 = nn.Dropout(drop)
         self.norm = norm_if(normed, hidden, config)
         self.fc2 = linear(hidden, config.embed_dim, bias=bias)
+        self.out_act = ACTIVATION[config.activation] if out_activation else None
         self.drop2 = nn.Dropout(drop)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -120,8 +123,9 @@ class Mlp(nn.Module):
             hidden = self.act(self.fc1(x))
         else:
             hidden = self.act(self.fc1_g(x)) * self.fc1(x)
-        out: Tensor = self.drop2(self.fc2(self.norm(self.drop1(hidden))))
-        return out
+        out = self.fc2(self.norm(self.drop1(hidden)))
+        dropped: Tensor = self.drop2(out if self.out_act is None else self.out_act(out))
+        return dropped
 
 
 class LayerScale(nn.Module):

@@ -139,7 +139,7 @@ class WindowedBlock(Block):
 
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
-        return self.attn.whole_probabilities(x if self.post else self.norm1(x), positions)
+        return self.attn.whole_probabilities(self.attention_input(x), positions)
 
 
 def block_of(config: ViTConfig, layer: int) -> AnyBlock:

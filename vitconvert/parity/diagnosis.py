@@ -22,6 +22,12 @@ from vitconvert.parity.report import UNKNOWN
 from vitconvert.programs.taps import BRANCH, OUTPUT, block_of
 
 _EPSILONS = (1e-12, 1e-6, 1e-5, 1e-3)  # defaults of transformers, of timm and JAX, torch, Keras
+# Orders of norms in a block that has the same tensors, in words.
+_ORDERS = {
+    "pre": "of what each branch reads (pre-LN)",
+    "post_norm": "of each sum (post-LN)",
+    "res_post_norm": "of what each branch gives",
+}
 
 Weights = Mapping[str, Tensor]
 Setting = tuple[str, Mapping[str, object]]  # a mistake in words, and the fields that undo it
@@ -58,12 +64,16 @@ class Case:
         return side.prepare(self.images.dtype)(self.images).through(self.view).layers
 
 
-def diagnose(case: Case, layer: str) -> str:
-    """The mistake that explains why a layer differs, in words, or "unknown"."""
+def diagnose(case: Case, layer: str) -> tuple[str, Mapping[str, object]]:
+    """The mistake that explains why a layer differs, in words, or "unknown".
+
+    Returns:
+        The words, and the fields of the configuration that undo it, if it lies there.
+    """
     config, weights = case.model.config, case.model.state_dict()
     if broken := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
         others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
-        return f"the weights themselves are NaN or infinite, in {broken[0]}{others}"
+        return f"the weights themselves are NaN or infinite, in {broken[0]}{others}", {}
     part = layer.split(".")[-1].removesuffix(BRANCH)  # of a block or of the model
     for cause, changes in _settings(config, part):
         try:
@@ -71,11 +81,17 @@ def diagnose(case: Case, layer: str) -> str:
         except ConflictingFact:
             continue  # no such model
         if _agrees(case, layer, changed, weights):
-            return cause
-    for cause, rearranged in _rearrangements(config, weights, part, block_of(layer)):
+            return cause, changes
+    rearrangements = list(_rearrangements(config, weights, part, block_of(layer)))
+    for cause, rearranged in rearrangements:
         if _agrees(case, layer, config, {**weights, **rearranged}):
-            return cause
-    return _pattern(case) if layer == "embedding" else UNKNOWN
+            return cause, {}
+    # What a tutorial that many copied does together: q, k and v by head, and its own scale.
+    for scale, changes in _scales(config) if part == "attn" else ():
+        for cause, rearranged in rearrangements:
+            if _agrees(case, layer, config.replace(**changes), {**weights, **rearranged}):
+                return f"{cause}; and {scale}", changes
+    return _pattern(case) if layer == "embedding" else UNKNOWN, {}
 
 
 def _agrees(case: Case, layer: str, config: ViTConfig, weights: Weights) -> bool:
@@ -115,16 +131,23 @@ def _pattern(case: Case) -> str:
 
 def _settings(config: ViTConfig, part: str) -> Iterator[Setting]:
     """Other values of what tensors cannot tell, the likely ones before the exotic."""
+    last = part in ("features", OUTPUT)
     for eps in _EPSILONS:
         if eps != config.norm_eps:
             yield f"norm_eps is {eps:g}, not {config.norm_eps:g}", {"norm_eps": eps}
-    if part in ("mlp", "features", OUTPUT):
-        yield from _words("activation", config.activation, ACTIVATIONS)
-    if part == "attn":
+    final_eps = config.final_norm_eps or config.norm_eps
+    for eps in _EPSILONS if config.final_norm and (last or part == "norm") else ():
+        if eps != final_eps:
+            yield f"final_norm_eps is {eps:g}, not {final_eps:g}", {"final_norm_eps": eps}
+    if last or part in ("embedding", "attn", "mlp"):
+        yield from _orders(config)
+    if last or part == "mlp":
+        yield from _activations(config)
+    if last or part == "attn":
         yield from _attentions(config)
     if part == "patch_embed" and config.standardised_stem:
         yield from _words("stem_style", config.stem_style, STANDARDISED_STEMS)
-    if part in ("features", OUTPUT):
+    if last:
         if config.final_norm:
             yield "there is no final norm", {"final_norm": False}
         yield from _poolings(config)
@@ -138,8 +161,25 @@ def _words(field: str, stated: str, vocabulary: Iterable[str]) -> Iterator[Setti
             yield f"{field} is {word}, not {stated}", {field: word}
 
 
+def _orders(config: ViTConfig) -> Iterator[Setting]:
+    for order, words in _ORDERS.items() if config.block_order in _ORDERS else ():
+        if order != config.block_order:
+            cause = f"block_order is {order}, not {config.block_order}: the norms are {words}"
+            yield cause, {"block_order": order}
+
+
+def _activations(config: ViTConfig) -> Iterator[Setting]:
+    yield from _words("activation", config.activation, ACTIVATIONS)
+    stated = config.mlp_out_activation
+    words = "there is no activation after fc2" if stated else "there is an activation after fc2 too"
+    for activation in (config.activation, *ACTIVATIONS):
+        changes = {"mlp_out_activation": not stated, "activation": activation}
+        other = f", and activation is {activation}" if activation != config.activation else ""
+        yield f"{words}{other}", changes
+
+
 def _attentions(config: ViTConfig) -> Iterator[Setting]:
-    """Other numbers of heads, and other scales of their products."""
+    """Other numbers of heads, and other scales."""
     inner = config.num_heads * config.head_dim
     # The largest ViT that was published has 48: https://arxiv.org/abs/2302.05442.
     for heads in range(1, min(inner, 64) + 1):
@@ -151,7 +191,12 @@ def _attentions(config: ViTConfig) -> Iterator[Setting]:
                 "pool_heads": pool_heads if config.map_pooling else 0,
             }
             yield f"num_heads is {heads}, not {config.num_heads}", changes
-    stated = config.attention_scale or config.head_dim**-0.5
+    yield from _scales(config)
+
+
+def _scales(config: ViTConfig) -> Iterator[Setting]:
+    """Other scales of the products of q and k, or of the probabilities."""
+    stated, after = config.attention_scale or config.head_dim**-0.5, config.post_softmax_scale
     scales = {
         "head_dim ** -0.5": config.head_dim**-0.5,
         "embed_dim ** -0.5": config.embed_dim**-0.5,
@@ -162,6 +207,15 @@ def _attentions(config: ViTConfig) -> Iterator[Setting]:
     for words, scale in scales.items():
         if scale != stated:
             yield f"attention_scale is {words}, not {stated:.6g}", {"attention_scale": scale}
+    for words, scale in scales.items():
+        if scale != after:
+            # Scaled there alone, or by what is already known before too.
+            for before in dict.fromkeys((1.0, stated)):
+                cause = (
+                    f"the probabilities are scaled after the softmax: post_softmax_scale is {words}"
+                    f", not {after:.6g}, and attention_scale is {before:.6g}"
+                )
+                yield cause, {"attention_scale": before, "post_softmax_scale": scale}
 
 
 def _poolings(config: ViTConfig) -> Iterator[Setting]:

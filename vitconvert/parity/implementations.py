@@ -100,7 +100,7 @@ def of_vit(
     model: ViT, *, name: str, reads: str = OUTPUT, taps: Taps | None = None
 ) -> Implementation:
     """vitconvert's own model, with the layers of `canonical_taps` and those of further taps."""
-    taps = {**canonical_taps(model.config.depth), **(taps or {})}
+    taps = {**canonical_taps(model.config.depth, model.config.block_order), **(taps or {})}
     # What a head would read is the output then.
     if isinstance(model.pre_logits, nn.Identity) and model.config.num_classes == 0:
         taps.pop("features", None)

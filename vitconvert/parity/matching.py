@@ -1,8 +1,8 @@
 """Which modules of the user's own model compute which layer of vitconvert's ViT.
 
 A dialect's table says which of the module's tensors is which of ours, and so which of its modules
-is which norm or projection. What passes these is the same in any ViT whose blocks begin with a
-norm, however the code around them is written.
+is which norm or projection. What passes these is the same in any ViT whose norms stand at the same
+places, however the code around them is written; and a ViT whose norms stand elsewhere shows it.
 """
 
 import re
@@ -44,6 +44,7 @@ class Match:
 
 
 _THIRDS = re.compile(r"the thirds of \S+ are ([qkv]), ([qkv]), ([qkv]), not")
+_ROWS = re.compile(r"the rows of \S+ are (\([a-z ]+\)), not \(qkv head dim\)")
 _EXCHANGED = re.compile(r"blocks\.\d+\.(norm[12]) and blocks\.\d+\.(norm[12]) are exchanged")
 
 
@@ -60,11 +61,24 @@ def corrected_rows(cause: str, rows: Mapping[str, str]) -> Iterator[str]:
         for name, text in rows.items():
             if name.startswith(f"{block}attn.qkv.") and "|" not in text:
                 yield from _reordered(name, text, order)
+    elif rows_are := _ROWS.search(cause):
+        for name, text in rows.items():
+            key, _, axes = text.partition(" : ")
+            if name.startswith(f"{block}attn.qkv.") and key.isascii() and "(" not in key:
+                yield from _with_rows(name, key, axes, rows_are[1])
     elif both := _EXCHANGED.search(cause):
         for one, other in (both.groups(), both.groups()[::-1]):
             for kind in ("{p}", "weight", "bias"):
                 if f"{block}{other}.{kind}" in rows:
                     yield f'"{block}{one}.{kind}" = "{rows[f"{block}{other}.{kind}"]}"'
+
+
+def _with_rows(name: str, key: str, axes: str, rows: str) -> Iterator[str]:
+    """A row of joined q, k and v whose rows lie in another order."""
+    for kind in ("weight", "bias") if "{p}" in name else (name.rpartition(".")[2],):
+        usual = axes or str(canonical.canonical_tensors()[f"blocks.{{i}}.attn.qkv.{kind}"].axes)
+        laid = usual.replace("(qkv head dim)", rows)
+        yield f'"{name.replace("{p}", kind)}" = "{key.replace("{p}", kind)} : {laid}"'
 
 
 def _reordered(name: str, text: str, order: Sequence[int]) -> Iterator[str]:
@@ -108,8 +122,12 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
     }
     modules = dict(module.named_modules())
     theirs = _taps({n: path for n, path in owners.items() if path in modules}, config)
+    own = canonical_taps(config.depth, config.block_order)
+    # At the same place as theirs, so that another order of norms can be recognised there.
+    at = _taps({name: name.rpartition(".")[0] for name in owners}, config)
+    own |= {layer: tap for layer, tap in at.items() if layer == "embedding"}
     return Match(
-        ours={layer: tap for layer, tap in canonical_taps(config.depth).items() if layer in theirs},
+        ours={layer: own[layer] for layer in theirs},
         theirs={layer: _laid_out(modules[tap.module], tap) for layer, tap in theirs.items()},
         binding=binding,
         prefix=prefix,
@@ -119,12 +137,17 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
 def _taps(owners: Mapping[str, str], config: ViTConfig) -> dict[str, Tap]:
     """Where a module keeps the layers of `canonical_taps`, given the owner of each tensor of ours.
 
-    What a block gives is what the next norm takes.
+    What a block gives is what the next norm takes, or what its own last norm gives.
     """
     last = config.depth - 1
     patches = "patch_embed.norm.weight" if config.patch_norm else "patch_embed.proj.weight"
     taps = {"patch_embed": (patches, False)}
-    if config.block_order == "pre" and config.branches == 1:
+    if config.block_order == "post_norm":
+        taps["embedding"] = ("blocks.0.attn.qkv.weight", True)
+        for i in range(config.depth):
+            taps[f"blocks.{i}.attn"] = (f"blocks.{i}.norm1.weight", False)
+            taps[f"blocks.{i}.mlp"] = (f"blocks.{i}.norm2.weight", False)
+    elif config.block_order == "pre" and config.branches == 1:
         taps["embedding"] = ("blocks.0.norm1.weight", True)
         for i in range(config.depth):
             taps[f"blocks.{i}.attn"] = (f"blocks.{i}.norm2.weight", True)

@@ -229,12 +229,18 @@ def _differing_weights(
 def _corrections(
     departs: Divergence | None, checkpoint: Checkpoint | None, match: Match
 ) -> tuple[str, ...]:
-    """Rows of the user's own table that would explain the difference."""
+    """What would be stated, or typed in the user's own table, if the user's code is right."""
     tables = [checkpoint.table] if checkpoint else [match.binding.table] if match.binding else []
-    if departs is None or not tables or tables[0].builtin:
+    if departs is None or not tables:
         return ()
-    rows = corrected_rows(departs.cause, tables[0].section("rows"))
-    return tuple(f"if the mistake is in {tables[0].origin}, its row is {row}" for row in rows)
+    notes = []
+    if departs.settings:
+        stated = " ".join(f"--set {name}={value}" for name, value in departs.settings.items())
+        notes.append(f"if your code is right, {stated} (in Python, overrides=) says so")
+    if not tables[0].builtin:
+        rows = corrected_rows(departs.cause, tables[0].section("rows"))
+        notes += [f"if the mistake is in {tables[0].origin}, its row is {row}" for row in rows]
+    return tuple(notes)
 
 
 def _by_order(found: Findings) -> Divergence | None:

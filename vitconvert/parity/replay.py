@@ -55,7 +55,7 @@ def record(
     images = drawn.images()
     with isolated():
         # Where a model is compared, and what its branches give before that is added.
-        taps: dict[str, Tap] = canonical_taps(model.config.depth)
+        taps: dict[str, Tap] = canonical_taps(model.config.depth, model.config.block_order)
         for i in range(model.config.depth):
             for part in (f"blocks.{i}.attn", f"blocks.{i}.mlp"):
                 taps[f"{part}{BRANCH}"] = Tap(part)

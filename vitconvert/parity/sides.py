@@ -5,7 +5,7 @@ return several outputs: `matched` runs both once before they are measured.
 """
 
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from vitconvert.comparison import (
 )
 from vitconvert.errors import UsageError, some, what_was_raised
 from vitconvert.parity.diagnosis import Case, diagnose
-from vitconvert.parity.implementations import Implementation, Run
+from vitconvert.parity.implementations import Implementation, Run, whole
 from vitconvert.parity.report import UNKNOWN, Findings
 from vitconvert.programs.isolation import side_by_side
 from vitconvert.programs.taps import OUTPUT
@@ -101,12 +101,20 @@ class Sides:
             worst = {layer: max(value, worst.get(layer, 0.0)) for layer, value in apart.items()}
             departs = next((layer for layer, value in apart.items() if not value <= limit), None)
             if departs is not None and divergence is None:
+                sides = (self.tested, tested, ours), (self.reference, reference, theirs)
+                mixing = next((s.name for s, f, made in sides if _mixes(s, f, x, made, limit)), "")
+                cause, settings = (
+                    (f"{mixing} {_MIXES}", {})
+                    if mixing
+                    else self._cause(x, ours, theirs, layer=departs, limit=limit)
+                )
                 divergence = Divergence(
                     layer=departs,
                     dtype=dtype,
                     images=kind,
                     relative=apart[departs],
-                    cause=self._cause(x, ours, theirs, layer=departs, limit=limit),
+                    cause=cause,
+                    settings=settings,
                 )
         return Findings(
             comparisons=tuple(comparisons),
@@ -117,8 +125,10 @@ class Sides:
             first_divergence=divergence,
         )
 
-    def _cause(self, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float) -> str:
-        """The cause in words, if one of the two is vitconvert's own model."""
+    def _cause(
+        self, images: Tensor, ours: Run, theirs: Run, *, layer: str, limit: float
+    ) -> tuple[str, Mapping[str, object]]:
+        """The cause in words and fields, if one of the two is vitconvert's own model."""
         for side, other, measured in (
             (self.tested, self.reference, theirs),
             (self.reference, self.tested, ours),
@@ -127,10 +137,39 @@ class Sides:
                 case = Case(
                     side=side, images=images, theirs=measured.layers, limit=limit, view=other.view
                 )
-                cause = diagnose(case, layer)
+                cause, settings = diagnose(case, layer)
                 known = side is self.reference and cause != UNKNOWN
-                return f"{self.tested.name} computes as if {cause}" if known else cause
-        return UNKNOWN
+                words = f"{self.tested.name} computes as if {cause}" if known else cause
+                return words, settings
+        return UNKNOWN, {}
+
+
+_MIXES = (
+    "lets the images of a batch see each other: attention along the batch, as in "
+    "nn.MultiheadAttention and nn.TransformerEncoderLayer without batch_first=True. No ViT does"
+)
+
+
+def _mixes(
+    side: Implementation, compute: Callable[[Tensor], Run], x: Tensor, made: Run, limit: float
+) -> bool:
+    """Whether what the user's own code gives for images depends on others in their batch.
+
+    Layers count too: a class token that reads those of other images learns nothing of any.
+    """
+    if side.vit is not None or side.view is not whole:  # a golden file computes no other images
+        return False
+    try:
+        beside = compute(torch.cat((x, x.flip(-1).roll(1, 0) / 2)))
+    except Exception:  # the user's code may take batches of one size alone
+        return False
+    alone = {**made.layers, **made.outputs}
+    together = {**beside.layers, **beside.outputs}
+    return any(
+        relative_difference(together[name][: len(x)], values) > limit
+        for name, values in alone.items()
+        if values.ndim and len(values) == len(x) and len(together[name]) == 2 * len(x)
+    )
 
 
 def matched(

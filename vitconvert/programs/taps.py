@@ -8,12 +8,11 @@ its output.
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, cast
+from inspect import signature
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.utils.hooks import RemovableHandle
 
 OUTPUT = "output"
 BRANCH = " output"  # behind the name of a module of a block: what it gives before it is added
@@ -36,13 +35,19 @@ def block_of(layer: str) -> int | None:
     return int(layer.split(".")[1]) if layer.startswith("blocks.") else None
 
 
-def canonical_taps(depth: int) -> dict[str, Tap]:
-    """For vitconvert's ViT, and for timm's, whose modules have the same names."""
-    return {
+def canonical_taps(depth: int, block_order: str = "pre") -> dict[str, Tap]:
+    """For vitconvert's ViT, and for timm's, whose modules have the same names.
+
+    In "post_norm" order, the tokens after the attention are what the first norm gives.
+    """
+    taps = {
         "patch_embed": Tap("patch_embed"),
         "features": Tap("head", input=True),
         **block_taps(depth, block="blocks.{i}", norm2="norm2", norm="norm"),
     }
+    if block_order == "post_norm":
+        taps |= {f"blocks.{i}.attn": Tap(f"blocks.{i}.norm1") for i in range(depth)}
+    return taps
 
 
 def block_taps(depth: int, *, block: str, norm2: str, norm: str) -> dict[str, Tap]:
@@ -70,22 +75,49 @@ def record(model: "nn.Module", taps: Taps, run: "Callable[[], Tensor]") -> "dict
     """
     kept: dict[str, Tensor] = {}
 
-    def keep(layer: str, tap: Tap, *passed: object) -> None:
-        value = passed[-1]  # the module; its inputs; its output, unless it was not computed yet
-        tensor = cast("Tensor", value[0] if isinstance(value, tuple) else value)
+    def keep(layer: str, tap: Tap, tensor: "Tensor | None") -> None:
+        if tensor is None:
+            return
         if tensor.ndim == 4 and not tap.channels_last:
             tensor = tensor.movedim(1, -1)
         if tensor.ndim == 4:
             tensor = tensor.flatten(1, 2)
         kept[layer] = tensor.detach().clone()  # some models add to their tokens in place
 
+    def tapped(module: "nn.Module", layer: str, tap: Tap) -> "Callable[[], None]":
+        if tap.input:
+            return module.register_forward_pre_hook(
+                lambda called, args, named: keep(layer, tap, _first_input(called, args, named)),
+                with_kwargs=True,
+            ).remove
+        return module.register_forward_hook(
+            lambda _, __, output: keep(layer, tap, _first_tensor(output))
+        ).remove
+
     modules = dict(model.named_modules())
     with ExitStack() as hooks:
         for layer, tap in taps.items():
             if (module := modules.get(tap.module)) is not None:
-                register: Callable[..., RemovableHandle] = module.register_forward_hook
-                if tap.input:
-                    register = module.register_forward_pre_hook
-                hooks.callback(register(partial(keep, layer, tap)).remove)
+                hooks.callback(tapped(module, layer, tap))
         kept[OUTPUT] = run()
     return kept
+
+
+def _first_input(
+    module: "nn.Module", args: tuple[object, ...], named: Mapping[str, object]
+) -> "Tensor | None":
+    """The first tensor that a module is given, in the order of its parameters, named or not."""
+    given = args or signature(module.forward).bind(**named).arguments.values()
+    return _first_tensor([*given, *named.values()])
+
+
+def _first_tensor(value: object) -> "Tensor | None":
+    """A tensor, or the first of several; None if there is none."""
+    from torch import Tensor
+
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    several = value if isinstance(value, tuple | list) else ()
+    return next((one for one in several if isinstance(one, Tensor)), None)

@@ -209,7 +209,7 @@ TIMM_KINDS = {
     "timm with norms after the branches": Specimen(
         dialect="timm",
         make=partial(timm_named, "vit_base_patch16_rpn_224", 16),
-        stated=USER | ON_16 | {"block_order": "post"},
+        stated=USER | ON_16 | {"block_order": "res_post_norm"},
         expected=NARROW | {"class_token": False, "pooling": "avg", "qkv_bias": False},
     ),
     "timm BEiT 3": Specimen(

@@ -108,7 +108,7 @@ OF_WINDOWS = {
     "timm relative positions of a table": Specimen(
         dialect="timm_relpos",
         make=partial(relpos, post=True, rel_pos_type="bias"),
-        stated=GRID | {"block_order": "post"},
+        stated=GRID | {"block_order": "res_post_norm"},
         expected=WIDE | GRID | {"relative_positions": "block", "layer_scale": False},
     ),
     "timm SAM": Specimen(
