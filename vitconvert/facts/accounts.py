@@ -183,6 +183,13 @@ def open_ledger(
         for key, axes in dict.fromkeys(laid_out)
         if axes.shared
     )
+    surplus = (
+        f"{key} has {count} rows, of which the first {used} are used: {count - used} were cut"
+        for key, axes in dict.fromkeys(laid_out)
+        for place, axis in axes.surplus
+        if key is not None
+        and (count := binding.shapes[key][place]) > (used := config.axes()[axis])
+    )
     return Ledger(
         dialect=binding.table.name,
         read=len(binding.shapes) + len(own),
@@ -193,7 +200,7 @@ def open_ledger(
             for field, origin in config.origins.items()
             if is_assumed(origin) or origin.startswith(binding.table.origin)
         },
-        notes=(*notes, *frames, *shared),
+        notes=(*notes, *frames, *shared, *surplus),
     )
 
 
@@ -252,7 +259,7 @@ def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
             found, axes = binding.shapes[link.theirs], link.their_axes
             if not set(axes.names) <= sizes.keys():
                 continue  # a tensor that is left over; its axes have no size
-            if axes.shape(sizes) != found:
+            if not axes.takes(found, axes.shape(sizes)):
                 yield f"{link.theirs}  found {_sizes(found)}, wanted {_sizes(axes.shape(sizes))}"
     for key, constant in binding.guarded.items():
         found, wanted = binding.shapes[key], constant.axes.shape(sizes)
