@@ -213,4 +213,4 @@ def test_too_few_positions_are_no_surplus(tmp_path):
     torch.save(theirs, tmp_path / "own.pth")
     with pytest.raises(ShapeMismatch) as error:
         vitconvert.load_checkpoint(tmp_path / "own.pth", table=_file(tmp_path, SURPLUS))
-    assert error.value.details == ["misshapen  pos  found [1 12 30], wanted [1 13 30]"]
+    assert list(error.value.details) == ["misshapen  pos  found [1 12 30], wanted [1 13 30]"]

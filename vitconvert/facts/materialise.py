@@ -119,9 +119,9 @@ def _for_frames(tensor: Tensor, axes: Axes) -> Tensor:
 
 
 def _axis_by_axis(tensor: Tensor, axes: Axes, plan: Plan) -> Tensor:
-    """A dimension for each axis, without the rows in front of one; a view of new tensors."""
+    """A dimension for each axis, without rows in front of one or beyond; a view of new tensors."""
     for place, dim in enumerate(axes.dims):
-        if dim.before:
+        if dim.before or dim.surplus:
             tensor = tensor.narrow(place, dim.before, plan.sizes[dim.axes[0]])
     return tensor.reshape([plan.sizes[axis] for axis in axes.names])
 
