@@ -4,11 +4,13 @@ import copy
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import vitconvert
 from tests.drafting import tutorials
 from tests.drafting.tutorials import EQUAL, REFUSED, SURPLUS, StoredSinusoid
+from tests.packages import timm
 from tests.small_models import randomise
 from vitconvert.errors import MissingFact, NotRepresentable, UsageError, VitConvertError
 
@@ -43,7 +45,8 @@ def test_a_tutorials_vit_gives_its_own_logits(build, tmp_path):
     vit = vitconvert.load_model(tmp_path / "own.pth", table=table)
     with torch.inference_mode():
         assert _near(vit(x), wanted)
-    report = vitconvert.verify(model, against=tmp_path / "own.pth", table=table)
+    source = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
+    report = vitconvert.verify(model, against=source, table=table)
     assert report.ok, report.summary()
 
 
@@ -61,17 +64,11 @@ def test_what_is_written_loads_in_the_tutorials_class(build, tmp_path):
     ours = dict(source.tensors)
     back = vitconvert.convert(source, to="own", table=table, output=tmp_path / "out")
     other = build().eval()
-    other.load_state_dict(torch.load(back.output / "model.pt") if (back.output / "model.pt").exists() else _safetensors(back.output))
+    other.load_state_dict(load_file(back.output / "model.safetensors"))
     with torch.inference_mode():
         assert _near(_logits(other(x)), wanted)
     again = vitconvert.load_checkpoint(back.output, table=table).tensors
     assert all(torch.equal(again[name], tensor) for name, tensor in ours.items())
-
-
-def _safetensors(folder):
-    from safetensors.torch import load_file
-
-    return load_file(folder / "model.safetensors")
 
 
 WHY = {
@@ -88,7 +85,7 @@ def test_what_computes_something_else_is_refused_with_the_reason(build, tmp_path
     found = vitconvert.draft_table(module=build(), output=table)
     assert found.problem is not None
     assert WHY[build.__name__] in " ".join([found.computed, *found.left.values()])
-    _trained(build, tmp_path)
+    torch.save(randomise(build()).state_dict(), tmp_path / "own.pth")
     with pytest.raises(VitConvertError):
         vitconvert.load_model(tmp_path / "own.pth", table=table)
 
@@ -135,15 +132,22 @@ def test_a_draft_says_what_its_class_has(tmp_path):
     """A model that lacks one of its tensors is not written: the class could not load it."""
     table = tmp_path / "own.toml"
     vitconvert.draft_table(module=tutorials.PaperReplicating(), output=table)
-    model = vitconvert.ViT(vitconvert.ViTConfig(**{**_plain(), "qkv_bias": False}))
-    path = tmp_path / "plain"
-    vitconvert.save_model(model, path) if hasattr(vitconvert, "save_model") else None
-    text = table.read_text()
+    only = table.read_text().partition("[only]")[2]
     for line in ("qkv_bias = true", "class_token = true", "num_registers = 0", 'activation = "gelu"'):
-        assert f"\n{line}\n" in text.partition("[only]")[2]
+        assert f"\n{line}\n" in only
+    for lacking in ({"qkv_bias": False}, {"class_token": False, "global_pool": "avg", "fc_norm": False}):
+        sizes = {"img_size": 40, "patch_size": 8, "embed_dim": 36, "depth": 3, "num_heads": 3}
+        model = timm.create_model(
+            "vit_tiny_patch16_224", **sizes, mlp_ratio=50 / 36, num_classes=7, **lacking
+        )
+        facts = {"num_heads": 3, "norm_eps": 1e-5, "image_size": 40, **_of(lacking)}
+        torch.save(model.state_dict(), tmp_path / "timm.pth")
+        with pytest.raises(NotRepresentable, match="has no such models") as error:
+            vitconvert.plan_conversion(
+                tmp_path / "timm.pth", to="own", table=table, overrides=facts
+            )
+        assert next(iter(lacking)) in str(error.value)
 
 
-def _plain():
-    plain = {"image_size": (40, 40), "patch_size": (8, 8), "in_channels": 3, "num_classes": 7}
-    plain |= {"embed_dim": 36, "depth": 3, "num_heads": 3, "head_dim": 12, "mlp_dim": 50}
-    return plain | {"activation": "gelu", "norm_eps": 1e-5, "pooling": "token"}
+def _of(lacking):
+    return {"pooling": "avg"} if "class_token" in lacking else {"pooling": "token"}

@@ -148,7 +148,7 @@ def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoi
     target, reading = _target(to, reading)
     options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
     if isinstance(options.to, str):
-        find_tables(options.to)  # before anything is downloaded, or asked for
+        find_tables(options.to, how.get("table"))  # type: ignore[arg-type]  # before anything is downloaded, or asked for
     return loaded(source, ReadOptions.of(reading).cast(options.dtype)), options
 
 

@@ -54,7 +54,7 @@ class Table(Fetching):
 
     def run(self) -> int:
         from vitconvert.api import draft_table
-        from vitconvert.drafting.draft import is_architecture
+        from vitconvert.drafting.draft import check_no_dialect, is_architecture
         from vitconvert.drafting.draft_text import check_draft_output
         from vitconvert.errors import UsageError
         from vitconvert.sources import locate
@@ -70,6 +70,7 @@ class Table(Fetching):
         fetching = self.fetching()
         like: Any = self.like
         if like and not is_architecture(like):
+            check_no_dialect(like)
             like = locate(like, **fetching | {"revision": None})
         draft = draft_table(
             locate(self.source, **fetching) if self.source else None,

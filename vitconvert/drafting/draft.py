@@ -39,6 +39,7 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.detection import common_prefix, recognise
+from vitconvert.tables.dialects import builtin_texts, ecosystem_of
 from vitconvert.tables.others import refuse_quantised
 from vitconvert.wrappers import why_beside
 
@@ -77,6 +78,8 @@ def read_reference(
         SourceError: It leads to neither.
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
+    if isinstance(like, str | PathLike):
+        check_no_dialect(fspath(like))
     if isinstance(like, str | PathLike) and is_architecture(fspath(like)):
         name = fspath(like)
         recognised = recognise(shapes_of_timm(name))
@@ -98,6 +101,21 @@ def read_reference(
 def is_architecture(like: str) -> bool:
     """Whether this names an architecture of timm, and no file that is here."""
     return like in named("timm") and not Path(like).exists()
+
+
+def check_no_dialect(like: str) -> None:
+    """Refuse the name of a dialect, which has no sizes.
+
+    Raises:
+        UsageError: It is one.
+    """
+    ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
+    if like in {*ecosystems, *ecosystems.values()} and not Path(like).exists():
+        raise UsageError(
+            f"{like!r} is a dialect, and no ViT that a file can be like.",
+            hint="--like names an architecture of timm, such as vit_base_patch16_224, or a "
+            "checkpoint; --module the code that builds your model.",
+        )
 
 
 _MOST = 1000  # names, those of blocks counted once
@@ -295,6 +313,7 @@ def _draft(
     sections = {"only": only_of(config, rows)}
     if computed.startswith(_OTHER):  # the table must not be used in silence
         sections["ask"] = {"block_order": computed}
+        sections["only"] = {"depth == 0": computed}
     text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts, sections)
     return Draft(
         source=source,
