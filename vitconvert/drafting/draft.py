@@ -21,7 +21,7 @@ from vitconvert.drafting.draft_text import (
     row_as_certain,
 )
 from vitconvert.drafting.entries import Entry, entries_of, no_part
-from vitconvert.drafting.matching import Matching
+from vitconvert.drafting.matching import Match, Matching
 from vitconvert.drafting.rows import DraftRow, orders_of, rows_of, with_fc_norm, with_shared_norm
 from vitconvert.drafting.slots import Values, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
@@ -296,7 +296,7 @@ def _draft(
     if not any(match.slot.looped for match in matches):
         raise _not_like(source, reference, shapes)
     rows, parts = rows_of(matches, values)
-    rows = with_shared_norm(rows)
+    rows = with_shared_norm(_doubtful_head(rows, matches, names.entries))
     used = {key for match in matches for key in match.entry.keys}
     unused = {key: _TAKEN if key in fitting else _UNLIKE for key in shapes if key not in used}
     unused |= {**names.left, **parts}
@@ -328,6 +328,25 @@ def _draft(
         problem=_problem(text, shapes, config),
         text=text,
     )
+
+
+def _doubtful_head(
+    rows: Sequence[DraftRow], matches: Sequence[Match], entries: Sequence[Entry]
+) -> list[DraftRow]:
+    """The head as a guess, where a matrix behind it reads what it gives."""
+    head = next((m.entry for m in matches if m.slot.module == "head" and len(m.entry.shape) > 1), None)
+    if head is None:
+        return [*rows]
+    used = {match.entry.text for match in matches}
+    for other in entries:
+        behind = other.place > head.place and not other.looped and other.text not in used
+        if behind and len(other.shape) > 1 and other.shape[-1] in head.shape:
+            why = f"{other.text} may read what it gives, and be the last layer"
+            return [
+                replace(row, certain=False, reason=why) if row.name.startswith("head.") else row
+                for row in rows
+            ]
+    return [*rows]
 
 
 def _slices(entries: Sequence[Entry], config: ViTConfig) -> set[str]:

@@ -274,7 +274,7 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
     counts = (
         (p, names, c)
         for p, names in _patterns(shapes).items()
-        for c in _counts(names, depth, shapes)
+        for c in _counts(names, depth, shapes, keras=names.get(0) == p[0][:-1] + p[1])
     )
     for (before, after), names, numbers in counts:
         index = _index(numbers, depth)
@@ -295,7 +295,9 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
     return {key: (text, keys) for key, (_, text, keys) in found.items()}
 
 
-def _counts(names: Mapping[int, str], depth: int, shapes: Mapping[str, Shape]) -> list[list[int]]:
+def _counts(
+    names: Mapping[int, str], depth: int, shapes: Mapping[str, Shape], *, keras: bool
+) -> list[list[int]]:
     """Numbers that may count the blocks: all, or every second, where parts of them alternate.
 
     Keras counts all layers of a kind in a model: some may stand before and behind the blocks.
@@ -303,7 +305,7 @@ def _counts(names: Mapping[int, str], depth: int, shapes: Mapping[str, Shape]) -
     every = sorted(names)
     if len(every) == 2 * depth > 2:
         return [every[::2], every[1::2]]
-    if len(every) < 2 * depth or depth < _MANY - 1:
+    if not keras or len(every) < 2 * depth or depth < _MANY - 1:
         return [every]
     found = []
     taken: set[int] = set()

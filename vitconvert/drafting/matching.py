@@ -303,6 +303,8 @@ def _layout(
     first = usual[0]
     if first.differing and not score(entry.words, slot.module):
         return first, f"{first.differing[0]} is of another size than the reference's"
+    if first.surplus:
+        return first, "it has more positions than the reference"
     if len(usual) == 1:
         return first, "" if shown or not first.rare else "a rare layout"
     turned = _side(entry, slot, lies)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Fine-tuning changes these: the head's classes, and the size of the images.
 _MAY_DIFFER = frozenset({"label", "position"})
 PREFIX = "prefix positions"  # among the sizes: those of no patch
+_FEW = 4  # tokens in front of the patches
 EXACT = "exact"  # among the sizes: 1 where they are the file's own, and not those of a reference
 
 
@@ -176,7 +177,9 @@ def _with_surplus(
         if longer.surplus and longer.takes(shape, longer.shape(sizes)):
             ((place, _),) = longer.surplus
             patches = shape[place] - sizes[PREFIX]
-            if sizes.get(EXACT) or math.isqrt(patches) ** 2 != patches:  # else of larger images
+            more = shape[place] - sizes["position"]
+            larger = math.isqrt(patches) ** 2 == patches or more <= _FEW  # images, or more tokens
+            if sizes.get(EXACT) or not larger:
                 yield longer
 
 

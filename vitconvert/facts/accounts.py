@@ -104,7 +104,7 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
         f"{config.embed_dim}.",
         evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
         details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
-        hint=_hint(found),
+        hint=_hint(found) if binding.table.builtin else _hint_of_own(found),
     )
 
 
@@ -276,6 +276,16 @@ def _listed(kind: str, lines: list[str]) -> list[str]:
     if len(lines) > _SHOWN:
         shown.append(f"{kind:<10} ... and {len(lines) - _SHOWN} more")
     return shown
+
+
+def _hint_of_own(found: dict[str, list[str]]) -> str:
+    """What to do where the table is the user's, and rather wrong than the file."""
+    if found.keys() & {"missing", "left over"}:
+        return (
+            "the table's rows are not those of this file: each tensor that is left over wants a row "
+            "or an entry of [ignore], and each that is missing another spelling."
+        )
+    return "a row's axes are not those of the tensor, or the tensors are of several models."
 
 
 def _hint(found: dict[str, list[str]]) -> str:
