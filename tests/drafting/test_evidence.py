@@ -372,7 +372,7 @@ def test_a_tower_of_a_larger_model_is_drafted_alone(tmp_path):
     assert (found.problem, found.left) == (None, {})
     loaded = vitconvert.load_checkpoint(file, table=tmp_path / "t.toml", tower="my_net.").tensors
     assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
-    with pytest.raises(UsageError, match="No tensor's name begins with 'net.'"):
+    with pytest.raises(UsageError, match=r"No tensor's name begins with 'net\.'"):
         vitconvert.draft_table(file, like=like, tower="net.")
 
 
@@ -390,8 +390,10 @@ def test_keras_counts_all_layers_of_a_kind(tmp_path):
         "multi_head_attention{_i}/key/kernel : width head dim, "
         "multi_head_attention{_i}/value/kernel : width head dim)",
         "blocks.{i}.attn.qkv.bias": "cat(multi_head_attention{_i}/query/bias : head dim, "
-        "multi_head_attention{_i}/key/bias : head dim, multi_head_attention{_i}/value/bias : head dim)",
-        "blocks.{i}.attn.proj.weight": "multi_head_attention{_i}/attention_output/kernel : head dim width",
+        "multi_head_attention{_i}/key/bias : head dim, "
+        "multi_head_attention{_i}/value/bias : head dim)",
+        "blocks.{i}.attn.proj.weight": "multi_head_attention{_i}/attention_output/kernel : "
+        "head dim width",
         "blocks.{i}.attn.proj.bias": "multi_head_attention{_i}/attention_output/bias",
         "blocks.{i}.norm2.weight": "layer_normalization_{2*i+1}/gamma",
         "blocks.{i}.norm2.bias": "layer_normalization_{2*i+1}/beta",

@@ -55,7 +55,7 @@ def test_what_is_written_loads_in_the_tutorials_class(build, tmp_path):
     """Back by the same rows, but where surplus positions were cut."""
     table = tmp_path / "own.toml"
     vitconvert.draft_table(module=build(), output=table)
-    model, x, wanted = _trained(build, tmp_path)
+    _, x, wanted = _trained(build, tmp_path)
     source = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
     if build in SURPLUS:
         with pytest.raises(NotRepresentable, match="keeps more rows than a model uses"):
@@ -133,9 +133,17 @@ def test_a_draft_says_what_its_class_has(tmp_path):
     table = tmp_path / "own.toml"
     vitconvert.draft_table(module=tutorials.PaperReplicating(), output=table)
     only = table.read_text().partition("[only]")[2]
-    for line in ("qkv_bias = true", "class_token = true", "num_registers = 0", 'activation = "gelu"'):
+    for line in (
+        "qkv_bias = true",
+        "class_token = true",
+        "num_registers = 0",
+        'activation = "gelu"',
+    ):
         assert f"\n{line}\n" in only
-    for lacking in ({"qkv_bias": False}, {"class_token": False, "global_pool": "avg", "fc_norm": False}):
+    for lacking in (
+        {"qkv_bias": False},
+        {"class_token": False, "global_pool": "avg", "fc_norm": False},
+    ):
         sizes = {"img_size": 40, "patch_size": 8, "embed_dim": 36, "depth": 3, "num_heads": 3}
         model = timm.create_model(
             "vit_tiny_patch16_224", **sizes, mlp_ratio=50 / 36, num_classes=7, **lacking

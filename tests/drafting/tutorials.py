@@ -100,7 +100,9 @@ class LanguageModelHabits(nn.Module):
             self.sa.heads = nn.ModuleList(LanguageModelHabits.Head() for _ in range(HEADS))
             self.sa.proj = nn.Linear(WIDTH, WIDTH)
             self.ffwd = nn.Module()
-            self.ffwd.net = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH))
+            self.ffwd.net = nn.Sequential(
+                nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH)
+            )
             self.ln1, self.ln2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
 
         def forward(self, x: Tensor) -> Tensor:
@@ -198,7 +200,9 @@ class TorchEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embeddings_block = nn.Module()
-        self.embeddings_block.patcher = nn.Sequential(nn.Conv2d(1, WIDTH, PATCH, PATCH), nn.Flatten(2))
+        self.embeddings_block.patcher = nn.Sequential(
+            nn.Conv2d(1, WIDTH, PATCH, PATCH), nn.Flatten(2)
+        )
         self.embeddings_block.cls_token = nn.Parameter(torch.randn(1, 1, WIDTH))
         self.embeddings_block.position_embeddings = nn.Parameter(torch.randn(1, PATCHES + 1, WIDTH))
         layer = nn.TransformerEncoderLayer(

@@ -55,7 +55,9 @@ def _table(rows, **config):
             key, text = (part.replace("{p}", "bias") for part in (key, text))
         kept[key] = text
     data = {"dialect": {"title": "own", "source": "by hand"}, "rows": kept | rows}
-    table = Table("own", "own", data | {"config": {"activation": "gelu", "norm_eps": 1e-6} | config})
+    table = Table(
+        "own", "own", data | {"config": {"activation": "gelu", "norm_eps": 1e-6} | config}
+    )
     table.check()
     return table
 
@@ -118,7 +120,9 @@ ONE_BLOCK = {
 
 
 def _equal_norms(tensors):
-    return {k: tensors[k.replace("norm2", "norm1")] if "norm2" in k else v for k, v in tensors.items()}
+    return {
+        k: tensors[k.replace("norm2", "norm1")] if "norm2" in k else v for k, v in tensors.items()
+    }
 
 
 def _equal_blocks(tensors):

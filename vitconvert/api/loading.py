@@ -242,7 +242,7 @@ def draft_table(
     rescue: bool = False,
     overwrite: bool = False,
 ) -> "Draft":
-    """Draft a table for names that nobody knows, by a ViT that is known, or by the code they are of.
+    """Draft a table for names that nobody knows, by a ViT that is known or the code they are of.
 
     Rows follow from shapes, words in names and, where the reference has the same weights, equal
     values. What is certain are rows that can be used at once (`load_model(source, table=output)`),
@@ -312,7 +312,6 @@ def checkpoint_or_model(
     if isinstance(model, str | PathLike | Located | Checkpoint):
         return loaded(model, ReadOptions().cast(read_in))
     import torch
-    from torch import nn
 
     from vitconvert.model import FastViT
 

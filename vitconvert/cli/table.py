@@ -62,7 +62,7 @@ class Table(Fetching):
         if not (self.like or self.module):
             raise UsageError(
                 "Nothing says which ViT the file is like.",
-                hint="--like names a ViT of the same sizes, or --module the code that builds yours.",
+                hint="--like names a ViT of the same sizes, --module the code that builds yours.",
             )
         named = self.source or str(self.module).partition(":")[0].rpartition(".")[2]
         output = self.output or Path(f"{named_after(named)}.toml")
@@ -129,7 +129,7 @@ class Table(Fetching):
                 "next",
                 f"take the # away from those of the {len(guesses)} guesses in {output} that "
                 "are right, then",
-                f"vitconvert inspect {self.source} --table {output}{tower}",
+                f"vitconvert inspect {self.source or 'FILE'} --table {output}{tower}",
             )
         else:
             why = f"the table does not read the file yet: {draft.problem.fact}"

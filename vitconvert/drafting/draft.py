@@ -39,7 +39,7 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.detection import common_prefix, recognise
-from vitconvert.tables.dialects import builtin_texts, ecosystem_of
+from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import refuse_quantised
 from vitconvert.wrappers import why_beside
 
@@ -109,8 +109,8 @@ def check_no_dialect(like: str) -> None:
     Raises:
         UsageError: It is one.
     """
-    ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
-    if like in {*ecosystems, *ecosystems.values()} and not Path(like).exists():
+    tables = builtin_tables()
+    if like in {*tables, *(t.ecosystem for t in tables.values())} and not Path(like).exists():
         raise UsageError(
             f"{like!r} is a dialect, and no ViT that a file can be like.",
             hint="--like names an architecture of timm, such as vit_base_patch16_224, or a "
@@ -334,7 +334,9 @@ def _doubtful_head(
     rows: Sequence[DraftRow], matches: Sequence[Match], entries: Sequence[Entry]
 ) -> list[DraftRow]:
     """The head as a guess, where a matrix behind it reads what it gives."""
-    head = next((m.entry for m in matches if m.slot.module == "head" and len(m.entry.shape) > 1), None)
+    head = next(
+        (m.entry for m in matches if m.slot.module == "head" and len(m.entry.shape) > 1), None
+    )
     if head is None:
         return [*rows]
     used = {match.entry.text for match in matches}
@@ -429,7 +431,9 @@ def _tried(
     if not trial.equal:
         believed = [*map(row_as_certain, several[trial.choice][0])]
         like = trial.vit.config
-        table = draft_text("", "", believed, ignored, {}, (), facts_of(like, believed, ignored, shapes))
+        table = draft_text(
+            "", "", believed, ignored, {}, (), facts_of(like, believed, ignored, shapes)
+        )
         where = where_departs(own, trial.vit, table)
         return [*rows], config, f"{_OTHER} ({trial.difference:.2g} off at the nearest{where})"
     reason = "with it, the module's own numbers are computed"

@@ -181,7 +181,15 @@ def facts_of(
     return facts | {name: getattr(config, name) for name in asked if name in field_names()}
 
 
-_NO_ROW = ("num_registers", "dist_token", "layer_scale", "qk_norm", "gated_mlp", "pre_norm", "fc_norm")
+_NO_ROW = (
+    "num_registers",
+    "dist_token",
+    "layer_scale",
+    "qk_norm",
+    "gated_mlp",
+    "pre_norm",
+    "fc_norm",
+)
 
 
 def only_of(config: ViTConfig, rows: Sequence[DraftRow]) -> dict[str, object]:
@@ -201,7 +209,9 @@ def only_of(config: ViTConfig, rows: Sequence[DraftRow]) -> dict[str, object]:
     for word in _NO_ROW:
         if not getattr(config, word):
             found[word] = getattr(config, word)
-    return found | {word: getattr(config, word) for word in ("activation", "pooling", "block_order")}
+    return found | {
+        word: getattr(config, word) for word in ("activation", "pooling", "block_order")
+    }
 
 
 def row_as_certain(row: DraftRow) -> DraftRow:

@@ -144,7 +144,8 @@ def depth_of(shapes: Mapping[str, Shape]) -> int:
     counts = {len(numbers) for numbers in _patterns(shapes).values()}
     counts |= {count // 2 for count in counts}
     explained = {n: len(_loops(shapes, n)) for n in sorted(counts) if n > 1}
-    return max(explained, key=lambda n: explained[n], default=1)
+    # Every second of twelve counts to six, too.
+    return max(explained, key=lambda n: (explained[n], n), default=1)
 
 
 def entries_of(
@@ -218,12 +219,16 @@ def _of_heads(entries: Sequence[Entry], heads: int | None) -> list[Entry]:
         alike = len({entry.shape for entry in several}) == 1
         index = _index(sorted(numbered), count)
         matrices = any(len(e.shape) > 1 for e in entries if e.stem == several[0].stem)
-        if not (alike and index and matrices and first < _MANY - 1 and count == (heads or count) > 1):
+        if not (
+            alike and index and matrices and first < _MANY - 1 and count == (heads or count) > 1
+        ):
             continue
         text = f"{before}{index.replace('i', 'head')}{after}"
         stem, kind, leaf = _leaf(text)
         keys = tuple(key for block in zip(*(e.keys for e in several), strict=True) for key in block)
-        one = replace(several[0], text=text, keys=keys, heads=count, stem=stem, kind=kind, leaf=leaf)
+        one = replace(
+            several[0], text=text, keys=keys, heads=count, stem=stem, kind=kind, leaf=leaf
+        )
         found |= {entry.text: one for entry in several}
     made = (found.get(entry.text, entry) for entry in entries)
     return list({entry.text: entry for entry in made}.values())

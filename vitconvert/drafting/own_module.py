@@ -80,10 +80,15 @@ def own_module(name: str, built: object, overrides: JsonObject | None = None) ->
     module = _randomised(built)
     facts, tried = _Facts(module).found()
     stated = dict(overrides or {})
-    if lacking := [field for field in ("image_size", "num_heads") if field not in {**facts, **stated}]:
+    if lacking := [
+        field for field in ("image_size", "num_heads") if field not in {**facts, **stated}
+    ]:
         raise MissingFact(
             "The module does not show everything that decides the function.",
-            evidence={"module": name, "sizes found": ", ".join(f"{k}={v}" for k, v in facts.items())},
+            evidence={
+                "module": name,
+                "sizes found": ", ".join(f"{k}={v}" for k, v in facts.items()),
+            },
             hint=f"{' '.join(f'--set {field}=...' for field in lacking)} states it.",
         )
     config = ViTConfig(**_parsed({**facts, **stated}))
@@ -112,7 +117,9 @@ class _Facts:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        floats = {k: tuple(t.shape) for k, t in module.state_dict().items() if t.is_floating_point()}
+        floats = {
+            k: tuple(t.shape) for k, t in module.state_dict().items() if t.is_floating_point()
+        }
         self.depth = depth_of(floats)
         self.heads = self._attribute(_HEADS) or 0
         self.entries = entries_of(floats, self.depth, self.heads or None, whole=True).entries
@@ -133,7 +140,9 @@ class _Facts:
         facts |= self._patches() | self._attention() | self._mlp() | self._norms() | self._last()
         facts |= self._tokens(facts)
         named: dict[str, Sequence[object]] = {
-            "activation": _first(self._activation(), ("gelu", "gelu_tanh", "relu", "silu", "quick_gelu")),
+            "activation": _first(
+                self._activation(), ("gelu", "gelu_tanh", "relu", "silu", "quick_gelu")
+            ),
             "norm_eps": _first(facts["norm_eps"], (1e-5, 1e-6, 1e-12)),
             "attention_scale": [None, self.width**-0.5, 1.0],
         }
@@ -150,7 +159,9 @@ class _Facts:
         """The most frequent length of the norms, or of the vectors of blocks."""
         norms = [m for m in self.module.modules() if _is_norm(m)]
         lengths = Counter(
-            len(weight) for m in norms if (weight := getattr(m, "weight", None)) is not None and weight.ndim == 1
+            len(weight)
+            for m in norms
+            if (weight := getattr(m, "weight", None)) is not None and weight.ndim == 1
         )
         if not lengths:
             lengths = Counter(e.shape[0] for e in self.blocks if len(e.shape) == 1)
@@ -161,7 +172,10 @@ class _Facts:
         found: Counter[Any] = Counter()
         for part in self.module.modules():
             configs = [vars(part).get(name) for name in _CONFIGS]
-            for place in (vars(part), *(c if isinstance(c, Mapping) else getattr(c, "__dict__", {}) for c in configs)):
+            for place in (
+                vars(part),
+                *(c if isinstance(c, Mapping) else getattr(c, "__dict__", {}) for c in configs),
+            ):
                 for name in names:
                     value = place.get(name)
                     if isinstance(value, int | tuple) and not isinstance(value, bool):
@@ -176,7 +190,11 @@ class _Facts:
                     "patch_size": tuple(part.kernel_size),
                     "in_channels": part.in_channels,
                     "patch_bias": part.bias is not None,
-                    **({"patch_stride": tuple(part.stride)} if part.stride != part.kernel_size else {}),
+                    **(
+                        {"patch_stride": tuple(part.stride)}
+                        if part.stride != part.kernel_size
+                        else {}
+                    ),
                 }
         for part in self.module.modules():
             if isinstance(part, nn.Linear) and part.out_features == width:
@@ -228,7 +246,9 @@ class _Facts:
         out: Counter[int] = Counter()
         back: Counter[int] = Counter()
         for entry, other, widens in self._matrices():
-            attention = any(score(entry.words, f"blocks.{{i}}.attn.{n}") > 1 for n in ("qkv", "proj"))
+            attention = any(
+                score(entry.words, f"blocks.{{i}}.attn.{n}") > 1 for n in ("qkv", "proj")
+            )
             if other != self.width and not (attention and len(set(entry.words)) and entry.heads):
                 (out if widens else back)[other] += 1
         both = [size for size in back if out[size] == 1]
@@ -242,7 +262,11 @@ class _Facts:
         return {"mlp_dim": hidden, **({} if bias or hidden == self.width else {"mlp_bias": False})}
 
     def _norms(self) -> dict[str, object]:
-        eps = [m.eps for m in self.module.modules() if _is_norm(m) and isinstance(getattr(m, "eps", None), float)]
+        eps = [
+            m.eps
+            for m in self.module.modules()
+            if _is_norm(m) and isinstance(getattr(m, "eps", None), float)
+        ]
         kinds = {type(m).__name__.lower() for m in self.module.modules() if _is_norm(m)}
         facts: dict[str, object] = {"norm_eps": Counter(eps).most_common(1)[0][0] if eps else 1e-5}
         if any("rms" in kind for kind in kinds):
@@ -282,7 +306,9 @@ class _Facts:
     def _tokens(self, facts: Mapping[str, object]) -> dict[str, object]:
         free = [e for e in self.beside if not isinstance(self.owners.get(e.keys[0]), _LAYERS)]
         tokens = [e for e in free if math.prod(e.shape) == self.width]
-        tables = [e for e in free if len(e.shape) > 1 and e.shape[-1] == self.width and e not in tokens]
+        tables = [
+            e for e in free if len(e.shape) > 1 and e.shape[-1] == self.width and e not in tokens
+        ]
         named = [e for e in tables if score(e.words, "pos_embed") > 1] or tables
         rows = math.prod(named[0].shape) // self.width if named else 0
         found: dict[str, object] = {"class_token": bool(tokens)}
@@ -313,7 +339,12 @@ class _Facts:
                 called = getattr(part.activation, "__name__", "")
                 found["relu" if "relu" in called else "gelu"] += 1
             else:
-                known = {"relu": "relu", "silu": "silu", "quickgelu": "quick_gelu", "newgelu": "gelu_tanh"}
+                known = {
+                    "relu": "relu",
+                    "silu": "silu",
+                    "quickgelu": "quick_gelu",
+                    "newgelu": "gelu_tanh",
+                }
                 found.update(value for word, value in known.items() if name.startswith(word))
         return found.most_common(1)[0][0] if found else None
 

@@ -164,7 +164,9 @@ def orders_of(rows: Sequence[DraftRow]) -> Iterator[list[DraftRow]]:
     layouts = [[row, *(replace(row, spelling=one) for one in row.others)] for row in rows]
     norms = [row for row in rows if row.name.startswith(_NORMS)]
     swap = any(row.name in guessed for row in norms) and len({r.spelling for r in norms}) > 1
-    places = _square_places(rows) if "blocks.{i}.attn.qkv" in {_module_of(n) for n in guessed} else 0
+    places = (
+        _square_places(rows) if "blocks.{i}.attn.qkv" in {_module_of(n) for n in guessed} else 0
+    )
     for several in itertools.islice(itertools.product(*layouts), _MOST_LAYOUTS):
         for exchanged in (False, True) if swap else (False,):
             for order in itertools.permutations(range(places)):
@@ -196,7 +198,9 @@ def _square_places(rows: Sequence[DraftRow]) -> int:
 
 def _permuted(rows: Sequence[DraftRow], order: Sequence[int]) -> list[DraftRow]:
     """With q, k, v, and the projection, in another order."""
-    proj = {row.name.rpartition(".")[2]: row.spelling for row in rows if _module_of(row.name) == _PROJ}
+    proj = {
+        row.name.rpartition(".")[2]: row.spelling for row in rows if _module_of(row.name) == _PROJ
+    }
     made: dict[str, list[str]] = {}
     for row in rows:
         if _module_of(row.name) == _QKV:

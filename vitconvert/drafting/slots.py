@@ -157,7 +157,9 @@ def layouts_of(
     read = [(parse_axes(text), is_rare) for text, is_rare in asked]
     if of_head:
         read = [(axes.without("head"), is_rare) for axes, is_rare in read if "head" in axes.names]
-        read = [(axes, is_rare) for n, (axes, is_rare) in enumerate(read) if axes not in dict(read[:n])]
+        read = [
+            (axes, is_rare) for n, (axes, is_rare) in enumerate(read) if axes not in dict(read[:n])
+        ]
     exact = [Layout(axes, is_rare) for axes, is_rare in read if axes.shape(sizes) == shape]
     if exact or of_head:
         return exact
@@ -248,9 +250,7 @@ class Values:
         wanted = [axis for axis in axes.names if axis in names]
         return _same(theirs.permute([names.index(axis) for axis in wanted]), ours)
 
-    def _read(
-        self, entry: Entry, layout: Layout, index: int
-    ) -> "tuple[torch.Tensor, list[str]]":
+    def _read(self, entry: Entry, layout: Layout, index: int) -> "tuple[torch.Tensor, list[str]]":
         """A tensor of a block, with a dimension for each axis."""
         import torch
 

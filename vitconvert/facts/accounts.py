@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.facts.fact import is_assumed, show
+from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
 
@@ -184,11 +185,8 @@ def open_ledger(
         if axes.shared
     )
     surplus = (
-        f"{key} has {count} rows, of which the first {used} are used: {count - used} were cut"
-        for key, axes in dict.fromkeys(laid_out)
-        for place, axis in axes.surplus
-        if key is not None
-        and (count := binding.shapes[key][place]) > (used := config.axes()[axis])
+        f"{key} has {rows} rows, of which the first {taken} are used: {rows - taken} were cut"
+        for key, rows, taken in _cut(laid_out, binding, config)
     )
     return Ledger(
         dialect=binding.table.name,
@@ -202,6 +200,19 @@ def open_ledger(
         },
         notes=(*notes, *frames, *shared, *surplus),
     )
+
+
+def _cut(
+    laid_out: Iterable[tuple[str | None, Axes]], binding: Binding, config: ViTConfig
+) -> Iterator[tuple[str, int, int]]:
+    """Tensors of more rows than are used: how many these are, and how many are used."""
+    for key, axes in dict.fromkeys(laid_out):
+        if key is None:
+            continue
+        for place, axis in axes.surplus:
+            rows, taken = binding.shapes[key][place], config.axes()[axis]
+            if rows > taken:
+                yield key, rows, taken
 
 
 def _missing(binding: Binding, config: Config) -> Iterator[str]:
@@ -282,8 +293,8 @@ def _hint_of_own(found: dict[str, list[str]]) -> str:
     """What to do where the table is the user's, and rather wrong than the file."""
     if found.keys() & {"missing", "left over"}:
         return (
-            "the table's rows are not those of this file: each tensor that is left over wants a row "
-            "or an entry of [ignore], and each that is missing another spelling."
+            "the table's rows are not those of this file: each tensor that is left over wants a "
+            "row or an entry of [ignore], and each that is missing another spelling."
         )
     return "a row's axes are not those of the tensor, or the tensors are of several models."
 

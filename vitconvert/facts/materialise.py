@@ -149,9 +149,7 @@ def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -
         )
 
 
-def _require_shared(
-    assembly: Assembly, plan: Plan, made: Mapping[str, Tensor], read: Read
-) -> None:
+def _require_shared(assembly: Assembly, plan: Plan, made: Mapping[str, Tensor], read: Read) -> None:
     """Several of ours that are one tensor of theirs must be equal."""
     first = next(one for one in plan.assemblies if one.target == assembly.target)
     if not torch.equal(_assemble(assembly, plan, read), made[assembly.target]):

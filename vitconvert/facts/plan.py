@@ -104,7 +104,10 @@ def plan_writing(table: Table, config: Config) -> Plan:
         axes[link.theirs] = link.their_axes
         maker = f"{link.ours} {link.our_step}" if link.shared else ""
         pieces.setdefault(link.theirs, {}).setdefault(maker, []).append(_writing(link))
-    made = {key: [Assembly(key, axes[key], tuple(one)) for one in p.values()] for key, p in pieces.items()}
+    made = {
+        key: [Assembly(key, axes[key], tuple(one)) for one in p.values()]
+        for key, p in pieces.items()
+    }
     first = (several[0] for several in made.values())
     inert = (assembly for assembly in _inert(table, config) if assembly.target not in pieces)
     shared = tuple(other for several in made.values() for other in several[1:])

@@ -383,6 +383,6 @@ def check_loads(model: Callable[..., Any], shapes: Mapping[str, Shape], name: st
                 **({"not in the module": some(left, 4)} if left else {}),
                 **({"other shapes": some(other, 3)} if other else {}),
             },
-            hint="build it with the sizes of the checkpoint; a row for each of its tensors stands in "
-            "the table.",
+            hint="build it with the sizes of the checkpoint; the table has a row for each of its "
+            "tensors.",
         )

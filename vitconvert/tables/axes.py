@@ -6,8 +6,9 @@
 A number is a dimension of exactly that size which carries nothing, mostly 1; a larger one counts
 frames of a video, of which an image fills each. `2+position` is two rows longer than the axis: they
 come first, and carry nothing. `shared+position` is one row longer: it comes first, and is added to
-all others. `position+` has at least as many rows; those beyond the axis are surplus, and cut. The order of names inside parentheses is from the slowest to the fastest, as in einops.
-Two layouts of one tensor name the same axes, and the permutation between them follows.
+all others. `position+` has at least as many rows; those beyond the axis are surplus, and cut. The
+order of names inside parentheses is from the slowest to the fastest, as in einops. Two layouts of
+one tensor name the same axes, and the permutation between them follows.
 """
 
 import functools

@@ -42,9 +42,7 @@ Keys = Mapping[tuple[int, Counted], str]
 """Item number and what its key counts -> their key."""
 
 
-def links_of(
-    alternative: Alternative, one: Instance, keys: Keys, steps: int = 0
-) -> Iterator[Link]:
+def links_of(alternative: Alternative, one: Instance, keys: Keys, steps: int = 0) -> Iterator[Link]:
     """The links of one tensor of ours, spelled by `keys`.
 
     `steps` is the length of their axis where a row takes the rest of it.

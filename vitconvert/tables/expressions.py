@@ -11,7 +11,8 @@
 `x[qkv=0] : (qkv head dim) width` is the first step along their axis `qkv`. `x[prefix=1:]` is all
 but the first, which are the steps along our first axis. A key that counts an axis of ours
 (`heads.{head}.query.weight`) is a tensor for each of its steps, and its axes are those of one.
-`shared x` may be in other rows too, which say the same of it, and in all blocks, if it has no index.
+`shared x` may be in other rows too, which say the same of it, and in all blocks, if it has no
+index.
 """
 
 import functools

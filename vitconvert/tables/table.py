@@ -22,8 +22,8 @@ from vitconvert.tables.predicates import (
     stated_words,
     told_words,
 )
-from vitconvert.tables.tensor_sections import TensorSections, did_you_mean, parsed
 from vitconvert.tables.templates import MOST_STEPS
+from vitconvert.tables.tensor_sections import TensorSections, did_you_mean, parsed
 
 _RATIO = "mlp_ratio"
 

@@ -275,7 +275,7 @@ class TensorSections(SectionReader):
         return tuple(tuple(name.strip() for name in group) for group in groups)
 
     def check_uses(self) -> None:
-        """No tensor of theirs, and no step of one, goes into two of ours, unless both rows say so."""
+        """No tensor of theirs, and no step of one, goes into two of ours, or both rows say so."""
         users: dict[object, tuple[str, bool]] = {}
         for row in self.rows:
             for part in itertools.chain(*(a.parts for a in row.alternatives)):

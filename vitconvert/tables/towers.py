@@ -142,7 +142,9 @@ def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
         linear = layer <= {f"{group}{sign}{kind}" for kind in ("weight", "kernel", "bias")}
         if left is None and linear and group.removeprefix(start) in own:
             left = group
-    others = " ".join(f"--ignore '{group}{separator_of(names[0])}*'" for group in groups if group != left)
+    others = " ".join(
+        f"--ignore '{group}{separator_of(names[0])}*'" for group in groups if group != left
+    )
     return TensorMismatch(
         f"This ViT has {len(groups)} heads." if several else "This ViT's head is no linear layer.",
         evidence={"heads" if several else "head": some(names, 6)},
