@@ -225,7 +225,9 @@ def draft_of(
             )
     else:
         container = open_weights(located, options)
-        if own is None or own.tensors.keys() & container.manifest.keys():
+        prefix = options.tower or common_prefix(container.manifest)
+        inside = {name.removeprefix(prefix) for name in container.manifest}
+        if own is None or own.tensors.keys() & {*container.manifest, *inside}:
             reference = _reference(like, own, overrides)
             source = published(located.reference)
             return _draft(container, source, reference, options, own)
@@ -406,7 +408,10 @@ def _tried(
         pooled = config.replace(pooling="avg", final_norm=False, fc_norm=True)
         several += [(with_fc_norm(one), pooled) for one in orders]
     held = own.tensors
-    inside = {key: held[prefix + key] for key in shapes if prefix + key in held}
+    start = (
+        prefix if any(prefix + key in held for key in shapes) else ""
+    )  # a wrapper's, of the file
+    inside = {key: held[start + key] for key in shapes if start + key in held}
     if len(inside) < len(shapes):
         return [*rows], config, "not run: the module has not all tensors of the file"
 
