@@ -12,7 +12,7 @@ from tests.drafting.drafting import draft, reference, spelled, wrong_rows
 from tests.drafting.spellings import SPELLINGS, weights
 from tests.parity.team import TeamViT
 from vitconvert.drafting.draft_text import parse_draft
-from vitconvert.errors import UsageError
+from vitconvert.errors import TensorMismatch, UsageError
 
 QKV = "blocks.{i}.attn.qkv.{p}"
 
@@ -213,6 +213,11 @@ def test_other_numbers_than_the_reference_has(tmp_path):
     (tmp_path / "team.toml").unlink()
     found, _, _ = _drafted(tmp_path, "mlx_image", more(28), same=False)
     assert found.unfilled == ("pos_embed",)
+    (tmp_path / "team.toml").unlink()
+    found, _, _ = _drafted(tmp_path, "mlx_image", more(500), same=False)
+    row = _row(found, "pos_embed")
+    assert (row.certain, row.spelling) == (False, "encoder.pos_embedding : 1 position+ width")
+    assert row.reason == "it has more positions than the reference"
 
 
 def test_the_reference_says_what_no_tensor_shows(tmp_path):
@@ -310,3 +315,101 @@ def test_names_of_thousands_of_numbers_take_no_time(tmp_path):
     assert len(found.left) == 21
     assert len(found.certain) == 12
     assert len(found.text) < 100_000
+
+
+def test_a_layer_before_the_last_one_is_no_certain_head(tmp_path):
+    """`classifier.0` has the place's shape, and `classifier.3` reads what it gives."""
+
+    def two_layers(tensors):
+        left = {k: v for k, v in tensors.items() if "heads." not in k}
+        first = {"classifier.0.weight": torch.ones(24, 36), "classifier.0.bias": torch.ones(24)}
+        last = {"classifier.3.weight": torch.ones(7, 24), "classifier.3.bias": torch.ones(7)}
+        return left | first | last
+
+    found, _, _ = _drafted(tmp_path, "mlx_image", two_layers, same=False)
+    row = _row(found, "head.{p}")
+    assert not row.certain
+    assert row.reason == "classifier.3.weight may read what it gives, and be the last layer"
+    assert set(found.left) == {"classifier.3.weight", "classifier.3.bias"}
+
+
+def test_a_table_of_ones_own_is_told_of_its_rows(tmp_path):
+    """And not that the file's head has no place in a ViT, with a pattern that cuts it off."""
+
+    def two_layers(tensors):
+        more = {f"encoder.ln2.{k}": torch.ones(36) for k in ("weight", "bias")}
+        return tensors | {"heads.3.weight": torch.ones(7, 24), "heads.3.bias": torch.ones(7)} | more
+
+    _, file, _ = _drafted(tmp_path, "mlx_image", two_layers, same=False)
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(file, table=tmp_path / "team.toml")
+    assert "--ignore" not in str(error.value)
+    assert "each tensor that is left over wants a row" in error.value.hint
+    assert any("heads.3.weight" in line for line in error.value.details)
+
+
+def test_a_dialect_is_no_reference(tmp_path):
+    spelling = SPELLINGS["mlx_image"]
+    config = spelling.vit()
+    file = spelled(tmp_path, spelling, config, weights(spelling, config))
+    with pytest.raises(UsageError, match="'openclip' is a dialect") as error:
+        vitconvert.draft_table(file, like="openclip")
+    assert "vit_base_patch16_224" in error.value.hint
+
+
+def test_a_tower_of_a_larger_model_is_drafted_alone(tmp_path):
+    def inside(tensors):
+        other = {"text.encoder.weight": torch.ones(36, 36), "queue": torch.ones(36)}
+        return {f"my_net.{name}": tensor for name, tensor in tensors.items()} | other
+
+    spelling = SPELLINGS["mlx_image"]
+    config = spelling.vit()
+    tensors = weights(spelling, config)
+    like = reference(tmp_path, config, tensors)
+    file = spelled(tmp_path, spelling, config, tensors)
+    save_file({k: v.contiguous() for k, v in inside(load_file(file)).items()}, file)
+    found = vitconvert.draft_table(file, like=like, tower="my_net.", output=tmp_path / "t.toml")
+    assert (found.problem, found.left) == (None, {})
+    loaded = vitconvert.load_checkpoint(file, table=tmp_path / "t.toml", tower="my_net.").tensors
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    with pytest.raises(UsageError, match=r"No tensor's name begins with 'net\.'"):
+        vitconvert.draft_table(file, like=like, tower="net.")
+
+
+def test_keras_counts_all_layers_of_a_kind(tmp_path):
+    """dense is the patches', dense_1 to dense_22 the blocks', dense_23 the head; norms likewise."""
+    plain = SPELLINGS["mlx_image"]
+    rows = {
+        "cls_token": "tokens/cls",
+        "pos_embed": "tokens/embedding",
+        "patch_embed.proj.weight": "conv2d/kernel : y x channel width",
+        "patch_embed.proj.bias": "conv2d/bias",
+        "blocks.{i}.norm1.weight": "layer_normalization{_2*i}/gamma",
+        "blocks.{i}.norm1.bias": "layer_normalization{_2*i}/beta",
+        "blocks.{i}.attn.qkv.weight": "cat(multi_head_attention{_i}/query/kernel : width head dim, "
+        "multi_head_attention{_i}/key/kernel : width head dim, "
+        "multi_head_attention{_i}/value/kernel : width head dim)",
+        "blocks.{i}.attn.qkv.bias": "cat(multi_head_attention{_i}/query/bias : head dim, "
+        "multi_head_attention{_i}/key/bias : head dim, "
+        "multi_head_attention{_i}/value/bias : head dim)",
+        "blocks.{i}.attn.proj.weight": "multi_head_attention{_i}/attention_output/kernel : "
+        "head dim width",
+        "blocks.{i}.attn.proj.bias": "multi_head_attention{_i}/attention_output/bias",
+        "blocks.{i}.norm2.weight": "layer_normalization_{2*i+1}/gamma",
+        "blocks.{i}.norm2.bias": "layer_normalization_{2*i+1}/beta",
+        "blocks.{i}.mlp.fc1.weight": "dense{_2*i}/kernel : width hidden",
+        "blocks.{i}.mlp.fc1.bias": "dense{_2*i}/bias",
+        "blocks.{i}.mlp.fc2.weight": "dense_{2*i+1}/kernel : hidden width",
+        "blocks.{i}.mlp.fc2.bias": "dense_{2*i+1}/bias",
+        "norm.weight": "layer_normalization_22/gamma",
+        "norm.bias": "layer_normalization_22/beta",
+        "head.weight": "dense_22/kernel : feature label",
+        "head.bias": "dense_22/bias",
+    }
+    spelling = replace(plain, rows=rows)
+    found, file = draft(tmp_path, spelling, same=False)
+    shapes = {name: info.shape for name, info in vitconvert.inspect(file).tensors.items()}
+    assert not wrong_rows(found, spelling, shapes)
+    assert (found.left, found.unfilled) == ({}, ())
+    # Both norms of a block, and the last one, have one shape and no words.
+    assert {row.name.partition("norm")[1] for row in found.guesses} == {"norm"}

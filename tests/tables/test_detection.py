@@ -88,8 +88,9 @@ def test_nothing_known():
         "  No table of weights_map/ explains these tensors.\n"
         "  keys         5\n"
         "  unexplained  bn1.bias, bn1.weight, last.bias, last.weight and 1 more\n"
-        "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
-        "--table my.toml; `vitconvert list` shows the dialects."
+        "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names "
+        "(NAME: of timm, or a file; your code: --module CODE:build), for --table my.toml; "
+        "`vitconvert list` shows the dialects."
     )
 
 
@@ -106,8 +107,9 @@ def test_the_nearest_table_is_named():
         "16\n"
         "  unexplained  blocks.0.mlp.a.bias, blocks.0.mlp.a.weight, blocks.0.mlp.b.bias, "
         "blocks.0.mlp.b.weight and 14 more\n"
-        "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
-        "--table my.toml; `vitconvert list` shows the dialects."
+        "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names "
+        "(NAME: of timm, or a file; your code: --module CODE:build), for --table my.toml; "
+        "`vitconvert list` shows the dialects."
     )
 
 

@@ -134,7 +134,22 @@ ELSEWHERE = [
         "unknown section; there are {sections}",
         '[constants] says it: "KEY" = "0 : 0 width", with the same axes.',
     ),
-    ('[rows]\n"norm.{p}" = "n"', 'rows."norm.bias"', "n is used by 'norm.weight' already"),
+    (
+        '[rows]\n"norm.{p}" = "n"',
+        'rows."norm.bias"',
+        "n is used by 'norm.weight' already",
+        '"shared n", in both rows, says that it is meant',
+    ),
+    (
+        '[rows]\n"blocks.{i}.norm1.weight" = "b.{i}.{head}"',
+        'rows."blocks.{i}.norm1.weight"',
+        "b.{i}.{head} counts 'head', and ours has the axes width",
+    ),
+    (
+        '[rows]\n"blocks.{i}.norm1.weight" = "n"',
+        'rows."blocks.{i}.norm1.weight"',
+        "the indices of n are none; ours are i",
+    ),
     (
         '[words]\none = "{two}"\ntwo = "{one}.x"\n[rows]\n"norm.weight" = "a.{one}"',
         'rows."norm.weight"',

@@ -83,6 +83,16 @@ def test_the_first_of_several_may_have_no_number():
         assert template.match(f"enc/{key}/vars/0") is None
 
 
+def test_the_first_of_several_may_have_no_number_where_blocks_have_two():
+    even, odd = parse_template("dense{_2*i}/w", {}), parse_template("dense{_2*i+1}/w", {})
+    assert [even.write({"i": i}) for i in range(3)] == ["dense/w", "dense_2/w", "dense_4/w"]
+    assert [odd.write({"i": i}) for i in range(3)] == ["dense_1/w", "dense_3/w", "dense_5/w"]
+    keys = ["dense/w", *(f"dense_{n}/w" for n in range(1, 6))]
+    assert [even.match(key) and even.match(key)["i"] for key in keys] == [0, None, 1, None, 2, None]
+    assert [odd.match(key) and odd.match(key)["i"] for key in keys] == [None, 0, None, 1, None, 2]
+    assert even.match("dense_0/w") is odd.match("dense_0/w") is None
+
+
 def test_an_index_may_count_in_steps():
     even, odd = parse_template("net.{2*i}.w", {}), parse_template("net.{2*i+1}.w", {})
     assert [even.match(f"net.{n}.w") for n in range(3)] == [{"i": 0}, None, {"i": 1}]

@@ -136,7 +136,8 @@ def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoi
     target, reading = _target(to, reading)
     options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
     if isinstance(options.to, str):
-        find_tables(options.to)  # before anything is downloaded, or asked for
+        # Before anything is downloaded, or asked for.
+        find_tables(options.to, how.get("table"))  # type: ignore[arg-type]
     how_read = ReadOptions.of(reading).cast(options.dtype).sized(options.image_size)
     return loaded(source, how_read), options
 

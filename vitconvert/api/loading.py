@@ -5,7 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.arguments import LOCATED, checked, refuse
+from vitconvert.arguments import LOADED, LOCATED, checked, refuse
 from vitconvert.checkpoint import (
     Checkpoint,
     ReadOptions,
@@ -16,6 +16,7 @@ from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from vitconvert.difference import Difference
     from vitconvert.drafting.draft import Draft
@@ -239,38 +240,48 @@ def diff(
     return diff_located(located_a, located_b, of_a, of_b, header=header)
 
 
-@checked(ReadOptions, source=LOCATED)
+@checked(ReadOptions, source=LOCATED, module=LOADED)
 def draft_table(
-    source: str | PathLike[str] | Located,
+    source: str | PathLike[str] | Located | None = None,
     *,
-    like: Source,
+    like: Source | None = None,
+    module: "nn.Module | None" = None,
     output: str | PathLike[str] | None = None,
     overrides: Mapping[str, object] | None = None,
     prefer: str | None = None,
+    tower: str | None = None,
     ignore: Sequence[str] = (),
+    rescue: bool = False,
     overwrite: bool = False,
 ) -> "Draft":
-    """Draft a table for the names of a file that nobody knows, by a ViT that is known.
+    """Draft a table for names that nobody knows, by a ViT that is known or the code they are of.
 
     Rows follow from shapes, words in names and, where the reference has the same weights, equal
     values. What is certain are rows that can be used at once (`load_model(source, table=output)`),
     guesses are commented out with the reason, and what is left is listed. What no tensor shows
     (activation, eps, heads, ...) is taken from the reference.
 
+    A module tells more than a reference: its own sizes and layers, and, as a copy of it with random
+    parameters runs, whether the draft computes the same numbers.
+
     Args:
-        source: A path or a reference, as for `load_model`.
+        source: A path or a reference, as for `load_model`; None: the names are the module's.
         like: A ViT of the same depth and width: the name of an architecture of timm
-            (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes.
+            (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes. None: the
+            module's own sizes, or the source, if the names are the module's alone.
+        module: An untrained model of the user's own that has these names. It is not changed.
         output: The table to write, NAME.toml; by default, none is written.
-        overrides: Fields of ViTConfig that the reference's tensors do not show.
-        prefer, ignore: As for `load_checkpoint`.
+        overrides: Fields of ViTConfig that the reference, or the module, does not show.
+        prefer, tower, ignore, rescue: As for `load_checkpoint`.
         overwrite: Replace an earlier draft, and nothing else.
 
     Returns:
         The proposal: its rows, and the text of the table.
 
     Raises:
-        UsageError: Nothing in the file is like the reference, or the output's name is no table's.
+        UsageError: Nothing in the file is like the reference, the output's name is no table's, or
+            there is neither a reference nor a module.
+        MissingFact: The module does not show how many heads it has, or which images it reads.
         OutputExists: The output is there, and `overwrite` is false or it is no draft.
         VitConvertError: The reference cannot be read, as for `load_checkpoint`.
 
@@ -279,13 +290,14 @@ def draft_table(
         >>> draft.left
         {}
     """
-    from vitconvert.drafting.draft import draft_located, read_reference
+    from vitconvert.drafting.draft import draft_of
     from vitconvert.drafting.draft_text import check_draft_output, write_draft
 
     if output is not None:  # before anything is downloaded
         check_draft_output(Path(output), overwrite=overwrite)
-    options = ReadOptions(prefer=prefer, ignore=ignore)
-    draft = draft_located(locate(source), read_reference(like, overrides), options)
+    options = ReadOptions(prefer=prefer, tower=tower, ignore=ignore, rescue=rescue)
+    located = None if source is None else locate(source)
+    draft = draft_of(located, like, module, options, overrides)
     if output is not None:
         write_draft(draft.text, Path(output), overwrite=overwrite)
     return draft

@@ -227,16 +227,19 @@ class ReadOptions:
         Raises:
             UsageError: A pattern names none.
         """
+        from vitconvert.tables.names import first_part, separator_of
+
         found: dict[str, str] = {}
         every = list(names)
         for pattern in self.ignore:
             matching = fnmatch.filter(every, pattern)
             if not matching:
-                words = list(dict.fromkeys(name.split(".")[0] for name in every))
-                alike = nearest(pattern.split(".")[0], words, 3) or words[:3]
+                words = list(dict.fromkeys(map(first_part, every)))
+                sign = separator_of(every[0])
+                alike = nearest(first_part(pattern), words, 3) or words[:3]
                 raise UsageError(
                     f"No tensor is called {pattern!r}, which is to be ignored.",
-                    evidence={"file": file, "there are": ", ".join(f"{w}.*" for w in alike)},
+                    evidence={"file": file, "there are": ", ".join(f"{w}{sign}*" for w in alike)},
                     hint="patterns are of whole names, such as 'aux_head.*'.",
                 )
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")

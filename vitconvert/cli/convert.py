@@ -101,6 +101,11 @@ class Convert(Reading):
         "-v",
         default=False,
     )
+    module: str | None = flag(
+        "With --to of your own table: the code of the class that will load the output, such as "
+        "team.models:build_vit; your code is run. Nothing is written that it does not load.",
+        metavar="MODULE:NAME",
+    )
     force: bool = flag("Replace an earlier output.", default=False)
     no_pretrained: bool = False
 
@@ -130,7 +135,7 @@ class Convert(Reading):
         is_target = is_of(to, self.read["table"])
         if not is_target:
             # Before anything is downloaded.
-            _check_target(to, self.model, written=not self.dry_run)
+            _check_target(to, self.model, self.read["table"], written=not self.dry_run)
         by_table = self.read["table"] and not is_target
         if not options["dialect"] and not by_table and source not in _DETECTED:
             options["dialect"] = source
@@ -144,6 +149,8 @@ class Convert(Reading):
                     long=lambda: plan_report(plan, verbose=self.verbose),
                 )
                 return 0
+            if self.module:
+                self._check_module(self.module, located, options)
             options |= {"verify": self.verify, "overwrite": self.force}
             try:
                 conversion = convert(located, **options, command=command_line())
@@ -159,6 +166,15 @@ class Convert(Reading):
         told = full_report if self.verbose else conversion_report
         self.report(conversion.to_dict, short="", long=lambda: told(conversion))
         return 0
+
+    def _check_module(self, module: str, located: "Located", options: Mapping[str, Any]) -> None:
+        """Make sure that the class of the user's loads what will be written."""
+        from vitconvert.api import plan_conversion
+        from vitconvert.parity.own_models import build_own_model, check_loads
+
+        plan = plan_conversion(located, **options)
+        shapes = {tensor.assembly.target: tensor.info.shape for tensor in plan.tensors}
+        check_loads(build_own_model(module), shapes, module)
 
     def _goes_on(self, refusal: NotRepresentable) -> bool:
         """Whether somebody at a terminal allows the steps that a refusal names."""
@@ -200,13 +216,13 @@ def _reference_for(source: str, model: str) -> str:
     return f"{_NAMED[source]}:{model}"
 
 
-def _check_target(to: str, model: str, *, written: bool) -> None:
+def _check_target(to: str, model: str, own: Path | None, *, written: bool) -> None:
     """Refuse a target that there is none of, that `export` writes, or whose package is missing."""
     from vitconvert.file_formats import written_formats
     from vitconvert.tables.dialects import find_tables
 
     try:
-        formats = {written_formats()[table.container] for table in find_tables(to)}
+        formats = {written_formats()[table.container] for table in find_tables(to, own)}
     except UsageError:
         from vitconvert.runtimes import RUNTIMES
 

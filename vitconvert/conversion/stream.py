@@ -70,7 +70,8 @@ def moves(plan: Plan, source: Container, prefix: str) -> dict[str, Move] | None:
     """
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
     layouts = (*(a.axes for a in plan.assemblies), *(piece.axes for piece in pieces))
-    if plan.constants or any(axes.summed for axes in layouts):  # numbers are compared, or computed
+    compared = plan.constants or plan.shared
+    if compared or any(axes.summed for axes in layouts):  # numbers are compared, or computed
         return None
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)
     dtypes = {name: source.manifest[prefix + name].dtype for name in names}

@@ -213,6 +213,7 @@ def _none_of_them(to: str | Table, errors: Mapping[str, NotRepresentable]) -> No
         f"No dialect of {name!r} computes the function of these weights{come_near}.",
         evidence={"others": others} if len(reasons) > 1 else {},
         details=list(reasons.values()),
+        hint=errors[nearest].hint if nearest else None,
     )
     refusal.folded = True
     return refusal

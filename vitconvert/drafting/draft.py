@@ -3,24 +3,32 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
-from vitconvert.checkpoint.reading import open_weights
+from vitconvert.checkpoint.reading import in_memory, open_weights
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
-from vitconvert.drafting.draft_text import draft_text, facts_of, parse_draft
+from vitconvert.drafting.draft_text import (
+    draft_text,
+    facts_of,
+    only_of,
+    parse_draft,
+    row_as_certain,
+)
 from vitconvert.drafting.entries import Entry, entries_of, no_part
-from vitconvert.drafting.matching import Matching
-from vitconvert.drafting.rows import DraftRow, rows_of
+from vitconvert.drafting.matching import Match, Matching
+from vitconvert.drafting.rows import DraftRow, orders_of, rows_of, with_fc_norm, with_shared_norm
 from vitconvert.drafting.slots import Values, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts
 from vitconvert.facts.gathering import gather_facts
+from vitconvert.facts.plan import plan_reading
 from vitconvert.facts.statements import Statements
 from vitconvert.formats import Container
 from vitconvert.sources import Located, locate
@@ -31,11 +39,15 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
 from vitconvert.tables.canonical import instances
 from vitconvert.tables.detection import common_prefix, recognise
+from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.others import refuse_quantised
 from vitconvert.wrappers import why_beside
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+
+    from vitconvert.drafting.own_module import OwnModule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +78,8 @@ def read_reference(
         SourceError: It leads to neither.
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
+    if isinstance(like, str | PathLike):
+        check_no_dialect(fspath(like))
     if isinstance(like, str | PathLike) and is_architecture(fspath(like)):
         name = fspath(like)
         recognised = recognise(shapes_of_timm(name))
@@ -89,8 +103,24 @@ def is_architecture(like: str) -> bool:
     return like in named("timm") and not Path(like).exists()
 
 
+def check_no_dialect(like: str) -> None:
+    """Refuse the name of a dialect, which has no sizes.
+
+    Raises:
+        UsageError: It is one.
+    """
+    tables = builtin_tables()
+    if like in {*tables, *(t.ecosystem for t in tables.values())} and not Path(like).exists():
+        raise UsageError(
+            f"{like!r} is a dialect, and no ViT that a file can be like.",
+            hint="--like names an architecture of timm, such as vit_base_patch16_224, or a "
+            "checkpoint; --module the code that builds your model.",
+        )
+
+
 _MOST = 1000  # names, those of blocks counted once
 _TAKEN = "other tensors took the places that it fits"
+_SLICES = "each head reads a slice of the tokens, and not all of a token as in a ViT"
 _UNLIKE = "nothing of the reference is like it"
 _MAY_DIFFER = ("num_classes", "image_size")  # fine-tuning changes these, and the file shows them
 _ENOUGH = 0.5  # of the tensors: with fewer equal ones, the weights are not taken for the same
@@ -109,6 +139,7 @@ class Draft:
         unfilled: Tensors of the reference for which nothing was found.
         config: What the reference says, and no tensor tells: these are lines of the table too.
         values: How many tensors have the reference's values, or why none were compared.
+        computed: Whether the module's own code computes what the draft says; "" without a module.
         problem: Why the table does not read the file as it stands; None if it does.
         text: The table.
     """
@@ -121,6 +152,7 @@ class Draft:
     unfilled: tuple[str, ...]
     config: Mapping[str, object]
     values: str
+    computed: str = ""
     problem: VitConvertError | None
     text: str
 
@@ -152,32 +184,95 @@ class Draft:
             "unfilled": list(self.unfilled),
             "config": dict(self.config),
             "values": self.values,
+            "computed": self.computed,
             "problem": self.problem.to_dict() if self.problem else None,
             "text": self.text,
         }
 
 
-def draft_located(located: Located, reference: Reference, options: ReadOptions) -> Draft:
-    """Draft a table for the names of a file.
+def draft_of(
+    located: Located | None,
+    like: "str | PathLike[str] | Located | Checkpoint | None",
+    module: "nn.Module | None",
+    options: ReadOptions,
+    overrides: JsonObject | None = None,
+) -> Draft:
+    """Draft a table for the names of a file, or of a module.
 
     Args:
-        located: The file.
-        reference: What it is like.
-        options: `prefer` and `ignore` count.
+        located: The file; of a module alone, a ViT that is known, or None.
+        like: A ViT that is known, as for `read_reference`.
+        module: A model of the user's own.
+        options: `prefer`, `rescue`, `tower` and `ignore` count.
+        overrides: Fields that the reference's tensors, or the module, do not show.
 
     Raises:
         SourceError, CorruptFile, UnsafeFile: The file cannot be read, or not safely.
         TensorMismatch: Its weights are quantised.
-        UsageError: Nothing in the file is like the reference.
+        UsageError: Nothing in the file is like the reference, or too little is given.
+        MissingFact: The module does not show a size.
     """
-    container = open_weights(located, options)
+    own = None
+    if module is not None:
+        from vitconvert.drafting.own_module import own_module
+
+        own = own_module(type(module).__name__, module, overrides)
+    if located is None:
+        if own is None:
+            raise UsageError(
+                "There are no names to draft a table for.",
+                hint="name the file that has them, or the code that builds the model (--module).",
+            )
+    else:
+        container = open_weights(located, options)
+        prefix = options.tower or common_prefix(container.manifest)
+        inside = {name.removeprefix(prefix) for name in container.manifest}
+        if own is None or own.tensors.keys() & {*container.manifest, *inside}:
+            reference = _reference(like, own, overrides)
+            source = published(located.reference)
+            return _draft(container, source, reference, options, own)
+        like = like or located  # of other names than the module's
+    assert own is not None
+    reference = _reference(like, own, overrides)
+    return _draft(in_memory(own.tensors), own.name, reference, options, own)
+
+
+def _reference(
+    like: "str | PathLike[str] | Located | Checkpoint | None",
+    own: "OwnModule | None",
+    overrides: JsonObject | None,
+) -> Reference:
+    if like is not None:
+        return read_reference(like, overrides)
+    if own is None:
+        raise UsageError(
+            "Nothing says which ViT the file is like.",
+            hint="--like names a ViT of the same sizes, or --module the code that builds yours.",
+        )
+    return Reference(name=f"{own.name}, the code itself", config=own.config, tensors=None)
+
+
+def _draft(
+    container: Container,
+    source: str,
+    reference: Reference,
+    options: ReadOptions,
+    own: "OwnModule | None",
+) -> Draft:
     passed = options.ignored(container.manifest, container.path)
     kept = {
         name: info.shape
         for name, info in container.manifest.items()
         if name not in passed and not why_beside(name)
     }
-    prefix = common_prefix(kept)
+    if tower := options.tower:
+        kept = {name: shape for name, shape in kept.items() if name.startswith(tower)}
+        if not kept:
+            raise UsageError(
+                f"No tensor's name begins with {tower!r}.",
+                evidence={"file": source, "names": some(container.manifest, 4)},
+            )
+    prefix = tower or common_prefix(kept)
     shapes = {name[len(prefix) :]: shape for name, shape in kept.items()}
     refuse_quantised(shapes)
     floats = {  # whole numbers are no weights
@@ -185,7 +280,8 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
         for key, shape in shapes.items()
         if container.manifest[prefix + key].dtype.startswith(("float", "bfloat"))
     }
-    names = entries_of(floats, reference.config.depth)
+    depth, heads = reference.config.depth, reference.config.num_heads
+    names = entries_of(floats, depth, heads, whole=own is not None)
     if len(names.entries) > _MOST:  # each is compared with every other
         raise UsageError(
             "The file has too many names to draft a table for.",
@@ -195,25 +291,33 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
             },
             hint="--ignore PATTERN leaves those out that are no ViT's.",
         )
-    stems, values, told = _stems(names.entries, container, prefix, reference)
+    stems, values, told = _stems(names.entries, container, prefix, reference, exact=own is not None)
     fitting = {key for s in stems if s.options for e in s.entries.values() for key in e.keys}
     matches = Matching(stems, by_values=values is not None).matches()
-    source = published(located.reference)
     # Heads and positions of any model match; only blocks tell that it is a ViT of this kind.
     if not any(match.slot.looped for match in matches):
         raise _not_like(source, reference, shapes)
     rows, parts = rows_of(matches, values)
+    rows = with_shared_norm(_doubtful_head(rows, matches, names.entries))
     used = {key for match in matches for key in match.entry.keys}
     unused = {key: _TAKEN if key in fitting else _UNLIKE for key in shapes if key not in used}
     unused |= {**names.left, **parts}
+    unused |= dict.fromkeys(_slices(names.entries, reference.config) & unused.keys(), _SLICES)
     ignored = {key: why for key in unused if (why := no_part(key))}
     left = {key: why for key, why in unused.items() if key not in ignored}
     filled = {row.name.replace("{p}", kind) for row in rows for kind in ("weight", "bias")}
     ours = instances(reference.config).items()
     unfilled = tuple(name for name, several in ours if several and name not in filled)
+    config, computed = reference.config, ""
+    if own is not None:
+        rows, config, computed = _tried(own, rows, ignored, shapes, config, prefix)
     same_weights = values is not None
-    facts = facts_of(reference.config, rows, ignored, shapes, same_weights=same_weights)
-    text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts)
+    facts = facts_of(config, rows, ignored, shapes, same_weights=same_weights)
+    sections = {"only": only_of(config, rows)}
+    if computed.startswith(_OTHER):  # the table must not be used in silence
+        sections["ask"] = {"block_order": computed}
+        sections["only"] = {"depth == 0": computed}
+    text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts, sections)
     return Draft(
         source=source,
         like=reference.name,
@@ -223,16 +327,50 @@ def draft_located(located: Located, reference: Reference, options: ReadOptions) 
         unfilled=unfilled,
         config=facts,
         values=told,
-        problem=_problem(text, shapes, reference.config),
+        computed=computed,
+        problem=_problem(text, shapes, config),
         text=text,
     )
 
 
+def _doubtful_head(
+    rows: Sequence[DraftRow], matches: Sequence[Match], entries: Sequence[Entry]
+) -> list[DraftRow]:
+    """The head as a guess, where a matrix behind it reads what it gives."""
+    head = next(
+        (m.entry for m in matches if m.slot.module == "head" and len(m.entry.shape) > 1), None
+    )
+    if head is None:
+        return [*rows]
+    used = {match.entry.text for match in matches}
+    for other in entries:
+        behind = other.place > head.place and not other.looped and other.text not in used
+        if behind and len(other.shape) > 1 and other.shape[-1] in head.shape:
+            why = f"{other.text} may read what it gives, and be the last layer"
+            return [
+                replace(row, certain=False, reason=why) if row.name.startswith("head.") else row
+                for row in rows
+            ]
+    return [*rows]
+
+
+def _slices(entries: Sequence[Entry], config: ViTConfig) -> set[str]:
+    """Matrices of heads that read no more than what they make."""
+    own = (config.head_dim, config.head_dim)
+    stems = {e.stem for e in entries if e.heads and e.shape == own != (config.embed_dim,) * 2}
+    return {key for entry in entries if entry.stem in stems for key in entry.keys}
+
+
 def _stems(
-    entries: Sequence[Entry], container: Container, prefix: str, reference: Reference
+    entries: Sequence[Entry],
+    container: Container,
+    prefix: str,
+    reference: Reference,
+    *,
+    exact: bool,
 ) -> tuple[list[Stem], Values | None, str]:
     """Their modules, the values of both sides if the weights are the same, and how many are."""
-    slots, sizes = slots_of(reference.config), sizes_of(reference.config)
+    slots, sizes = slots_of(reference.config), sizes_of(reference.config, exact=exact)
     told = "none to compare"
     if reference.tensors is not None:
 
@@ -248,6 +386,68 @@ def _stems(
             return stems, values, told
         told += ": other weights"
     return stems_of(entries, slots, sizes, None), None, told
+
+
+_OTHER = "the module computes something else than any ViT of vitconvert"
+
+
+def _tried(
+    own: "OwnModule",
+    rows: Sequence[DraftRow],
+    ignored: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    config: ViTConfig,
+    prefix: str,
+) -> tuple[list[DraftRow], ViTConfig, str]:
+    """The rows and the configuration with which our ViT computes what the module does."""
+    from vitconvert.drafting.own_module import try_out, where_departs
+    from vitconvert.facts.materialise import materialise
+
+    orders = [*orders_of(rows)]
+    several = [(one, config) for one in orders]
+    if config.final_norm and not config.fc_norm:
+        pooled = config.replace(pooling="avg", final_norm=False, fc_norm=True)
+        several += [(with_fc_norm(one), pooled) for one in orders]
+    held = own.tensors
+    start = (
+        prefix if any(prefix + key in held for key in shapes) else ""
+    )  # a wrapper's, of the file
+    inside = {key: held[start + key] for key in shapes if start + key in held}
+    if len(inside) < len(shapes):
+        return [*rows], config, "not run: the module has not all tensors of the file"
+
+    def made(
+        believed: Sequence[DraftRow], like: ViTConfig
+    ) -> "tuple[ViTConfig, Mapping[str, torch.Tensor]]":
+        facts = facts_of(like, believed, ignored, shapes)
+        text = draft_text("", "", [*map(row_as_certain, believed)], ignored, {}, (), facts)
+        binding = bind(parse_draft(text), shapes)
+        found = gather_facts(binding, {}).config()
+        check_accounts(binding, found, "the module")
+        return found, materialise(plan_reading(binding, found), inside.__getitem__)
+
+    try:
+        made(*several[0])
+    except VitConvertError as error:
+        details = "; ".join([error.fact, *error.details[:2]])
+        return [*rows], config, f"not run: {details}"
+    trial = try_out(own, [partial(made, *one) for one in several])
+    if trial.vit is None:
+        return [*rows], config, f"not run: {trial.why}"
+    if not trial.equal:
+        believed = [*map(row_as_certain, several[trial.choice][0])]
+        like = trial.vit.config
+        table = draft_text(
+            "", "", believed, ignored, {}, (), facts_of(like, believed, ignored, shapes)
+        )
+        where = where_departs(own, trial.vit, table)
+        return [*rows], config, f"{_OTHER} ({trial.difference:.2g} off at the nearest{where})"
+    reason = "with it, the module's own numbers are computed"
+    believed = [
+        row if row.certain and row in rows else replace(row, certain=True, reason=reason)
+        for row in several[trial.choice][0]
+    ]
+    return believed, trial.vit.config, f"equal to the module on noise ({trial.difference:.1g} off)"
 
 
 def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) -> UsageError:

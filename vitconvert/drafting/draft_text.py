@@ -17,6 +17,7 @@ from vitconvert.facts.fact import TENSORS
 from vitconvert.facts.gathering import DEFAULTS, Gathered, gather_facts, open_arguments
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import bind
+from vitconvert.tables.canonical import canonical_tensors
 from vitconvert.tables.names import runs
 from vitconvert.tables.table import Table
 from vitconvert.version import VERSION
@@ -35,6 +36,7 @@ def draft_text(
     left: Mapping[str, str],
     unfilled: Sequence[str],
     facts: Mapping[str, object],
+    sections: Mapping[str, Mapping[str, object]] | None = None,
 ) -> str:
     """The table: certain rows, guesses as comments, and as comments what is left."""
     # A word for what blocks begin with, and one for each sign that the language has for itself.
@@ -57,6 +59,11 @@ def draft_text(
         *_section("ignore", (f"{_quoted(k)} = {_quoted(why)}" for k, why in _looped(ignored))),
         *_left(left, unfilled),
         *_section("config", (f"{_name(n)} = {_value(v)}" for n, v in facts.items())),
+        *(
+            line
+            for section, entries in (sections or {}).items()
+            for line in _section(section, (f"{_name(n)} = {_value(v)}" for n, v in entries.items()))
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -179,6 +186,39 @@ def facts_of(
         facts[f"num_heads if embed_dim == {config.embed_dim}"] = config.num_heads
     asked = [name for name in gathered(facts).asked if name not in left_open]
     return facts | {name: getattr(config, name) for name in asked if name in field_names()}
+
+
+_NO_ROW = (
+    "num_registers",
+    "dist_token",
+    "layer_scale",
+    "qk_norm",
+    "gated_mlp",
+    "pre_norm",
+    "fc_norm",
+)
+
+
+def only_of(config: ViTConfig, rows: Sequence[DraftRow]) -> dict[str, object]:
+    """Lines of `[only]`: what a model must be for the code of these names to load its tensors."""
+    named = {row.name.replace("{p}", kind) for row in rows for kind in ("weight", "bias")}
+    tensors = canonical_tensors()
+    found: dict[str, object] = {}
+    for name in (name for name in tensors if name in named):
+        for word in tensors[name].conditions:
+            value = getattr(config, word)
+            if word in field_names() and value is True:
+                found[word] = True
+            elif word == "learned_positions":
+                found["position_embedding"] = config.position_embedding
+            elif word == "num_classes":
+                found["num_classes > 0"] = "the code has a head"
+    for word in _NO_ROW:
+        if not getattr(config, word):
+            found[word] = getattr(config, word)
+    return found | {
+        word: getattr(config, word) for word in ("activation", "pooling", "block_order")
+    }
 
 
 def row_as_certain(row: DraftRow) -> DraftRow:

@@ -3,7 +3,7 @@
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -80,12 +80,14 @@ def other_kind(words: frozenset[str], module: str) -> bool:
 _NUMBER = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,2})(?![0-9])")
 _BRACES = re.compile(r"\{[^{}]*\}")
 _END = re.compile(r"(?::[0-9]+)?\Z")  # TensorFlow ends names with ":0"
+_VARS = {"vars/0": "weight", "vars/1": "bias"}  # Keras 3 numbers what a layer has
 # Signs of the language of tables that names may hold: a word stands for each.
 SIGNS = {":": "colon", "(": "open", ")": "close", "|": "bar", "=": "equals", ",": "comma"}
 SIGNS |= {"[": "left", "]": "right", " ": "blank"}
 TO_WORDS = str.maketrans({sign: f"{{{word}}}" for sign, word in SIGNS.items()})
 _UNSPELLABLE = re.compile(r"[{}*\x00-\x1f\x7f-\x9f\ud800-\udfff]|[^\S ]|\A(?:zeros|cat)\Z")
 _LONGEST = 500  # letters of a name; each of its numbers may count, which takes its square
+_PART = re.compile(r"[^./]+")  # of a name
 _MANY = 3  # names that count as far, and not to the depth, are of another part
 
 
@@ -99,6 +101,8 @@ class Entry:
         shape: Of each.
         looped: Whether every block has it.
         stacked: Whether it holds all blocks, along its first dimension; `shape` is of one.
+        heads: How many there are of it in a block, one for each head; the text has {head}. 0: it
+            is of all heads.
         stem: The name of its module: without what says weight or bias.
         kind: "weight", "bias", or "" where the name does not say.
         leaf: What the last part of the name says, such as "kernel".
@@ -110,6 +114,7 @@ class Entry:
     shape: Shape
     looped: bool
     stacked: bool = False
+    heads: int = 0
     stem: str
     kind: str
     leaf: str
@@ -134,12 +139,25 @@ class Names:
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
+def depth_of(shapes: Mapping[str, Shape]) -> int:
+    """How many blocks there seem to be: as many as most names count."""
+    counts = {len(numbers) for numbers in _patterns(shapes).values()}
+    counts |= {count // 2 for count in counts}
+    explained = {n: len(_loops(shapes, n)) for n in sorted(counts) if n > 1}
+    # Every second of twelve counts to six, too.
+    return max(explained, key=lambda n: (explained[n], n), default=1)
+
+
+def entries_of(
+    shapes: Mapping[str, Shape], depth: int, heads: int | None = None, *, whole: bool = False
+) -> Names:
     """Tell names apart.
 
     Args:
         shapes: By name, in the order of the file.
         depth: How many blocks the model has.
+        heads: How many heads a block has, if that is known.
+        whole: Whether they are all of one model, and none is of another part by its name.
     """
     left: dict[str, str] = {}
     for key in shapes:
@@ -147,12 +165,15 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             left[key] = "the language of tables cannot spell this name"
         elif why := no_part(key):
             left[key] = why
-        elif has(words_of(key), knowledge()["elsewhere"]["words"]):
+        elif not whole and has(words_of(key), knowledge()["elsewhere"]["words"]):
             left[key] = "its name is of another part than the ViT"
     mine = {key: shape for key, shape in shapes.items() if key not in left}
     loops = _loops(mine, depth)
     several = (n.values() for n in _patterns(mine).values() if len(n) >= _MANY)
-    counted = {key for keys in several for key in keys} - loops.keys()
+    # What Keras counts further than the blocks is of another place, and not of another part.
+    counted = {
+        key for keys in several for key in keys if not loops.keys() & set(keys)
+    } - loops.keys()
     left |= dict.fromkeys(counted, f"counted, but not the same in each of {depth} blocks")
     order = {key: place for place, key in enumerate(shapes)}
     found: dict[str, Entry] = {}
@@ -173,7 +194,7 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             leaf=leaf,
             place=order[key],
         )
-    entries = _paired(found.values())
+    entries = _of_heads(_paired(found.values()), heads)
     if not loops:  # some programs loop over arrays of all blocks
         entries = [
             replace(e, looped=True, stacked=True, shape=e.shape[1:])
@@ -182,6 +203,35 @@ def entries_of(shapes: Mapping[str, Shape], depth: int) -> Names:
             for e in entries
         ]
     return Names(entries=tuple(entries), left=left)
+
+
+def _of_heads(entries: Sequence[Entry], heads: int | None) -> list[Entry]:
+    """Tensors of which a block has one for each head, as one."""
+    patterns: dict[tuple[str, str], dict[int, Entry]] = defaultdict(dict)
+    for entry in entries:
+        for number in _NUMBER.finditer(entry.text) if entry.looped else ():
+            ends = entry.text[: number.start()], entry.text[number.end() :]
+            patterns[ends][int(number[0])] = entry
+    found: dict[str, Entry] = {}
+    for (before, after), numbered in patterns.items():
+        first, count = min(numbered), len(numbered)
+        several = [numbered[n] for n in sorted(numbered)]
+        alike = len({entry.shape for entry in several}) == 1
+        index = _index(sorted(numbered), count)
+        matrices = any(len(e.shape) > 1 for e in entries if e.stem == several[0].stem)
+        if not (
+            alike and index and matrices and first < _MANY - 1 and count == (heads or count) > 1
+        ):
+            continue
+        text = f"{before}{index.replace('i', 'head')}{after}"
+        stem, kind, leaf = _leaf(text)
+        keys = tuple(key for block in zip(*(e.keys for e in several), strict=True) for key in block)
+        one = replace(
+            several[0], text=text, keys=keys, heads=count, stem=stem, kind=kind, leaf=leaf
+        )
+        found |= {entry.text: one for entry in several}
+    made = (found.get(entry.text, entry) for entry in entries)
+    return list({entry.text: entry for entry in made}.values())
 
 
 def _paired(entries: Iterable[Entry]) -> list[Entry]:
@@ -213,6 +263,12 @@ def _patterns(shapes: Mapping[str, Shape]) -> dict[tuple[str, str], dict[int, st
     for key in shapes:
         for number in _NUMBER.finditer(key):
             found[key[: number.start()], key[number.end() :]][int(number[0])] = key
+    # Keras does not number the first: dense, dense_1, dense_2.
+    for key in shapes:
+        for part in _PART.finditer(key):
+            before, after = f"{key[: part.end()]}_", key[part.end() :]
+            if (before, after) in found and 0 not in found[before, after]:
+                found[before, after][0] = key
     return found
 
 
@@ -221,7 +277,9 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
     found: dict[str, tuple[int, str, tuple[str, ...]]] = {}
     starts: dict[str, int] = defaultdict(int)
     counts = (
-        (p, names, c) for p, names in _patterns(shapes).items() for c in _counts(names, depth)
+        (p, names, c)
+        for p, names in _patterns(shapes).items()
+        for c in _counts(names, depth, shapes, keras=names.get(0) == p[0][:-1] + p[1])
     )
     for (before, after), names, numbers in counts:
         index = _index(numbers, depth)
@@ -229,7 +287,10 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
         if not index or len({shapes[key] for key in keys}) > 1:
             continue
         starts[before] += 1
-        text = f"{before.translate(TO_WORDS)}{index}{after.translate(TO_WORDS)}"
+        start = before.translate(TO_WORDS)
+        if numbers[0] == 0 and keys[0] == before[:-1] + after:
+            start, index = start[:-1], index.replace("{", "{_")
+        text = f"{start}{index}{after.translate(TO_WORDS)}"
         for key in keys:
             if key not in found or len(before) < found[key][0]:
                 found[key] = len(before), text, keys
@@ -239,10 +300,27 @@ def _loops(shapes: Mapping[str, Shape], depth: int) -> dict[str, tuple[str, tupl
     return {key: (text, keys) for key, (_, text, keys) in found.items()}
 
 
-def _counts(numbers: Iterable[int], depth: int) -> list[list[int]]:
-    """Numbers that may count the blocks: all, or every second, where parts of them alternate."""
-    every = sorted(numbers)
-    return [every[::2], every[1::2]] if len(every) == 2 * depth > 2 else [every]
+def _counts(
+    names: Mapping[int, str], depth: int, shapes: Mapping[str, Shape], *, keras: bool
+) -> list[list[int]]:
+    """Numbers that may count the blocks: all, or every second, where parts of them alternate.
+
+    Keras counts all layers of a kind in a model: some may stand before and behind the blocks.
+    """
+    every = sorted(names)
+    if len(every) == 2 * depth > 2:
+        return [every[::2], every[1::2]]
+    if not keras or len(every) < 2 * depth or depth < _MANY - 1:
+        return [every]
+    found = []
+    taken: set[int] = set()
+    for start in range(len(every) - 2 * depth + 2):
+        numbers = every[start : start + 2 * depth : 2]
+        alike = len({shapes[names[n]] for n in numbers}) == 1
+        if len(numbers) == depth and alike and not taken.intersection(numbers):
+            found.append(numbers)
+            taken.update(numbers)
+    return found or [every]
 
 
 def _index(numbers: list[int], depth: int) -> str:
@@ -259,6 +337,9 @@ def _index(numbers: list[int], depth: int) -> str:
 def _leaf(text: str) -> tuple[str, str, str]:
     """The stem of a name, its kind, and the word that says it."""
     bare = _END.sub("", text.replace("{colon}", ":"))
+    for end, kind in _VARS.items():
+        if bare.endswith(f"/{end}"):
+            return bare.removesuffix(f"/{end}"), kind, "kernel"
     head, _, last = bare.replace("/", ".").rpartition(".")
     for kind, words in knowledge()["leaves"].items():
         if last in words:

@@ -28,6 +28,7 @@ class Match:
         layout: Of theirs.
         reason: How that is known, or why it is a guess.
         certain: Whether it is no guess.
+        others: Layouts that its shape allows as well, where that is a doubt.
     """
 
     entry: Entry
@@ -35,6 +36,7 @@ class Match:
     layout: Layout
     reason: str
     certain: bool
+    others: tuple[Layout, ...] = ()
 
 
 class Matching:
@@ -239,6 +241,7 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
             layouts = _as_beside(several, [one for _, one in stem.options[module].values()])
             shown = stem.valued and len(layouts) == 1  # numbers that are all alike show nothing
             layout, doubt = _layout(entry, slot, layouts, lies, shown=shown)
+            others = tuple(one for one in layouts if doubt and one != layout and not one.rare)
             doubt = doubt or _joining(entry, slot, shown=shown)
             doubt = doubt if certain else ""
             matches.append(
@@ -248,6 +251,7 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
                     layout=layout,
                     reason=doubt or reason,
                     certain=certain and not doubt,
+                    others=others,
                 )
             )
     return matches
@@ -299,6 +303,8 @@ def _layout(
     first = usual[0]
     if first.differing and not score(entry.words, slot.module):
         return first, f"{first.differing[0]} is of another size than the reference's"
+    if first.surplus:
+        return first, "it has more positions than the reference"
     if len(usual) == 1:
         return first, "" if shown or not first.rare else "a rare layout"
     turned = _side(entry, slot, lies)

@@ -1,5 +1,7 @@
 """Rows of a table, made of what is known of their tensors."""
 
+import itertools
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +21,14 @@ class DraftRow:
         spelling: Theirs, as in a table.
         certain: Whether it is no guess.
         reason: How it is known, or why it is a guess.
+        others: Spellings that the shape of theirs allows as well.
     """
 
     name: str
     spelling: str
     certain: bool
     reason: str
+    others: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """For `--json`."""
@@ -47,7 +51,13 @@ def rows_of(
         if None in parts:
             place, match = parts[None]
             spelling = _part(place, match)
-            row = DraftRow(name=name, spelling=spelling, certain=match.certain, reason=match.reason)
+            row = DraftRow(
+                name=name,
+                spelling=spelling,
+                certain=match.certain,
+                reason=match.reason,
+                others=tuple(_part(place, replace(match, layout=one)) for one in match.others),
+            )
         else:
             row = _joined(name, parts, values)
         if row:
@@ -81,13 +91,15 @@ def _joined(
 
 
 def _part(place: Place, match: Match) -> str:
-    text, layout = match.entry.text, str(match.layout.axes)
+    text, layout, axes = match.entry.text, str(match.layout.axes), match.slot.axes
+    if match.entry.heads:
+        axes = axes.without("head")
     if place.selected:
         axis, step = place.selected
         return f"{text}[{axis}={step}] : {layout}"
     if match.entry.stacked:
         return f"{text}[layer={{i}}] : layer {layout}"
-    return text if layout == str(match.slot.axes) else f"{text} : {layout}"
+    return text if layout == str(axes) else f"{text} : {layout}"
 
 
 def _merged(rows: Sequence[DraftRow]) -> Iterator[DraftRow]:
@@ -109,3 +121,121 @@ def _merged(rows: Sequence[DraftRow]) -> Iterator[DraftRow]:
             yield row
         elif kind == "weight":
             yield from gathered
+
+
+_NORMS = ("blocks.{i}.norm1", "blocks.{i}.norm2")
+
+
+def with_shared_norm(rows: Sequence[DraftRow]) -> list[DraftRow]:
+    """A norm that is the only one of its block, for both places: one that is used twice."""
+    of_norms = [row for row in rows if row.name.startswith(_NORMS)]
+    if len({row.name.rpartition(".")[0] for row in of_norms}) != 1:
+        return [*rows]
+    (module,) = {row.name.rpartition(".")[0] for row in of_norms}
+    if any(row.name.startswith("blocks.{i}.norm") for row in rows if row not in of_norms):
+        return [*rows]
+    (other,) = (name for name in _NORMS if name != module)
+    found: list[DraftRow] = []
+    for row in rows:
+        if row not in of_norms:
+            found.append(row)
+            continue
+        both = (module, other) if module == _NORMS[0] else (other, module)
+        found += [
+            replace(
+                row,
+                name=row.name.replace(module, name),
+                spelling=f"shared {row.spelling}",
+                certain=False,
+                reason="a block has no other norm, so both places may use it",
+            )
+            for name in both
+        ]
+    return found
+
+
+def orders_of(rows: Sequence[DraftRow]) -> Iterator[list[DraftRow]]:
+    """The rows as they are, then with guesses otherwise.
+
+    What may be otherwise: the layout of one, which of the two norms of a block is which, and which
+    of its square matrices are q, k, v and the projection.
+    """
+    guessed = {row.name for row in rows if not row.certain}
+    layouts = [[row, *(replace(row, spelling=one) for one in row.others)] for row in rows]
+    norms = [row for row in rows if row.name.startswith(_NORMS)]
+    swap = any(row.name in guessed for row in norms) and len({r.spelling for r in norms}) > 1
+    places = (
+        _square_places(rows) if "blocks.{i}.attn.qkv" in {_module_of(n) for n in guessed} else 0
+    )
+    for several in itertools.islice(itertools.product(*layouts), _MOST_LAYOUTS):
+        for exchanged in (False, True) if swap else (False,):
+            for order in itertools.permutations(range(places)):
+                kept = _exchanged(several) if exchanged else [*several]
+                yield _permuted(kept, order) if places else kept
+
+
+_MOST_LAYOUTS = 8
+_QKV, _PROJ = "blocks.{i}.attn.qkv", "blocks.{i}.attn.proj"
+
+
+def _module_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _items(spelling: str) -> list[str]:
+    inside = re.fullmatch(r"cat\((.*)\)", spelling)
+    return inside[1].split(", ") if inside else []
+
+
+def _square_places(rows: Sequence[DraftRow]) -> int:
+    """Three if q, k and v are apart, four if the projection is a guess too, or none."""
+    if not all(_items(row.spelling) for row in rows if _module_of(row.name) == _QKV):
+        return 0
+    proj = [row for row in rows if _module_of(row.name) == _PROJ]
+    alike = len(proj) == len([row for row in rows if _module_of(row.name) == _QKV])
+    return 4 if alike and any(not row.certain for row in proj) else 3
+
+
+def _permuted(rows: Sequence[DraftRow], order: Sequence[int]) -> list[DraftRow]:
+    """With q, k, v, and the projection, in another order."""
+    proj = {
+        row.name.rpartition(".")[2]: row.spelling for row in rows if _module_of(row.name) == _PROJ
+    }
+    made: dict[str, list[str]] = {}
+    for row in rows:
+        if _module_of(row.name) == _QKV:
+            kind = row.name.rpartition(".")[2]
+            items = [*_items(row.spelling), *([proj[kind]] if len(order) > 3 else [])]
+            made[kind] = [items[n] for n in order]
+    found = []
+    for row in rows:
+        kind = row.name.rpartition(".")[2]
+        if _module_of(row.name) == _QKV:
+            row = replace(row, spelling=f"cat({', '.join(made[kind][:3])})")
+        elif _module_of(row.name) == _PROJ and len(order) > 3:
+            row = replace(row, spelling=made[kind][3])
+        found.append(row)
+    return found
+
+
+def _exchanged(rows: Sequence[DraftRow]) -> list[DraftRow]:
+    """With the two norms of a block in each other's place."""
+    first, second = _NORMS
+    turned = {first: second, second: first}
+    spelled = {row.name: row.spelling for row in rows}
+    found = []
+    for row in rows:
+        module, _, kind = row.name.rpartition(".")
+        if module in turned:
+            other = spelled.get(f"{turned[module]}.{kind}", row.spelling)
+            row = replace(row, spelling=other)
+        found.append(row)
+    return found
+
+
+def with_fc_norm(rows: Sequence[DraftRow]) -> list[DraftRow]:
+    """The last norm after the pooling, instead of before it."""
+    return [
+        replace(row, name=f"fc_{row.name}") if _module_of(row.name) == "norm" else row
+        for row in rows
+    ]

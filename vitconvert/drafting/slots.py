@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.config import ViTConfig
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Fine-tuning changes these: the head's classes, and the size of the images.
 _MAY_DIFFER = frozenset({"label", "position"})
 PREFIX = "prefix positions"  # among the sizes: those of no patch
+_FEW = 4  # tokens in front of the patches
+EXACT = "exact"  # among the sizes: 1 where they are the file's own, and not those of a reference
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class Layout:
     rare: bool = False
     differing: tuple[str, ...] = ()
 
+    @property
+    def surplus(self) -> bool:
+        """Whether theirs is longer than what is used."""
+        return bool(self.axes.surplus)
+
     def turned(self, ours: Axes) -> bool:
         """Whether it begins with another dimension than ours."""
         return self.axes.names[:1] != () and self.axes.names[0] not in ours.dims[0].axes
@@ -128,22 +135,54 @@ def _joined(axis: str, axes: Axes) -> Axes:
     return Axes((Dim((axis, *first.axes)), *others))
 
 
-def sizes_of(config: ViTConfig) -> dict[str, int]:
+def sizes_of(config: ViTConfig, *, exact: bool = False) -> dict[str, int]:
     """The length of every axis, and under PREFIX how many positions are of no patch."""
-    return {**config.axes(), PREFIX: config.num_prefix_positions}
+    return {**config.axes(), PREFIX: config.num_prefix_positions, EXACT: int(exact)}
 
 
-def layouts_of(slot: Slot, shape: Shape, sizes: Mapping[str, int]) -> list[Layout]:
-    """The layouts in which a tensor of this shape may be what the slot is, the usual first."""
+def layouts_of(
+    slot: Slot, shape: Shape, sizes: Mapping[str, int], *, of_head: bool = False
+) -> list[Layout]:
+    """The layouts in which a tensor of this shape may be what the slot is, the usual first.
+
+    Args:
+        slot: Ours.
+        shape: Theirs.
+        sizes: From `sizes_of`.
+        of_head: Whether theirs is of one head alone.
+    """
     usual = knowledge()["layouts"].get(str(slot.axes), [str(slot.axes)])
     rare = knowledge()["rare_layouts"].get(str(slot.axes), [])
     asked = [(text, False) for text in usual] + [(text, True) for text in rare]
     read = [(parse_axes(text), is_rare) for text, is_rare in asked]
+    if of_head:
+        read = [(axes.without("head"), is_rare) for axes, is_rare in read if "head" in axes.names]
+        read = [
+            (axes, is_rare) for n, (axes, is_rare) in enumerate(read) if axes not in dict(read[:n])
+        ]
     exact = [Layout(axes, is_rare) for axes, is_rare in read if axes.shape(sizes) == shape]
-    if exact:
+    if exact or of_head:
         return exact
+    if surplus := [Layout(axes) for axes in _with_surplus(read, shape, sizes)]:
+        return surplus
     differing = ((axes, is_rare, _differing(axes, shape, sizes)) for axes, is_rare in read)
     return [Layout(axes, is_rare, axis) for axes, is_rare, axis in differing if axis]
+
+
+def _with_surplus(
+    read: Sequence[tuple[Axes, bool]], shape: Shape, sizes: Mapping[str, int]
+) -> Iterator[Axes]:
+    """Tables of more positions than are used, as many code for text keeps them."""
+    for axes, _ in read:
+        dims = tuple(replace(d, surplus=True) if d.axes == ("position",) else d for d in axes.dims)
+        longer = Axes(dims)
+        if longer.surplus and longer.takes(shape, longer.shape(sizes)):
+            ((place, _),) = longer.surplus
+            patches = shape[place] - sizes[PREFIX]
+            more = shape[place] - sizes["position"]
+            larger = math.isqrt(patches) ** 2 == patches or more <= _FEW  # images, or more tokens
+            if sizes.get(EXACT) or not larger:
+                yield longer
 
 
 def _differing(axes: Axes, shape: Shape, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -203,15 +242,29 @@ class Values:
         ours = self.ours[place.name.replace("{i}", str(index))]
         if place.step is not None:
             ours = self._split(ours, canonical_tensors()[place.name].axes)[place.step]
-        theirs = self.theirs(entry.keys[0 if entry.stacked else index])
-        theirs = self._split(theirs[index] if entry.stacked else theirs, layout.axes)
-        names = list(layout.axes.names)
+        theirs, names = self._read(entry, layout, index)
         if place.selected:
             axis, step = place.selected
             theirs = theirs.select(names.index(axis), step)
             names.remove(axis)
         wanted = [axis for axis in axes.names if axis in names]
         return _same(theirs.permute([names.index(axis) for axis in wanted]), ours)
+
+    def _read(self, entry: Entry, layout: Layout, index: int) -> "tuple[torch.Tensor, list[str]]":
+        """A tensor of a block, with a dimension for each axis."""
+        import torch
+
+        names = list(layout.axes.names)
+        if entry.heads:
+            keys = entry.keys[index * entry.heads : (index + 1) * entry.heads]
+            several = [self._split(self.theirs(key), layout.axes) for key in keys]
+            return torch.stack(several), ["head", *names]
+        theirs = self.theirs(entry.keys[0 if entry.stacked else index])
+        if entry.stacked:
+            theirs = theirs[index]
+        for place, axis in layout.axes.surplus:
+            theirs = theirs.narrow(place, 0, self.sizes[axis])
+        return self._split(theirs, layout.axes), names
 
     def _split(self, tensor: "torch.Tensor", axes: Axes) -> "torch.Tensor":
         """A dimension for each axis."""

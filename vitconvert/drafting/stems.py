@@ -104,7 +104,7 @@ def _option(
             return {}
         if entry.stacked and slot.places[0].selected:
             return {}  # one of two selections is all that a row can have
-        layouts = layouts_of(slot, entry.shape, sizes)
+        layouts = layouts_of(slot, entry.shape, sizes, of_head=bool(entry.heads))
         if not layouts:
             return {}
         found[kind] = slot, layouts

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.facts.fact import is_assumed, show
+from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
 
@@ -104,7 +105,9 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
         f"{config.embed_dim}.",
         evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
         details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
-        hint=_hint_on_head(binding, found) or _hint(found),
+        hint=_hint_on_head(binding, found) or _hint(found)
+        if binding.table.builtin
+        else _hint_of_own(found),
     )
 
 
@@ -183,6 +186,10 @@ def open_ledger(
         for key, axes in dict.fromkeys(laid_out)
         if axes.shared
     )
+    surplus = (
+        f"{key} has {rows} rows, of which the first {taken} are used: {rows - taken} were cut"
+        for key, rows, taken in _cut(laid_out, binding, config)
+    )
     return Ledger(
         dialect=binding.table.name,
         read=len(binding.shapes) + len(own),
@@ -193,8 +200,21 @@ def open_ledger(
             for field, origin in config.origins.items()
             if is_assumed(origin) or origin.startswith(binding.table.origin)
         },
-        notes=(*notes, *frames, *shared),
+        notes=(*notes, *frames, *shared, *surplus),
     )
+
+
+def _cut(
+    laid_out: Iterable[tuple[str | None, Axes]], binding: Binding, config: ViTConfig
+) -> Iterator[tuple[str, int, int]]:
+    """Tensors of more rows than are used: how many these are, and how many are used."""
+    for key, axes in dict.fromkeys(laid_out):
+        if key is None:
+            continue
+        for place, axis in axes.surplus:
+            rows, taken = binding.shapes[key][place], config.axes()[axis]
+            if rows > taken:
+                yield key, rows, taken
 
 
 def _missing(binding: Binding, config: Config) -> Iterator[str]:
@@ -252,7 +272,7 @@ def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
             found, axes = binding.shapes[link.theirs], link.their_axes
             if not set(axes.names) <= sizes.keys():
                 continue  # a tensor that is left over; its axes have no size
-            if axes.shape(sizes) != found:
+            if not axes.takes(found, axes.shape(sizes)):
                 yield f"{link.theirs}  found {_sizes(found)}, wanted {_sizes(axes.shape(sizes))}"
     for key, constant in binding.guarded.items():
         found, wanted = binding.shapes[key], constant.axes.shape(sizes)
@@ -280,6 +300,16 @@ def _hint_on_head(binding: Binding, found: dict[str, list[str]]) -> str:
     (key,) = wrong
     pattern = f"{str(key).rpartition('.')[0]}.*"
     return f"the head reads something else than this ViT gives: --ignore '{pattern}' leaves it out."
+
+
+def _hint_of_own(found: dict[str, list[str]]) -> str:
+    """What to do where the table is the user's, and rather wrong than the file."""
+    if found.keys() & {"missing", "left over"}:
+        return (
+            "the table's rows are not those of this file: each tensor that is left over wants a "
+            "row or an entry of [ignore], and each that is missing another spelling."
+        )
+    return "a row's axes are not those of the tensor, or the tensors are of several models."
 
 
 def _hint(found: dict[str, list[str]]) -> str:

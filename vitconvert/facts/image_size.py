@@ -23,13 +23,16 @@ def read_image_size(found: Findings) -> None:
     elif rows is None and offsets is not None and all(patch):
         _read_relative_positions(found, offsets)
     else:
-        found.facts.pop("no_embed_class", None)
+        if not found.present["learned_positions"]:  # there are, where a table cuts surplus ones
+            found.facts.pop("no_embed_class", None)
         _assume_own_grid(found)
         if "image_size" not in found.facts:
             patch, origin = found.facts.get("patch_size") or UNKNOWN
             why = ""  # the patches are asked for, which tell
             if rows is offsets is None:
                 why = "positions are not stored, so nothing shows the grid"
+                if found.present["learned_positions"]:
+                    why = "positions are more than are used, so nothing shows the grid"
             elif origin:
                 why = f"patches of {show(patch)} pixels make up no image"
             found.missing["image_size"] = why

@@ -1,6 +1,6 @@
 """Carrying out a plan in memory: views where the layouts are the same, copies elsewhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from math import prod
@@ -26,14 +26,18 @@ def materialise(plan: Plan, read: Read) -> dict[str, Tensor]:
 
     Raises:
         NotRepresentable: A step that the target leaves out, because it is always zero there, is
-            not zero here; or a tensor that is ignored, because it is always the same, is not.
+            not zero here; or a tensor that is ignored, because it is always the same, is not; or
+            tensors differ that are one in the target.
     """
     for source, constant in plan.constants.items():
         _require_constant(source, constant, plan, read)
     for piece in plan.zeros:
         fact = "The target leaves out a part that is not zero in these weights."
         require_zero(_taken(piece, plan, read)[0], piece.taken, fact)
-    return {assembly.target: _assemble(assembly, plan, read) for assembly in plan.assemblies}
+    made = {assembly.target: _assemble(assembly, plan, read) for assembly in plan.assemblies}
+    for assembly in plan.shared:
+        _require_shared(assembly, plan, made, read)
+    return made
 
 
 def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
@@ -115,9 +119,9 @@ def _for_frames(tensor: Tensor, axes: Axes) -> Tensor:
 
 
 def _axis_by_axis(tensor: Tensor, axes: Axes, plan: Plan) -> Tensor:
-    """A dimension for each axis, without the rows in front of one; a view of new tensors."""
+    """A dimension for each axis, without rows in front of one or beyond; a view of new tensors."""
     for place, dim in enumerate(axes.dims):
-        if dim.before:
+        if dim.before or dim.surplus:
             tensor = tensor.narrow(place, dim.before, plan.sizes[dim.axes[0]])
     return tensor.reshape([plan.sizes[axis] for axis in axes.names])
 
@@ -141,6 +145,20 @@ def _require_constant(source: str, constant: Constant, plan: Plan, read: Read) -
                 "row": constant.text,
                 "tensor": source,
                 "different": f"{len(other)} of {tensor.numel()} values, the first {other[0]:.3g}",
+            },
+        )
+
+
+def _require_shared(assembly: Assembly, plan: Plan, made: Mapping[str, Tensor], read: Read) -> None:
+    """Several of ours that are one tensor of theirs must be equal."""
+    first = next(one for one in plan.assemblies if one.target == assembly.target)
+    if not torch.equal(_assemble(assembly, plan, read), made[assembly.target]):
+        raise NotRepresentable(
+            "The target has one tensor in place of several, which differ in these weights.",
+            evidence={
+                "target": assembly.target,
+                "one": ", ".join(map(str, first.pieces)),
+                "another": ", ".join(map(str, assembly.pieces)),
             },
         )
 

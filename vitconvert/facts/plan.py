@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import NotRepresentable, some
 from vitconvert.tables.axes import Axes
-from vitconvert.tables.binding import Binding, Link, links_of
+from vitconvert.tables.binding import Binding, Link, all_counted, links_of
 from vitconvert.tables.canonical import expected_tensors, instances
 from vitconvert.tables.expressions import Part
 from vitconvert.tables.table import Table
@@ -65,6 +65,7 @@ class Plan:
     assemblies: tuple[Assembly, ...]
     sizes: Mapping[str, int]
     zeros: tuple[Piece, ...] = ()  # steps that are left out
+    shared: tuple[Assembly, ...] = ()  # target tensors that are several of ours, made of the others
     constants: Mapping[str, Constant] = field(default_factory=dict)  # ignored source tensors
 
     def shape(self, assembly: Assembly) -> tuple[int, ...]:
@@ -87,21 +88,39 @@ def plan_writing(table: Table, config: Config) -> Plan:
     """From our names to a dialect, in the order of its rows.
 
     Raises:
-        NotRepresentable: The dialect has no row for a tensor that the model has.
+        NotRepresentable: The dialect has no row for a tensor that the model has, or keeps surplus
+            rows, which no model of ours has.
     """
     check_rows(table, config)
-    pieces: dict[str, list[Piece]] = {}
+    # Of what is shared, each of our tensors makes all of theirs.
+    pieces: dict[str, dict[str, list[Piece]]] = {}
     axes: dict[str, Axes] = {}
     zeros = []
     for link in _links_for(table, config):
         if link.theirs is None:
             zeros.append(_writing(link))
             continue
+        _check_surplus(table, link)
         axes[link.theirs] = link.their_axes
-        pieces.setdefault(link.theirs, []).append(_writing(link))
-    assemblies = [Assembly(key, axes[key], tuple(found)) for key, found in pieces.items()]
+        maker = f"{link.ours} {link.our_step}" if link.shared else ""
+        pieces.setdefault(link.theirs, {}).setdefault(maker, []).append(_writing(link))
+    made = {
+        key: [Assembly(key, axes[key], tuple(one)) for one in p.values()]
+        for key, p in pieces.items()
+    }
+    first = (several[0] for several in made.values())
     inert = (assembly for assembly in _inert(table, config) if assembly.target not in pieces)
-    return Plan((*assemblies, *inert), config.axes(), tuple(zeros))
+    shared = tuple(other for several in made.values() for other in several[1:])
+    return Plan((*first, *inert), config.axes(), tuple(zeros), shared)
+
+
+def _check_surplus(table: Table, link: Link) -> None:
+    if link.their_axes.surplus:
+        raise NotRepresentable(
+            f"{table.title} keeps more rows than a model uses, and what they hold is not known.",
+            evidence={"table": table.file, "tensor": f"{link.theirs} : {link.their_axes}"},
+            hint="a row without + is for a class that keeps as many positions as it uses.",
+        )
 
 
 def _inert(table: Table, config: Config) -> Iterable[Assembly]:
@@ -150,20 +169,29 @@ def check_rows(table: Table, config: Config) -> None:
 def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
     prefix = config.num_prefix_tokens if isinstance(config, ViTConfig) else 0
-    found = instances(config)
+    found, sizes = instances(config), config.axes()
     for name, row in table.row_of.items():
         several = found.get(name, ())
         if not several:
             continue
         alternative = row.alternatives[0]
-        parts = [(n, i.key) for n, i in enumerate(alternative.items) if isinstance(i, Part)]
+        parts = [
+            (number, part, counted)
+            for number, part in enumerate(alternative.items)
+            if isinstance(part, Part)
+            for counted in all_counted(part, sizes)
+        ]
         for one in several:
-            keys = {n: key.write(one.indices, first) for n, key in parts}
+            keys = {
+                (number, counted): part.key.write({**one.indices, **dict(counted)}, first)
+                for number, part, counted in parts
+            }
             yield from links_of(alternative, one, keys, prefix)
 
 
 def _our_picks(link: Link) -> Picks:
-    return () if link.our_step is None else ((link.our_axes.names[0], link.our_step),)
+    step = () if link.our_step is None else ((link.our_axes.names[0], link.our_step),)
+    return (*step, *link.counted)
 
 
 def _their_picks(link: Link) -> Picks:
@@ -184,14 +212,18 @@ def compose(reading: Plan, writing: Plan) -> Plan:
     What is joined and then split again is neither: `slice(cat(q, k, v))` is `q`.
     """
     made = {assembly.target: assembly for assembly in reading.assemblies}
+
+    def through(several: Iterable[Assembly]) -> tuple[Assembly, ...]:
+        return tuple(replace(a, pieces=tuple(_through_all(a.pieces, made))) for a in several)
+
+    assemblies = through(writing.assemblies)
     return Plan(
-        tuple(
-            replace(whole, pieces=tuple(_through_all(whole.pieces, made)))
-            for whole in writing.assemblies
-        ),
+        assemblies,
         writing.sizes,
-        tuple(piece for piece in _through_all(writing.zeros, made) if piece.source is not None),
-        reading.constants,
+        zeros=tuple(p for p in _through_all(writing.zeros, made) if p.source is not None),
+        # What is shared in both needs no comparison.
+        shared=tuple(a for a in through(writing.shared) if a not in assemblies),
+        constants=reading.constants,
     )
 
 

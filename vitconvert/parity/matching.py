@@ -118,7 +118,7 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
     owners = {
         name: prefix + links[0].theirs.rpartition(".")[0]
         for name, links in binding.links.items()
-        if links[0].theirs and links[0].their_step is None
+        if links[0].theirs and links[0].their_step is None and not links[0].shared
     }
     modules = dict(module.named_modules())
     theirs = _taps({n: path for n, path in owners.items() if path in modules}, config)

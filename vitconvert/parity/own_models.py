@@ -39,6 +39,7 @@ from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.sample_images import edge_images, sampled_images
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.taps import block_of
+from vitconvert.tables.axes import Shape
 
 Model = Checkpoint | nn.Module | Callable[..., Any]
 """A checkpoint in vitconvert's ViT, a module, or a function of images."""
@@ -356,3 +357,38 @@ def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
         fact = "The module does not take the tensors of the checkpoint."
         raise UsageError(fact, details=problems) from None
     return f"the {len(tensors)} tensors of the checkpoint were loaded into it, all by name"
+
+
+def check_loads(model: Callable[..., Any], shapes: Mapping[str, Shape], name: str) -> None:
+    """Make sure that a module of the user's loads tensors, strictly.
+
+    Args:
+        model: What the user's code built.
+        shapes: Of the tensors that would be written.
+        name: What messages call the module.
+
+    Raises:
+        UsageError: It is a function.
+        NotRepresentable: It lacks some of the tensors, has others, or has them in other shapes.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"{name} builds no torch module, which alone loads tensors by name.")
+    own = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    lacking, left = sorted(own.keys() - shapes.keys()), sorted(shapes.keys() - own.keys())
+    other = [
+        f"{key}: {list(shapes[key])} here, {list(own[key])} there"
+        for key in shapes
+        if key in own and tuple(shapes[key]) != own[key]
+    ]
+    if lacking or left or other:
+        raise NotRepresentable(
+            "The module does not load what would be written.",
+            evidence={
+                "module": name,
+                **({"only in the module": some(lacking, 4)} if lacking else {}),
+                **({"not in the module": some(left, 4)} if left else {}),
+                **({"other shapes": some(other, 3)} if other else {}),
+            },
+            hint="build it with the sizes of the checkpoint; the table has a row for each of its "
+            "tensors.",
+        )

@@ -1,13 +1,14 @@
 """Named axes: `(qkv head dim) width` says what every dimension of a tensor is made of.
 
     axes = dim*                          separated by blanks
-    dim  = name | number | (number | "shared") "+" name | "(" name* ")"
+    dim  = name | number | (number | "shared") "+" name | name "+" | "(" name* ")"
 
 A number is a dimension of exactly that size which carries nothing, mostly 1; a larger one counts
 frames of a video, of which an image fills each. `2+position` is two rows longer than the axis: they
 come first, and carry nothing. `shared+position` is one row longer: it comes first, and is added to
-all others. The order of names inside parentheses is from the slowest to the fastest, as in einops.
-Two layouts of one tensor name the same axes, and the permutation between them follows.
+all others. `position+` has at least as many rows; those beyond the axis are surplus, and cut. The
+order of names inside parentheses is from the slowest to the fastest, as in einops. Two layouts of
+one tensor name the same axes, and the permutation between them follows.
 """
 
 import functools
@@ -19,7 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 # Braces hold an index in the name of an axis: `mid{s}`.
-_TOKEN = re.compile(r"\s*([()]|(?:(?:[0-9]+|shared)\+)?[A-Za-z_][A-Za-z0-9_{}]*|[0-9]+\b)")
+_NAME = r"[A-Za-z_][A-Za-z0-9_{}]*"
+_TOKEN = re.compile(rf"\s*([()]|{_NAME}\+(?!\w)|(?:(?:[0-9]+|shared)\+)?{_NAME}|[0-9]+\b)")
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,10 @@ class Dim:
     number: int = 1
     before: int = 0  # rows in front of its one axis
     shared: bool = False  # whether the row in front is added to the others
+    surplus: bool = False  # whether there may be rows beyond the axis
 
     def size(self, sizes: Mapping[str, int]) -> int:
-        """Number of entries, given the size of each axis."""
+        """Number of entries, given the size of each axis; without surplus ones."""
         return self.before + self.number * math.prod(sizes[axis] for axis in self.axes)
 
     def __str__(self) -> str:
@@ -41,6 +44,8 @@ class Dim:
         text = " ".join(self.axes)
         if self.before:
             return f"{'shared' if self.shared else self.before}+{text}"
+        if self.surplus:
+            return f"{text}+"
         return f"({text})" if len(self.axes) > 1 else text
 
 
@@ -70,6 +75,11 @@ class Axes:
         """The places of dimensions whose first row is added to the others."""
         return tuple(place for place, dim in enumerate(self.dims) if dim.shared)
 
+    @functools.cached_property
+    def surplus(self) -> tuple[tuple[int, str], ...]:
+        """Dimensions that may have rows beyond their axis: the place of each, and the axis."""
+        return tuple((place, dim.axes[0]) for place, dim in enumerate(self.dims) if dim.surplus)
+
     @property
     def summed(self) -> bool:
         """Whether an image's numbers are sums of these."""
@@ -98,6 +108,13 @@ class Axes:
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The tensor's shape, given the size of each axis."""
         return tuple(dim.size(sizes) for dim in self.dims)
+
+    def takes(self, shape: "Shape", wanted: "Shape") -> bool:
+        """Whether a tensor has the wanted shape, or surplus rows beyond it."""
+        return len(shape) == len(wanted) and all(
+            found >= size if dim.surplus else found == size
+            for dim, found, size in zip(self.dims, shape, wanted, strict=True)
+        )
 
     def without(self, axis: str) -> "Axes":
         """The layout of one step along `axis`; a dimension made of it alone disappears."""
@@ -133,7 +150,7 @@ def parse_axes(text: str) -> Axes:
             dims.append(Dim(tuple(group)))
             group = None
         elif group is not None:
-            if token == "(" or token[0].isdigit():
+            if token == "(" or "+" in token or token[0].isdigit():
                 raise ValueError(f"{token!r} inside parentheses: only names can be there")
             group.append(token)
         elif token == "(":
@@ -142,6 +159,8 @@ def parse_axes(text: str) -> Axes:
             raise ValueError("a ')' without its '('")
         elif token.isdigit():
             dims.append(Dim(number=int(token)))
+        elif token.endswith("+"):
+            dims.append(Dim((token[:-1],), surplus=True))
         else:
             before, _, name = token.rpartition("+")
             shared = before == "shared"
@@ -197,6 +216,7 @@ def solve(equations: Iterable[Equation], given: Mapping[str, int]) -> Sizes:
         (dim.axes, max(size - dim.before, 0))
         for equation in equations
         for dim, size in zip(equation.axes.dims, equation.shape, strict=True)
+        if not dim.surplus
     )
     known = dict(given)
     while True:

@@ -1,6 +1,7 @@
 """Applies a table to a checkpoint's header: which of their tensors make up which of ours."""
 
 import functools
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,12 +32,18 @@ class Link(NamedTuple):
     theirs: str | None  # None: they leave this step out because it is zero
     their_axes: Axes
     their_step: tuple[str, int] | None  # along an axis of theirs, where a row selects
+    counted: tuple[tuple[str, int], ...] = ()  # axes of ours, and which step of each this is
+    shared: bool = False  # whether theirs may be several of ours
 
 
-def links_of(
-    alternative: Alternative, one: Instance, keys: Mapping[int, str], steps: int = 0
-) -> Iterator[Link]:
-    """The links of one tensor of ours, spelled by `keys`: item number -> their key.
+Counted = tuple[tuple[str, int], ...]
+"""Axes of which a key counts the steps, and the step of each."""
+Keys = Mapping[tuple[int, Counted], str]
+"""Item number and what its key counts -> their key."""
+
+
+def links_of(alternative: Alternative, one: Instance, keys: Keys, steps: int = 0) -> Iterator[Link]:
+    """The links of one tensor of ours, spelled by `keys`.
 
     `steps` is the length of their axis where a row takes the rest of it.
     """
@@ -56,16 +63,32 @@ def links_of(
             indices=one.indices,
             our_axes=ours,
             our_step=number if alternative.joined else None,
-            theirs=keys.get(number) if part else None,
+            theirs=None,
             their_axes=instantiate(part.axes, one.indices) if part and part.axes else default,
             their_step=selected,
         )
-        if not selected or not alternative.rest:
+        if not part:
             yield link
             continue
-        axis, begin = selected
-        for number, theirs in enumerate(range(begin, steps)):
-            yield link._replace(our_step=number, their_step=(axis, theirs))
+        if part.axes is None:
+            for axis in part.counted:
+                link = link._replace(their_axes=link.their_axes.without(axis))
+        for (item_number, counted), key in keys.items():
+            if item_number != number:
+                continue
+            spelled = link._replace(theirs=key, counted=counted, shared=part.shared)
+            if not selected or not alternative.rest:
+                yield spelled
+                continue
+            axis, begin = selected
+            for step, theirs in enumerate(range(begin, steps)):
+                yield spelled._replace(our_step=step, their_step=(axis, theirs))
+
+
+def all_counted(part: Part, sizes: Mapping[str, int]) -> Iterator[Counted]:
+    """Every step of the axes that a key counts; one, of none, where it counts nothing."""
+    steps = ([(axis, n) for n in range(sizes.get(axis, 0))] for axis in part.counted)
+    yield from itertools.product(*steps)
 
 
 NO_ELEMENTS = "has no elements"
@@ -105,7 +128,7 @@ class Binding:
         return tuple(
             key
             for key, axes in shapes.items()
-            if key is not None and self.sizes.shape(axes) != self.shapes[key]
+            if key is not None and not axes.takes(self.shapes[key], self.sizes.shape(axes))
         )
 
     @property
@@ -165,6 +188,8 @@ class _Place:
         ours = self.row.tensor.axes
         if self.row.alternatives[self.alternative].joined:
             ours = ours.step
+        for axis in self.part.counted:
+            ours = ours.without(axis)
         return self.part.axes or ours
 
     def has_rank(self, shape: Shape) -> bool:
@@ -173,8 +198,8 @@ class _Place:
 
 
 _Indices = tuple[tuple[str, int], ...]
-# (row name, indices) -> alternative -> item -> their key
-_Spellings = dict[tuple[str, _Indices], dict[int, dict[int, str]]]
+# (row name, indices) -> alternative -> item and what its key counts -> their key
+_Spellings = dict[tuple[str, _Indices], dict[int, dict[tuple[int, Counted], str]]]
 
 
 def bind(table: Table, shapes: Mapping[str, Shape] | Names) -> Binding:
@@ -197,13 +222,20 @@ def links_alone(table: Table, shapes: Mapping[str, Shape]) -> dict[str, tuple[Li
             if not place.has_rank(shapes[key]):
                 continue
             alternative = place.row.alternatives[place.alternative]
+            counted, indices = _counted(place.part, indices)
             for complete in binder.with_selected(place, indices, key):
                 one = instance(place.row.tensor, complete)
                 steps = binder.rest_length(alternative, key)
-                for link in links_of(alternative, one, {place.item: key}, steps):
+                for link in links_of(alternative, one, {(place.item, counted): key}, steps):
                     if link.theirs:
                         found[key].setdefault((one.name, link.our_step), link)
     return {key: tuple(links.values()) for key, links in found.items()}
+
+
+def _counted(part: Part, indices: Mapping[str, int]) -> tuple[Counted, dict[str, int]]:
+    """What a key counts, and the indices of ours that it spells."""
+    counted = tuple((axis, indices[axis]) for axis in part.counted)
+    return counted, {name: n for name, n in indices.items() if name not in part.counted}
 
 
 class _Binder:
@@ -224,6 +256,7 @@ class _Binder:
                 if _has_rank(axes, self.shapes[key]):
                     self.empty.setdefault(key, axes)
         self.spellings: _Spellings = defaultdict(dict)
+        self.counts: dict[str, int] = {}  # axes that keys count, and how many steps there are
         self.ignored: dict[str, str] = {}
         self.unexplained: list[str] = []
         self.misfits: dict[str, str] = {}
@@ -249,7 +282,7 @@ class _Binder:
             doubled=self.doubled,
             partial=self.partial,
             names=self.names,
-            sizes=solve(self.equations(links), FIXED_AXES),
+            sizes=solve(self.equations(links), {**self.counts, **FIXED_AXES}),
         )
 
     def explain(self, key: str) -> None:
@@ -259,10 +292,14 @@ class _Binder:
             return
         matched = self.matched.get(key, ())
         fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]
-        for place, indices in fitting:
+        for place, spelled in fitting:
+            counted, indices = _counted(place.part, spelled)
+            for axis, step in counted:
+                self.counts[axis] = max(self.counts.get(axis, 0), step + 1)
             for complete in self.with_selected(place, indices, key):
                 spelling = self.spellings[place.row.name, tuple(sorted(complete.items()))]
-                other = spelling.setdefault(place.alternative, {}).setdefault(place.item, key)
+                item = place.item, counted
+                other = spelling.setdefault(place.alternative, {}).setdefault(item, key)
                 if other != key:
                     self.doubled[place.row.tensor.name.write(complete)] = (other, key)
         if fitting:
@@ -294,7 +331,10 @@ class _Binder:
     def with_selected(
         self, place: _Place, indices: dict[str, int], key: str
     ) -> Iterator[dict[str, int]]:
-        """Add the index that selects along an axis: blocks stacked in one array."""
+        """Add the index of blocks that are stacked in one array, or share one tensor."""
+        if place.part.shared and set(place.row.tensor.name.indices) - indices.keys():
+            yield from ({"i": number} for number in range(self.table.shared_depth))
+            return
         selection = place.part.selection
         step = selection.step if selection else None
         if not isinstance(step, Index) or step.name in indices or not selection:
@@ -313,16 +353,12 @@ class _Binder:
             row = self.table.row_of[row_name]
             one = instance(row.tensor, dict(pairs))
             # Of historic spellings the first that is whole counts.
-            whole = (
-                a for a in sorted(spelling) if len(row.alternatives[a].parts) == len(spelling[a])
-            )
-            number = next(whole, None)
+            lacking = {a: tuple(self.lacking(row.alternatives[a], spelling[a])) for a in spelling}
+            number = next((a for a in sorted(spelling) if not lacking[a]), None)
             if number is None:
-                first = min(spelling)
                 self.partial[one.name] = tuple(
-                    item.key.write(one.indices)
-                    for n, item in enumerate(row.alternatives[first].items)
-                    if isinstance(item, Part) and n not in spelling[first]
+                    part.key.write({**one.indices, **dict(counted)})
+                    for part, counted in lacking[min(spelling)]
                 )
                 continue
             keys = spelling.pop(number)
@@ -333,6 +369,15 @@ class _Binder:
             steps = self.rest_length(alternative, next(iter(keys.values())))
             if found := tuple(links_of(alternative, one, keys, steps)):
                 yield one.name, found
+
+    def lacking(self, alternative: Alternative, keys: Keys) -> Iterator[tuple[Part, Counted]]:
+        """The parts that are not among these keys, and what the key of each would count."""
+        sizes = {**self.counts, **FIXED_AXES}
+        for number, item in enumerate(alternative.items):
+            if isinstance(item, Part):
+                for counted in all_counted(item, sizes):
+                    if (number, counted) not in keys:
+                        yield item, counted
 
     def rest_length(self, alternative: Alternative, key: str) -> int:
         """The length of their axis of which a row takes the rest."""

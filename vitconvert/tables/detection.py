@@ -14,8 +14,9 @@ from vitconvert.tables.table import Table
 from vitconvert.wrappers import prefixes, why_beside
 
 NO_TABLE = (
-    "`vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
-    "--table my.toml; `vitconvert list` shows the dialects."
+    "`vitconvert table FILE --like NAME -o my.toml` drafts a table of these names (NAME: of timm, "
+    "or a file; your code: --module CODE:build), for --table my.toml; `vitconvert list` shows the "
+    "dialects."
 )
 """What to do about names that no table knows."""
 # A table that uses this share of a file's keys is taken to be meant: what it does not explain is

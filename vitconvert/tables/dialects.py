@@ -227,8 +227,12 @@ def tables_of(ecosystem: str) -> list[Table]:
     return [_builtin_table(name) for name in names]
 
 
-def find_tables(name: str) -> list[Table]:
+def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table]:
     """All dialects of the ecosystem of this name, or the dialect of this name.
+
+    Args:
+        name: Of either.
+        own: A table of the user's, of whose name this is not, and may be meant to be.
 
     Raises:
         UsageError: There is none; names the nearest, and every ecosystem.
@@ -236,7 +240,15 @@ def find_tables(name: str) -> list[Table]:
     if found := tables_of(name) or [_builtin_table(d) for d in builtin_texts() if d == name]:
         return found
     ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
-    near = nearest(name, sorted({*ecosystems, *ecosystems.values()}), 5, alike=0)
+    mine = stem_of(Path(own)) if own else ""
+    near = nearest(name, sorted({*ecosystems, *ecosystems.values(), mine} - {""}), 5, alike=0)
+    hint = "`vitconvert list` describes all of them."
+    if name.lower() in _CALLED:
+        hint = f"did you mean {_CALLED[name.lower()]}?"
+    elif mine and mine in nearest(name, [mine]):
+        hint = f"did you mean {printable(mine)}, the name of your table?"
+    elif Path(f"{name}.toml").is_file():
+        hint = f"--table {name}.toml makes that table the target."
     raise UsageError(
         f"There is no dialect {name!r}.",
         evidence={"nearest": ", ".join(near)} if near else {},
@@ -245,9 +257,7 @@ def find_tables(name: str) -> list[Table]:
             width=_LINE,
             subsequent_indent=" " * len("ecosystems: "),
         ),
-        hint=f"did you mean {_CALLED[name.lower()]}?"
-        if name.lower() in _CALLED
-        else "`vitconvert list` describes all of them.",
+        hint=hint,
     )
 
 

@@ -3,13 +3,16 @@
     expression  = alternative ("|" alternative)*     on reading any, on writing the first
     alternative = "cat(" item ("," item)* ")" | part
     item        = part | "zeros"
-    part        = key selection? (":" axes)?
+    part        = "shared"? key selection? (":" axes)?
     selection   = "[" axis "=" number ":"? "]"       a number, an index ({i}), or the rest (1:)
 
 `cat` runs along the first axis of our tensor, one step an item: three items make up
 `(qkv head dim)`. Axes are those of their tensor before the selection; left out, they are ours.
 `x[qkv=0] : (qkv head dim) width` is the first step along their axis `qkv`. `x[prefix=1:]` is all
-but the first, which are the steps along our first axis.
+but the first, which are the steps along our first axis. A key that counts an axis of ours
+(`heads.{head}.query.weight`) is a tensor for each of its steps, and its axes are those of one.
+`shared x` may be in other rows too, which say the same of it, and in all blocks, if it has no
+index.
 """
 
 import functools
@@ -17,7 +20,15 @@ import re
 from dataclasses import dataclass
 
 from vitconvert.tables.axes import Axes, parse_axes
-from vitconvert.tables.templates import Index, Rest, Template, Words, parse_index, parse_template
+from vitconvert.tables.templates import (
+    COUNTED_AXES,
+    Index,
+    Rest,
+    Template,
+    Words,
+    parse_index,
+    parse_template,
+)
 
 
 class ParseError(ValueError):
@@ -87,6 +98,12 @@ class Part:
     key: Template
     axes: Axes | None = None
     selection: Selection | None = None
+    shared: bool = False
+
+    @functools.cached_property
+    def counted(self) -> tuple[str, ...]:
+        """Axes of ours of which the key counts the steps."""
+        return tuple(name for name in self.key.indices if name in COUNTED_AXES)
 
 
 @dataclass(frozen=True)
@@ -156,6 +173,9 @@ class _Expression(Parser):
         return self.part()
 
     def part(self) -> Part:
+        # The word before a key; a key may be called so, too.
+        if shared := self.peek() == "shared" and self.peek(1) not in {"", *"(),|:=[]"}:
+            self.take()
         key = self.key()
         selection = self.selection() if self.peek() == "[" else None
         axes = self.axes() if self.peek() == ":" else None
@@ -163,7 +183,7 @@ class _Expression(Parser):
             raise self.error("a selection needs the axes of their tensor: key[axis=0] : axes")
         if selection and axes and selection.axis not in axes.names:
             raise self.error(f"the axes {axes} do not name {selection.axis!r}")
-        return Part(key, axes, selection)
+        return Part(key, axes, selection, shared)
 
     def key(self) -> Template:
         if self.peek() in set("(),|:=[]"):

@@ -74,6 +74,21 @@ class Names:
         return sorted(self.alike)
 
 
+def separator_of(name: str) -> str:
+    """What stands between the parts of a name: Flax and Keras have "/", and dots within parts."""
+    return "/" if "/" in name else "."
+
+
+def first_part(name: str) -> str:
+    """The part of a name before the first separator.
+
+    Example:
+        >>> first_part("encoder.norm.weight"), first_part("block_1.a/Dense_0/kernel")
+        ('encoder', 'block_1.a')
+    """
+    return name.partition(separator_of(name))[0]
+
+
 _NUMBER = re.compile(r"([0-9]+)")
 
 Words = list[str]  # of a text; every second is a number

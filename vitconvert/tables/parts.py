@@ -226,7 +226,8 @@ class Header:
         architectures = self.config.get("architectures")
         model = architectures[0] if isinstance(architectures, list) and architectures else None
         if not tower.prefix or not isinstance(model, str):
-            model = tower.model  # else the file's own name for it
+            # Several models have most prefixes, and nothing tells which of them this is.
+            model = tower.model if ", " not in tower.model else Tower(prefix="").model
         used = set(names.values())
         why = f"outside the image tower {tower.prefix.rstrip('./')}"
         outside = {name: why for name in self.shapes if name not in used}

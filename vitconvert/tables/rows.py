@@ -116,10 +116,13 @@ def _problems(tensor: CanonicalTensor, alternative: Alternative) -> Iterator[str
         ours = ours.step
     for part in alternative.parts:
         selection = part.selection
-        indices = set(part.key.indices)
+        indices = set(part.key.indices) - set(part.counted)
         if selection and isinstance(selection.step, Index):
             indices.add(selection.step.name)
-        if indices != set(tensor.name.indices):
+        for axis in part.counted:
+            if axis not in ours.names:
+                yield f"{part.key} counts {axis!r}, and ours has the axes {_some(ours.names)}"
+        if indices != set(tensor.name.indices) and not (part.shared and not indices):
             wanted = _some(tensor.name.indices)
             yield f"the indices of {part.key} are {_some(indices)}; ours are {wanted}"
         rest = selection is not None and selection.rest
@@ -127,7 +130,7 @@ def _problems(tensor: CanonicalTensor, alternative: Alternative) -> Iterator[str
             yield "cat joins single steps of theirs, and this takes several"
         if part.axes is None:
             continue
-        names = set((ours.step if rest else ours).names)
+        names = set((ours.step if rest else ours).names).difference(part.counted)
         theirs = set(part.axes.names) - ({selection.axis} if selection else set())
         if theirs != names:
             yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(names)}"

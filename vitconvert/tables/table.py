@@ -22,6 +22,7 @@ from vitconvert.tables.predicates import (
     stated_words,
     told_words,
 )
+from vitconvert.tables.templates import MOST_STEPS
 from vitconvert.tables.tensor_sections import TensorSections, did_you_mean, parsed
 
 _RATIO = "mlp_ratio"
@@ -253,6 +254,12 @@ class Table(TensorSections):
             if (default.name, value) != ("attention_scale", SCALED_BY_WIDTH):
                 default = replace(default, value=self.field(place, default.name, value))
             yield default
+
+    @functools.cached_property
+    def shared_depth(self) -> int:
+        """The number of blocks that share their tensors, which only the table tells."""
+        said = (d.value for d in self.defaults if d.name == "depth" and not d.condition)
+        return min(next(said, 0), MOST_STEPS)
 
     @property
     def ask(self) -> Mapping[str, str]:

@@ -1,11 +1,14 @@
 """Key templates: one line for the same tensor in every block.
 
-    template = (letters | "{" index "}" | "{_" letter "}" | "{" word "}" | "{_}" | "*")*
-    index    = letter | letter "+" n | n "*" letter | n "*" letter "+" n
+    template = (letters | "{" index "}" | "{_" index "}" | "{" word "}" | "{_}" | "*")*
+    index    = name | name "+" n | n "*" name | n "*" name "+" n
+    name     = letter | "head" | "qkv" | "kv"
     word     = a name of two letters or more, from the table's [words]
 
 An index counts from 0: `block{s+1}` spells s = 0 as `block1`. Keras does not number the first of
-several: `block{_i}` spells 0 as `block`, 1 as `block_1`. `{_}` is a number that carries nothing.
+several: `block{_i}` spells 0 as `block`, 1 as `block_1`, and `dense{_2*i+1}` is the second of two
+in each block: `dense_1`, `dense_3`. The name of an axis counts its steps, of which each is a tensor
+of its own: `heads.{head}.query`. `{_}` is a number that carries nothing.
 Numbers are decimal, without leading zeros. A word stands for its text; a word with several texts
 matches any of them and is written as the first. Two numbers never touch, so every key can be read
 in one way. `*`, only at the end and only in [ignore], matches any rest.
@@ -20,7 +23,11 @@ from dataclasses import dataclass, field
 
 _NUMBER = re.compile(r"[0-9]+")
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_INDEX = re.compile(r"(?:([1-9][0-9]{0,8})\*)?([a-z])(?:\+([0-9]{1,9}))?\Z")
+COUNTED_AXES = ("head", "qkv", "kv")
+"""Axes of ours of which a key may count the steps."""
+_INDEX = re.compile(
+    rf"(?:([1-9][0-9]{{0,8}})\*)?([a-z]|{'|'.join(COUNTED_AXES)})(?:\+([0-9]{{1,9}}))?\Z"
+)
 # No ViT has a thousand blocks: a longer number is no index, and a file cannot make us count to it.
 MOST_STEPS = 1000
 # What words may make of a template, which can double with each of them.
@@ -28,7 +35,6 @@ _MOST_SPELLINGS = 1000
 _MOST_SEGMENTS = 200
 _DEEPEST_WORD = 50
 _LONGEST_KEY = 10_000
-_LATER = re.compile(r"_([a-z])\Z")
 # With leading zeros, two names would have one index.
 _INDEX_NUMBER = re.compile(r"(?:0|[1-9][0-9]{0,2})\Z")
 
@@ -64,11 +70,16 @@ class First:
 class Later:
     """A number that is not spelled where it is 0, and follows an underscore elsewhere."""
 
-    name: str
+    index: Index
+
+    @property
+    def name(self) -> str:
+        """That of the index."""
+        return self.index.name
 
     def read(self, number: int) -> int | None:
         """The value that is spelled so, or None where no value is."""
-        return number or None
+        return self.index.read(number) if number else None
 
 
 @dataclass(frozen=True)
@@ -162,8 +173,9 @@ def _variants(segment: Segment) -> tuple[tuple[str, _Numbers], ...]:
     match segment:
         case Index() | Blank():
             return (("0", (segment,)),)
-        case Later(name):
-            return (("", (First(name),)), ("_0", (segment,)))
+        case Later(index):
+            later: tuple[tuple[str, _Numbers], ...] = (("_0", (segment,)),)
+            return later if index.offset else (("", (First(index.name),)), *later)
         case Rest():
             return (("", ()),)
     texts = (segment,) if isinstance(segment, str) else segment.texts
@@ -186,8 +198,9 @@ def _spell(
     match segment:
         case Index():
             return str(segment.write(indices[segment.name]))
-        case Later(name):
-            return f"_{indices[name]}" if indices[name] else ""
+        case Later(index):
+            number = index.write(indices[index.name])
+            return f"_{number}" if number else ""
         case Choice(texts, word):
             return first.get(word, texts[0])
         case Blank():
@@ -246,9 +259,10 @@ def _letters(text: str) -> str:
 def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segment]:
     if inside == "_":
         return [Blank()]
-    if later := _LATER.match(inside):
-        return [Later(later[1])]
-    index = parse_index(inside)
+    if inside[:1] == "_" and (later := parse_index(inside[1:])):
+        return [Later(later)]
+    # A table may have a word "head".
+    index = None if inside in words else parse_index(inside)
     if index:
         return [index]
     if inside in open_words:

@@ -275,14 +275,16 @@ class TensorSections(SectionReader):
         return tuple(tuple(name.strip() for name in group) for group in groups)
 
     def check_uses(self) -> None:
-        """No tensor of theirs, and no step of one, may go into two of ours."""
-        users: dict[object, str] = {}
+        """No tensor of theirs, and no step of one, goes into two of ours, or both rows say so."""
+        users: dict[object, tuple[str, bool]] = {}
         for row in self.rows:
             for part in itertools.chain(*(a.parts for a in row.alternatives)):
                 use = (part.key.segments, part.selection)
-                if users.setdefault(use, row.name) != row.name:
-                    problem = f"{part.key} is used by {users[use]!r} already"
-                    raise self.error(place_of("rows", row.name), problem)
+                other, shared = users.setdefault(use, (row.name, part.shared))
+                if other != row.name and not (shared and part.shared):
+                    problem = f"{part.key} is used by {other!r} already"
+                    hint = f'"shared {part.key}", in both rows, says that it is meant'
+                    raise self.error(place_of("rows", row.name), problem, hint)
 
     @parsed
     def ignore(self) -> Iterator[tuple[Template, str]]:

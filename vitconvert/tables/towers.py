@@ -21,6 +21,7 @@ from vitconvert.errors import (
 )
 from vitconvert.tables.axes import Shape
 from vitconvert.tables.detection import Recognised, common_prefix
+from vitconvert.tables.names import first_part, separator_of
 from vitconvert.tables.parts import WHOLE, FoundViT, Header, Tower, tower_words
 
 
@@ -83,12 +84,15 @@ def check_heads(header: Header) -> None:
     Raises:
         TensorMismatch: The ViT is known, and its heads have no place in it.
     """
+    if header.tables and not any(table.builtin for table in header.tables):
+        return  # what its rows leave out is said of each tensor
     start = common_prefix(header.shapes)
     heads = [name for name in header.shapes if _is_of_head(name, start)]
     body = {name: shape for name, shape in header.shapes.items() if name not in heads}
     # Two tensors are the weight and bias of one linear layer, of another name or shape.
     if len(heads) > 2 and body and _one_that_fits(header, WHOLE, body):
-        options = " ".join(f"--ignore '{group}.*'" for group in _groups(heads, start))
+        sign = separator_of(heads[0])
+        options = " ".join(f"--ignore '{group}{sign}*'" for group in _groups(heads, start))
         raise _no_linear_head(heads, start, options)
 
 
@@ -119,12 +123,12 @@ def check_heads_beside(header: Header, part: FoundViT) -> None:
 
 def _is_of_head(name: str, start: str) -> bool:
     """Whether a tensor's name begins with a word that users call heads."""
-    word = name.removeprefix(start).split(".")[0]
+    word = first_part(name.removeprefix(start))
     return "head" in word or word in tower_words()["heads"]["words"]
 
 
 def _groups(names: list[str], start: str) -> list[str]:
-    return list(dict.fromkeys(start + name.removeprefix(start).split(".")[0] for name in names))
+    return list(dict.fromkeys(start + first_part(name.removeprefix(start)) for name in names))
 
 
 def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
@@ -133,11 +137,14 @@ def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
     own: list[str] = tower_words()["heads"]["own"]
     left = None  # what would be taken for the head if it were alone
     for group in groups:
-        layer = {name for name in names if name.startswith(f"{group}.")}
-        linear = layer <= {f"{group}.weight", f"{group}.bias"}
+        sign = separator_of(names[0])
+        layer = {name for name in names if name.startswith(f"{group}{sign}")}
+        linear = layer <= {f"{group}{sign}{kind}" for kind in ("weight", "kernel", "bias")}
         if left is None and linear and group.removeprefix(start) in own:
             left = group
-    others = " ".join(f"--ignore '{group}.*'" for group in groups if group != left)
+    others = " ".join(
+        f"--ignore '{group}{separator_of(names[0])}*'" for group in groups if group != left
+    )
     return TensorMismatch(
         f"This ViT has {len(groups)} heads." if several else "This ViT's head is no linear layer.",
         evidence={"heads" if several else "head": some(names, 6)},
@@ -221,7 +228,7 @@ def _stated(header: Header, prefix: str) -> FoundViT:
     inside = header.inside(tower)
     if not inside:
         towers = [t.prefix.rstrip(".") for t in _known().values() if header.inside(t)]
-        words = dict.fromkeys(name.split(".")[0] for name in header.shapes)
+        words = dict.fromkeys(map(first_part, header.shapes))
         meant = list(dict.fromkeys(towers or nearest(prefix, words, 4) or words))[:6]
         raise UsageError(
             f"No tensor begins with {prefix!r}.",

@@ -273,7 +273,7 @@ class Merge:
             if self.placement.table.ecosystem != table.ecosystem:
                 row = table.row_of[link.ours].alternatives[0]
                 key = row.parts[0].key.write({}, table.first_texts(self.base.config))
-                (back,) = links_of(row, instance(link.tensor, link.indices), {0: key})
+                (back,) = links_of(row, instance(link.tensor, link.indices), {(0, ()): key})
             laid = plan_overlay(Plan((), self.placement.sizes), self._renamed([name]))
             plans.append(compose(laid, plan_back({str(back.theirs): [back]}, laid.sizes)))
         return tuple(plans)

@@ -1,0 +1,87 @@
+"""A table of one's own as a target: its name, and the class that loads what is written."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.drafting.tutorials import PaperReplicating
+from tests.packages import timm
+from tests.small_models import randomise
+
+SIZES = {"img_size": 40, "patch_size": 8, "embed_dim": 36, "depth": 3, "num_heads": 3}
+SIZES |= {"mlp_ratio": 50 / 36, "num_classes": 7}
+CODE = """
+from torch import nn
+from tests.drafting import tutorials
+
+build = tutorials.PaperReplicating
+
+def other():
+    model = build()
+    model.classifier[1] = nn.Linear(36, 9)
+    return model
+
+def more():
+    model = build()
+    model.aux = nn.Linear(36, 7)
+    return model
+"""
+
+
+@pytest.fixture
+def known(tmp_path, monkeypatch, run):
+    """A model of timm, the code of another class, and the table of its names."""
+    monkeypatch.chdir(tmp_path)
+    model = randomise(timm.create_model("vit_tiny_patch16_224", **SIZES))
+    timm.models.save_for_hf(model, "known", model_args=SIZES, safe_serialization=True)
+    (tmp_path / "own_targets_code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run("table", "--module", "own_targets_code:build", "-o", "mine.toml").code == 0
+    return model
+
+
+TO = ("convert", "known", "--allow", "norm-eps", "--no-verify", "-o", "out")
+
+
+def test_the_class_loads_what_is_written(known, run):
+    asked = (*TO, "--to", "mine", "--table", "mine.toml", "--module", "own_targets_code:build")
+    code, _, err = run(*asked)
+    assert code == 0, err
+    mine = PaperReplicating().eval()
+    mine.load_state_dict(load_file("out/model.safetensors"))
+    x = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        found, wanted = mine(x), known(x)
+    assert (found - wanted).abs().max() < 1e-3 * wanted.abs().max()  # another eps
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        ("other", "other shapes  classifier.1.weight: [7, 36] here, [9, 36] there"),
+        ("more", "only in the module  aux.bias, aux.weight"),
+    ],
+)
+def test_error_a_class_that_does_not_load_it(build, told, known, run, tmp_path):
+    asked = (*TO, "--to", "mine", "--table", "mine.toml", "--module", f"own_targets_code:{build}")
+    code, _, err = run(*asked)
+    assert code != 0
+    assert "The module does not load what would be written." in err
+    assert told in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_error_a_name_near_that_of_ones_table(known, run):
+    err = run(*TO, "--to", "min", "--table", "mine.toml").err
+    assert "nearest  mine" in err and "did you mean mine, the name of your table?" in err
+    err = run(*TO, "--to", "mine").err
+    assert "hint: --table mine.toml makes that table the target." in err
+
+
+def test_the_draft_of_a_module_is_told(known, run):
+    code, out, err = run("table", "--module", "own_targets_code:build", "-o", "again.toml")
+    assert code == 0, err
+    assert "module         equal to the module on noise" in out
+    assert "next           vitconvert convert MODEL --to again --table again.toml -o OUTPUT" in out
+    err = run("table", "known", "-o", "x.toml").err
+    assert "Nothing says which ViT the file is like." in err

@@ -1,0 +1,161 @@
+"""ViTs of tutorials, drafted from their code: equal logits, or a refusal that says why."""
+
+import copy
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import vitconvert
+from tests.drafting import tutorials
+from tests.drafting.tutorials import EQUAL, REFUSED, SURPLUS, StoredSinusoid
+from tests.packages import timm
+from tests.small_models import randomise
+from vitconvert.errors import MissingFact, NotRepresentable, UsageError, VitConvertError
+
+NAMES = {one.__name__: one for one in (*EQUAL, *REFUSED)}
+
+
+def _logits(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _trained(build, folder):
+    """A model with weights of its own, its file, and what it makes of noise."""
+    model = randomise(build())
+    torch.save(model.state_dict(), folder / "own.pth")
+    channels = next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3)
+    x = torch.randn(2, channels, *tutorials.SIZE, generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        return model, x, _logits(model(x))
+
+
+def _near(found, wanted):
+    return (found - wanted).abs().max() <= 2e-5 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("build", EQUAL, ids=lambda build: build.__name__)
+def test_a_tutorials_vit_gives_its_own_logits(build, tmp_path):
+    table = tmp_path / "own.toml"
+    found = vitconvert.draft_table(module=build(), output=table)
+    assert found.computed.startswith("equal to the module on noise (")
+    assert (found.guesses, found.left, found.unfilled, found.problem) == ((), {}, (), None)
+    model, x, wanted = _trained(build, tmp_path)
+    vit = vitconvert.load_model(tmp_path / "own.pth", table=table)
+    with torch.inference_mode():
+        assert _near(vit(x), wanted)
+    source = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
+    report = vitconvert.verify(model, against=source, table=table)
+    assert report.ok, report.summary()
+
+
+@pytest.mark.parametrize("build", EQUAL, ids=lambda build: build.__name__)
+def test_what_is_written_loads_in_the_tutorials_class(build, tmp_path):
+    """Back by the same rows, but where surplus positions were cut."""
+    table = tmp_path / "own.toml"
+    vitconvert.draft_table(module=build(), output=table)
+    _, x, wanted = _trained(build, tmp_path)
+    source = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
+    if build in SURPLUS:
+        with pytest.raises(NotRepresentable, match="keeps more rows than a model uses"):
+            vitconvert.plan_conversion(source, to="own", table=table)
+        return
+    ours = dict(source.tensors)
+    back = vitconvert.convert(source, to="own", table=table, output=tmp_path / "out")
+    other = build().eval()
+    other.load_state_dict(load_file(back.output / "model.safetensors"))
+    with torch.inference_mode():
+        assert _near(_logits(other(x)), wanted)
+    again = vitconvert.load_checkpoint(back.output, table=table).tensors
+    assert all(torch.equal(again[name], tensor) for name, tensor in ours.items())
+
+
+WHY = {
+    "PostNorm": "depart at",
+    "SequentialOfSequentials": "depart at blocks.0.attn",
+    "TwiceActivated": "depart at",
+    "HeadsOfSlices": "each head reads a slice of the tokens",
+}
+
+
+@pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
+def test_what_computes_something_else_is_refused_with_the_reason(build, tmp_path):
+    table = tmp_path / "own.toml"
+    found = vitconvert.draft_table(module=build(), output=table)
+    assert found.problem is not None
+    assert WHY[build.__name__] in " ".join([found.computed, *found.left.values()])
+    torch.save(randomise(build()).state_dict(), tmp_path / "own.pth")
+    with pytest.raises(VitConvertError):
+        vitconvert.load_model(tmp_path / "own.pth", table=table)
+
+
+def test_the_users_module_is_left_as_it_is():
+    model = tutorials.OneNorm()
+    before = copy.deepcopy(model.state_dict())
+    model.train()
+    vitconvert.draft_table(module=model)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_file_of_the_modules_names_needs_no_reference(tmp_path):
+    _trained(tutorials.HeadsAsModules, tmp_path)
+    found = vitconvert.draft_table(tmp_path / "own.pth", module=tutorials.HeadsAsModules())
+    assert found.computed.startswith("equal")
+    assert found.source.endswith("own.pth")
+
+
+def test_what_the_module_does_not_show_is_stated():
+    class Hidden(StoredSinusoid):
+        def __init__(self):
+            super().__init__()
+            del self.img_size
+
+    with pytest.raises(MissingFact, match="image_size"):
+        vitconvert.draft_table(module=Hidden())
+    found = vitconvert.draft_table(module=Hidden(), overrides={"image_size": tutorials.SIZE})
+    assert found.computed.startswith("equal")
+
+
+def test_error_neither_a_reference_nor_a_module(tmp_path):
+    _trained(StoredSinusoid, tmp_path)
+    with pytest.raises(UsageError, match="Nothing says which ViT the file is like"):
+        vitconvert.draft_table(tmp_path / "own.pth")
+    with pytest.raises(UsageError, match="no names to draft a table for"):
+        vitconvert.draft_table()
+    with pytest.raises(UsageError, match="no tensors that repeat"):
+        vitconvert.draft_table(module=nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)))
+
+
+def test_a_draft_says_what_its_class_has(tmp_path):
+    """A model that lacks one of its tensors is not written: the class could not load it."""
+    table = tmp_path / "own.toml"
+    vitconvert.draft_table(module=tutorials.PaperReplicating(), output=table)
+    only = table.read_text().partition("[only]")[2]
+    for line in (
+        "qkv_bias = true",
+        "class_token = true",
+        "num_registers = 0",
+        'activation = "gelu"',
+    ):
+        assert f"\n{line}\n" in only
+    for lacking in (
+        {"qkv_bias": False},
+        {"class_token": False, "global_pool": "avg", "fc_norm": False},
+    ):
+        sizes = {"img_size": 40, "patch_size": 8, "embed_dim": 36, "depth": 3, "num_heads": 3}
+        model = timm.create_model(
+            "vit_tiny_patch16_224", **sizes, mlp_ratio=50 / 36, num_classes=7, **lacking
+        )
+        facts = {"num_heads": 3, "norm_eps": 1e-5, "image_size": 40, **_of(lacking)}
+        torch.save(model.state_dict(), tmp_path / "timm.pth")
+        with pytest.raises(NotRepresentable, match="has no such models") as error:
+            vitconvert.plan_conversion(
+                tmp_path / "timm.pth", to="own", table=table, overrides=facts
+            )
+        assert next(iter(lacking)) in str(error.value)
+
+
+def _of(lacking):
+    return {"pooling": "avg"} if "class_token" in lacking else {"pooling": "token"}
