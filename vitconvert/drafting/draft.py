@@ -311,7 +311,8 @@ def _draft(
     config, computed = reference.config, ""
     if own is not None:
         rows, config, computed = _tried(own, rows, ignored, shapes, config, prefix)
-    same_weights = values is not None
+    # The module's own numbers were computed, where it was tried with success.
+    same_weights = values is not None or computed.startswith("equal")
     facts = facts_of(config, rows, ignored, shapes, same_weights=same_weights)
     sections = {"only": only_of(config, rows)}
     if computed.startswith(_OTHER):  # the table must not be used in silence
@@ -419,7 +420,7 @@ def _tried(
     def made(
         believed: Sequence[DraftRow], like: ViTConfig
     ) -> "tuple[ViTConfig, Mapping[str, torch.Tensor]]":
-        facts = facts_of(like, believed, ignored, shapes)
+        facts = facts_of(like, believed, ignored, shapes, same_weights=True)
         text = draft_text("", "", [*map(row_as_certain, believed)], ignored, {}, (), facts)
         binding = bind(parse_draft(text), shapes)
         found = gather_facts(binding, {}).config()
@@ -437,9 +438,8 @@ def _tried(
     if not trial.equal:
         believed = [*map(row_as_certain, several[trial.choice][0])]
         like = trial.vit.config
-        table = draft_text(
-            "", "", believed, ignored, {}, (), facts_of(like, believed, ignored, shapes)
-        )
+        facts = facts_of(like, believed, ignored, shapes, same_weights=True)
+        table = draft_text("", "", believed, ignored, {}, (), facts)
         where = where_departs(own, trial.vit, table)
         return [*rows], config, f"{_OTHER} ({trial.difference:.2g} off at the nearest{where})"
     reason = "with it, the module's own numbers are computed"
