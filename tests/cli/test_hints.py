@@ -153,6 +153,7 @@ ELSEWHERE = {
     "--set (in Python, overrides={...}) states what the file": "a wrong model, told by parity",
     "`vitconvert list` shows them": "a feature that no dialect has a place for",
     "--dialect {}": "files that several tables explain: tests/tables",
+    "of which --dialect NAME": "files that no table explains: tests/facts/test_accounts.py",
     "`vitconvert golden SOURCE -o FILE`": "files of other versions: tests/parity",
     "leave out --dtype": "weights that are not quantised: tests/quantised",
     "--max-errors allows": "tests/embedding",

@@ -8,9 +8,22 @@ from vitconvert.facts.accounts import check_float_dtypes
 from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
-INCOMPLETE = "the file is incomplete or of another model; get it again, or name its dialect."
-TABLE = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
-AGAIN = "the tensors belong to models of different sizes; get the file again."
+OTHER = (
+    "  The file is whole, and of another model than those of this dialect.\n"
+    "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
+    "--table my.toml; `vitconvert list` shows the dialects, of which --dialect NAME takes another "
+    "one."
+)
+LACKING = (
+    "  The file is whole, and was saved without these tensors.\n"
+    "  hint: save the model again with them. If it never had them, a table (--table) that extends "
+    "{} says so."
+)
+TABLE = "  hint: --ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
+SIZES = (
+    "  hint: the tensors belong to models of different sizes: save the model again, all from one."
+)
+TWICE = "  hint: --ignore PATTERN leaves out one of each two."
 
 
 def message(shapes, kind=TensorMismatch, **stated):
@@ -28,7 +41,7 @@ def expected(count, lines, hint, *, kind="tensor-mismatch", dialect="timm", dept
         f"  file     model.safetensors\n"
         f"  dialect  {dialect} (weights_map/{dialect}.toml)\n"
         + "".join(f"  {line}\n" for line in lines)
-        + f"  hint: {hint}"
+        + hint.format(dialect)
     )
 
 
@@ -76,7 +89,7 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 f'missing    blocks.1.mlp.fc2.bias  {TIMM}: "blocks.{{i}}.mlp.fc2.bias" = '
                 '"{block}.mlp.fc2.bias"'
             ],
-            INCOMPLETE,
+            LACKING,
             "timm",
         ),
         (
@@ -93,13 +106,13 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 "misshapen  blocks.1.attn.proj.weight  found [30 3 10], which is not laid out as "
                 f"in {PROJ}",
             ],
-            INCOMPLETE,
+            OTHER,
             "timm",
         ),
         (
             hf() | {"layernorm.weight": (30,)},
             ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
-            AGAIN,
+            TWICE,
             "hf_vit",
         ),
         (
@@ -108,13 +121,13 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 f"missing    {LAYER}.key.weight  part of blocks.1.attn.qkv.weight",
                 f"missing    {LAYER}.key.bias, {LAYER}.value.bias  part of blocks.1.attn.qkv.bias",
             ],
-            INCOMPLETE,
+            LACKING,
             "hf_vit",
         ),
         (
             hf() | {f"{NEW}.query.weight": (30, 30)},
             [f"missing    {NEW}.key.weight, {NEW}.value.weight  part of blocks.2.attn.qkv.weight"],
-            INCOMPLETE,
+            LACKING,
             "hf_vit",
         ),
         (
@@ -124,7 +137,7 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 "left over  norm.scale  [30], which no row of the table explains",
                 "misshapen  pos_embed  found [1 10 31], wanted [1 10 30]",
             ],
-            INCOMPLETE,
+            OTHER,
             "timm",
         ),
     ],
@@ -151,7 +164,7 @@ def test_a_misshapen_tensor_is_named_alone():
         assert message(timm() | {name: shape}, kind=ShapeMismatch) == expected(
             1,
             [f"misshapen  {name}  found [{found}], wanted [{right}]"],
-            AGAIN,
+            SIZES,
             kind="shape-mismatch",
         )
 
@@ -161,7 +174,7 @@ def test_a_tensor_for_which_the_dialect_has_no_row():
     for block in ("blocks.0", "blocks.1"):  # heads of 8: a rotary embedding turns pairs of pairs
         shapes |= pair(f"{block}.attn.qkv", 72, 30) | {f"{block}.attn.proj.weight": (30, 24)}
     assert message(shapes, rope="mixed") == expected(
-        1, ["missing    rope.freqs  the table has no row for it"], INCOMPLETE
+        1, ["missing    rope.freqs  the table has no row for it"], LACKING
     )
 
 
@@ -174,7 +187,7 @@ def test_a_block_that_is_not_there_is_listed_up_to_a_limit():
         for name in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
         for kind in ("weight", "bias")
     ]
-    assert lines[16] == f"  hint: {INCOMPLETE}"
+    assert "\n".join(lines[16:]) == LACKING.format("timm")
 
 
 def test_no_more_than_a_dozen_of_one_kind():
@@ -198,7 +211,7 @@ def test_what_a_dialect_always_has():
         [
             "missing    norm.weight  every Hugging Face ViT, DeiT, ViTMAE, ViTMSN, I-JEPA has it",
         ],
-        INCOMPLETE,
+        LACKING,
         dialect="hf_vit",
     )
 
@@ -225,3 +238,12 @@ def test_quantised_weights():
     with pytest.raises(TensorMismatch) as error:
         check_float_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")
     assert error.value.fact == "1 of the weights is not stored as floating-point numbers."
+
+
+def test_a_file_of_which_other_processes_kept_a_part():
+    """14 of 32 tensors are empty, as one process of DeepSpeed's stage 3 of ZeRO saves them."""
+    shapes = timm()
+    shapes |= dict.fromkeys([*shapes][4:18], (0,))
+    with pytest.raises(TensorMismatch, match="14 of 32 tensors have no elements") as error:
+        examine(shapes, STATED)
+    assert "zero_to_fp32.py" in str(error.value.hint)

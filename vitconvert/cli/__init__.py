@@ -231,7 +231,7 @@ def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> 
     else:
         from vitconvert.cli.report import Verdict, tell
 
-        tell(Verdict(error.text(verbose=verbose), ok=False), err=True)
+        tell(Verdict(error.text(verbose=verbose, brief=True), ok=False), err=True)
     return error.exit_code
 
 

@@ -43,7 +43,7 @@ class Inspect(Computed):
         self.report(
             inspection.to_dict,
             short=inspection.dialect or "unknown",
-            long=lambda: inspection_report(inspection),
+            long=lambda: inspection_report(inspection, verbose=self.verbose),
             ok=not inspection.problem,
         )
         return inspection.problem.exit_code if inspection.problem else 0
@@ -86,11 +86,12 @@ class Inspect(Computed):
         try:
             inspection = self._inspect(model)
         except VitConvertError as error:
-            return {"ok": False, "error": error.to_dict()}, str(error), error.exit_code
+            text = error.text(verbose=self.verbose, brief=True)
+            return {"ok": False, "error": error.to_dict()}, text, error.exit_code
         problem = inspection.problem
         text = inspection.dialect or "unknown"
         if not self.quiet:
-            text = "\n".join(filter(None, inspection_report(inspection)))
+            text = "\n".join(filter(None, inspection_report(inspection, verbose=self.verbose)))
         code = problem.exit_code if problem else 0
         return {"ok": not problem, **inspection.to_dict()}, text, code
 
@@ -101,7 +102,7 @@ class Inspect(Computed):
         return inspect(located, with_hash=self.with_hash, **self.reading())
 
 
-def inspection_report(inspection: "Inspection") -> Iterator[str]:
+def inspection_report(inspection: "Inspection", *, verbose: bool = True) -> Iterator[str]:
     """What a header says, and what is missing."""
     told = inspection.told
     known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told.items()]
@@ -137,7 +138,7 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
         yield line("note", note)
     yield line("tree", *inspection.tree())
     if inspection.problem:
-        yield str(inspection.problem)
+        yield inspection.problem.text(verbose=verbose, brief=True)
 
 
 def _hashes(inspection: "Inspection") -> Iterator[str]:

@@ -212,6 +212,7 @@ class Reporting(Verb):
 
     as_json: bool = flag("Print one JSON object on stdout.", "--json", default=False)
     quiet: bool = flag("Print only the result, show no progress.", "-q", default=False)
+    verbose: bool = flag("Print messages with all their lines.", "-v", default=False)
 
     def report(
         self,

@@ -3,12 +3,14 @@ model written once, all shapes closed. From headers alone, and all problems in o
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from vitconvert.config import Config, ViTConfig
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.facts.fact import is_assumed, show
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
+from vitconvert.tables.detection import NO_TABLE, without_elements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,19 @@ class Ledger:
 DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
+_WITHOUT_ROWS = (
+    "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
+)
+_SIZES = "the tensors belong to models of different sizes: save the model again, all from one."
+
+
+class _Told(TypedDict):
+    """The arguments of an error on tensors, but for the fact."""
+
+    evidence: Mapping[str, object]
+    details: list[str]
+    meaning: str | None
+    hint: str
 
 
 def check_accounts(binding: Binding, config: Config, file: str) -> None:
@@ -89,12 +104,13 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
     problems = {
         "missing": list(_missing(binding, config)),
         "left over": list(_left_over(binding, config)),
-        "doubled": [f"{name}  {' and '.join(k)}" for name, k in binding.doubled.items()],
+        "doubled": list(_doubled(binding)),
         "misshapen": list(_misshapen(binding, config)),
     }
     found = {kind: lines for kind, lines in problems.items() if lines}
     if not found:
         return
+    _check_elements(binding, found)
     # Whoever catches ShapeMismatch resizes: with anything else wrong, that would not help.
     kind_of_error = ShapeMismatch if list(found) == ["misshapen"] else TensorMismatch
     count = sum(map(len, found.values()))
@@ -102,27 +118,74 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
         f"{count} tensor{'s' if count > 1 else ''} of the file "
         f"{'do' if count > 1 else 'does'} not fit a model of {config.depth} blocks of width "
         f"{config.embed_dim}.",
-        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
-        details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
-        hint=_hint(found),
+        **_told(binding, found, file),
     )
 
 
-def check_required(binding: Binding, file: str) -> None:
-    """Prove that every tensor is there that no answer to a question replaces.
+def check_explained(binding: Binding, file: str) -> None:
+    """Prove that an answer to a question may be all that lacks: the table places every tensor.
 
     Raises:
-        TensorMismatch: The dialect requires tensors that are missing.
+        TensorMismatch: Tensors are left over, in parts, doubled or laid out otherwise, or the
+            dialect requires some that are missing.
     """
-    if not binding.lacking:
+    problems = {
+        "missing": [
+            *(_required(binding, group) for group in binding.lacking),
+            *(f"{', '.join(keys)}  part of {name}" for name, keys in binding.partial.items()),
+        ],
+        "left over": list(_unexplained(binding)),
+        "doubled": list(_doubled(binding)),
+        "misshapen": list(_misfits(binding)),
+    }
+    found = {kind: lines for kind, lines in problems.items() if lines}
+    if not found:
         return
-    missing = [_required(binding, group) for group in binding.lacking]
-    raise TensorMismatch(
-        "The file lacks tensors that its dialect requires.",
-        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
-        details=_listed("missing", missing),
-        hint=_hint({"missing": missing}),
-    )
+    _check_elements(binding, found)
+    if list(found) == ["missing"]:
+        fact = "The file lacks tensors that its dialect requires."
+    else:
+        fact = f"The dialect has a place for {binding.explained} of {len(binding.shapes)} tensors."
+    raise TensorMismatch(fact, **_told(binding, found, file))
+
+
+def _check_elements(binding: Binding, found: Mapping[str, list[str]]) -> None:
+    """Refuse weights without elements by their own name."""
+    empty = [key for key in binding.shapes if key in binding.names.empty]
+    wanted = {line.split("  ")[0] for kind in ("missing", "misshapen") for line in found.get(kind, ())}
+    if len(empty) > 1 and (wanted & set(empty) or "missing" in found):
+        raise without_elements(empty, len(binding.shapes))
+
+
+def _told(binding: Binding, found: Mapping[str, list[str]], file: str) -> _Told:
+    """What is wrong with tensors, and what to do, as an error takes it."""
+    dialect = f"{binding.table.name} ({binding.table.file})"
+    meaning = None
+    if not binding.table.builtin and "left over" in found:
+        hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
+    elif "missing" not in found:
+        hint = _WITHOUT_ROWS if "left over" in found else _SIZES
+        if list(found) == ["doubled"]:
+            hint = "--ignore PATTERN leaves out one of each two."
+        elif list(found) == ["misshapen"] and len(found["misshapen"]) == 1:
+            heads = [f"{link.theirs}  " for link in binding.links.get("head.weight", ())]
+            if found["misshapen"][0].startswith(tuple(heads)):
+                hint = "--set pooling=token, or avg, says what the head reads, if it is its own."
+    elif len(found) == 1:
+        meaning = "The file is whole, and was saved without these tensors."
+        hint = (
+            "save the model again with them. If it never had them, a table (--table) that extends "
+            f"{binding.table.name} says so."
+        )
+    else:
+        meaning = "The file is whole, and of another model than those of this dialect."
+        hint = f"{NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
+    return {
+        "evidence": {"file": file, "dialect": dialect},
+        "details": [line for kind, lines in found.items() for line in _listed(kind, lines)],
+        "meaning": meaning,
+        "hint": hint,
+    }
 
 
 def _required(binding: Binding, group: tuple[str, ...]) -> str:
@@ -219,9 +282,13 @@ def _row_text(binding: Binding, name: str) -> str:
     return "the table has no row for it"
 
 
-def _left_over(binding: Binding, config: Config) -> Iterator[str]:
+def _unexplained(binding: Binding) -> Iterator[str]:
     for key in binding.unexplained:
         yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
+
+
+def _left_over(binding: Binding, config: Config) -> Iterator[str]:
+    yield from _unexplained(binding)
     expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
     for name, links in binding.links.items():
         if name in expected:
@@ -240,9 +307,18 @@ def _empty_and_unwanted(binding: Binding, config: Config) -> Iterator[str]:
             yield from keys
 
 
-def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
+def _doubled(binding: Binding) -> Iterator[str]:
+    for name, keys in binding.doubled.items():
+        yield f"{name}  {' and '.join(keys)}"
+
+
+def _misfits(binding: Binding) -> Iterator[str]:
     for key, row in binding.misfits.items():
         yield f"{key}  found {_sizes(binding.shapes[key])}, which is not laid out as in {row}"
+
+
+def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
+    yield from _misfits(binding)
     sizes, seen = config.axes(), set()
     for links in binding.links.values():
         for link in links:
@@ -269,11 +345,3 @@ def _listed(kind: str, lines: list[str]) -> list[str]:
     if len(lines) > _SHOWN:
         shown.append(f"{kind:<10} ... and {len(lines) - _SHOWN} more")
     return shown
-
-
-def _hint(found: dict[str, list[str]]) -> str:
-    if "missing" in found:
-        return "the file is incomplete or of another model; get it again, or name its dialect."
-    if "left over" in found:
-        return "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
-    return "the tensors belong to models of different sizes; get the file again."
