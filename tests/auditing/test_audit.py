@@ -484,3 +484,13 @@ def test_the_fixture_fails_below_all(assert_loaded, state):
         model.load_state_dict(state)
     with pytest.raises(AssertionError, match="NOT COMPLETE"), assert_loaded(vit(), state):
         pass
+
+
+def test_names_steer_no_terminal(state, tmp_path):
+    """Of the file, of its tensors, and of what load_state_dict answers."""
+    file = tmp_path / "odd\x1b[31m.pth"
+    torch.save(state | {"more\x1b[2J.weight": torch.randn(3, 5)}, file)
+    model = vit()
+    with vitconvert.audit_load(model, file) as audit:
+        model.load_state_dict(torch.load(file), strict=False)
+    assert r"\x1b[31m" in str(audit) and r"\x1b[2J" in str(audit) and "\x1b" not in str(audit)

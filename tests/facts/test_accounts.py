@@ -51,7 +51,7 @@ def without(shapes, *names):
 
 def test_a_whole_file_passes():
     _, ledger = examine(timm(depth=12), STATED)
-    assert str(ledger) == "Ledger(dialect='timm', read=152, used=152, ignored=0)"
+    assert repr(ledger) == "Ledger(dialect='timm', read=152, used=152, ignored=0)"
 
 
 def test_an_ignored_tensor_is_accounted_for():
@@ -62,6 +62,25 @@ def test_an_ignored_tensor_is_accounted_for():
         "vit.embeddings.mask_token": "stands for masked patches in pre-training; inference masks "
         "none"
     }
+
+
+def test_the_ledger_prints_what_became_of_each_tensor():
+    """Blocks on one line; what is not ours to print is escaped."""
+    mask = "vit.embeddings.mask_token"
+    _, ledger = examine(hf() | {mask: (1, 1, 30)}, STATED)
+    ledger = ledger.with_changes(["classes 3 and 5 were kept"]).with_notes(["odd\x1b[31m"])
+    told = str(ledger).splitlines()
+    assert told[:2] == ["dialect   hf_vit", "tensors   41 read, 40 used, 1 ignored"]
+    layer = "vit.encoder.layer.{i}.attention.attention"
+    assert f"used      {layer}.query.weight  x 2" in told
+    assert "used      vit.embeddings.cls_token" in told
+    assert sum(int(line.rpartition("  x ")[2]) if "  x " in line else 1 for line in told) == 41 + (
+        len(told) - sum(line.startswith(("used", "ignored")) for line in told)
+    )
+    reason = "stands for masked patches in pre-training; inference masks none"
+    assert f"ignored   {mask}: {reason}" in told
+    assert "assumed   pooling = token (weights_map/hf_vit.toml)" in told
+    assert told[-2:] == ["changed   classes 3 and 5 were kept", r"note      odd\x1b[31m"]
 
 
 @pytest.mark.parametrize(

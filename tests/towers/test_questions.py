@@ -14,7 +14,6 @@ from vitconvert.errors import (
     AmbiguousDialect,
     NotRepresentable,
     TensorMismatch,
-    UnknownDialect,
     UsageError,
 )
 

@@ -12,7 +12,13 @@ from tests.packages import timm
 from tests.packages import transformers as t
 from tests.small_models import randomise
 from tests.towers.families import DINOV2, VISION
-from vitconvert.errors import AmbiguousDialect, NotRepresentable, ShapeMismatch, TensorMismatch, UnknownDialect
+from vitconvert.errors import (
+    AmbiguousDialect,
+    NotRepresentable,
+    ShapeMismatch,
+    TensorMismatch,
+    UnknownDialect,
+)
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
 
@@ -140,7 +146,9 @@ def test_a_head_of_several_layers_is_not_left_behind_in_silence(tmp_path):
 def test_several_are_all_named(first, tmp_path):
     """A teacher and its student, ema-pytorch's two models, two streams."""
     second = {"student": "teacher", "online_model": "ema_model", "rgb.net": "depth.net"}[first]
-    tensors = {f"{name}.{key}": x for name in (first, second) for key, x in body().state_dict().items()}
+    tensors = {
+        f"{name}.{key}": x for name in (first, second) for key, x in body().state_dict().items()
+    }
     torch.save(tensors, tmp_path / "two.pt")
     with pytest.raises(AmbiguousDialect, match="several ViTs") as error:
         vitconvert.load_checkpoint(tmp_path / "two.pt", overrides=STATED)

@@ -22,8 +22,8 @@ from vitconvert.errors import (
 from vitconvert.facts.accounts import (
     Ledger,
     check_accounts,
-    check_float_dtypes,
     check_explained,
+    check_float_dtypes,
     open_ledger,
 )
 from vitconvert.facts.answers import possible_answers

@@ -45,6 +45,7 @@ from vitconvert.errors import (
     Quantised,
     UnsafeFile,
     UsageError,
+    nearest,
 )
 from vitconvert.sources.references import looks_like_path
 
@@ -130,7 +131,7 @@ class Convert(Reading):
         is_target = is_of(to, self.read["table"])
         if not is_target:
             # Before anything is downloaded.
-            _check_target(to, self.model, written=not self.dry_run)
+            _check_target(to, self.model, self.read["table"], written=not self.dry_run)
         by_table = self.read["table"] and not is_target
         if not options["dialect"] and not by_table and source not in _DETECTED:
             options["dialect"] = source
@@ -200,16 +201,24 @@ def _reference_for(source: str, model: str) -> str:
     return f"{_NAMED[source]}:{model}"
 
 
-def _check_target(to: str, model: str, *, written: bool) -> None:
-    """Refuse a target that there is none of, that `export` writes, or whose package is missing."""
+def _check_target(to: str, model: str, table: Path | None, *, written: bool) -> None:
+    """Refuse a target that there is none of, that `export` writes, or whose package is missing.
+
+    A table of somebody's own is offered under its name.
+    """
     from vitconvert.file_formats import written_formats
     from vitconvert.tables.dialects import find_tables
 
     try:
         formats = {written_formats()[table.container] for table in find_tables(to)}
-    except UsageError:
+    except UsageError as error:
         from vitconvert.runtimes import RUNTIMES
 
+        own = Path(f"{to}.toml")
+        if table is not None and nearest(to, [table.stem]):
+            error.hint = f"--to {table.stem} writes by your table {table}."
+        elif os.path.isfile(own):  # noqa: PTH113 (never an error)
+            error.hint = f"--table {own} names your table of that name."
         if to not in RUNTIMES:
             raise
         file = shlex.quote(named_after(model) + RUNTIMES[to].suffix)

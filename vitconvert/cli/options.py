@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from vitconvert.arguments import options_of
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.options import IMAGES
-from vitconvert.cli.report import print_json, tell
+from vitconvert.cli.report import print_json, silence, tell
 
 if TYPE_CHECKING:
     import torch
@@ -223,10 +223,13 @@ class Reporting(Verb):
         ok: bool = True,
     ) -> None:
         """Print a result in the way that was asked for: as JSON, in a word, or in lines."""
-        if self.as_json:
-            print_json({"ok": ok, **facts()})
-        elif lines := [str(short)] if self.quiet else [*filter(None, long())]:
-            tell(*lines)
+        try:
+            if self.as_json:
+                print_json({"ok": ok, **facts()})
+            elif lines := [str(short)] if self.quiet else [*filter(None, long())]:
+                tell(*lines)
+        except BrokenPipeError:  # what was to be done is done
+            silence()
 
 
 @dataclass(kw_only=True)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from vitconvert.config import Config, ViTConfig
-from vitconvert.errors import ShapeMismatch, TensorMismatch
+from vitconvert.errors import ShapeMismatch, TensorMismatch, printable
 from vitconvert.facts.fact import is_assumed, show
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
 from vitconvert.tables.detection import NO_TABLE, without_elements
+from vitconvert.tables.names import runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +28,22 @@ class Ledger:
     changed: tuple[str, ...] = ()  # changes that were asked for, in order
     measured: tuple[Mapping[str, object], ...] = ()  # what lossy steps did to the outputs
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"Ledger(dialect={self.dialect!r}, read={self.read}, used={len(self.used)}, "
             f"ignored={len(self.ignored)})"
         )
 
-    __repr__ = __str__
+    def __str__(self) -> str:
+        """What became of every tensor, and what was assumed and changed; a line for all blocks."""
+        lines = [f"{'dialect':<9} {self.dialect}", f"{'tensors':<9} {self.counts}"]
+        lines += _rows("used", self.used)
+        lines += _rows("carried", self.carried)
+        lines += _rows("ignored", (f"{name}: {why}" for name, why in self.ignored.items()))
+        lines += _rows("assumed", (f"{field} = {said}" for field, said in self.assumed.items()))
+        lines += _rows("changed", self.changed)
+        lines += _rows("note", self.notes)
+        return "\n".join(lines)
 
     @property
     def counts(self) -> str:
@@ -76,12 +86,16 @@ class Ledger:
         }
 
 
+def _rows(title: str, texts: Iterable[str]) -> Iterator[str]:
+    """A line for each text, with a title; those that differ in a number that counts are one."""
+    for text, count in runs(map(printable, texts)):
+        yield f"{title:<9} {text}{f'  x {count}' if count > 1 else ''}"
+
+
 DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
-_WITHOUT_ROWS = (
-    "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
-)
+_WITHOUT_ROWS = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
 _SIZES = "the tensors belong to models of different sizes: save the model again, all from one."
 
 
@@ -152,7 +166,9 @@ def check_explained(binding: Binding, file: str) -> None:
 def _check_elements(binding: Binding, found: Mapping[str, list[str]]) -> None:
     """Refuse weights without elements by their own name."""
     empty = [key for key in binding.shapes if key in binding.names.empty]
-    wanted = {line.split("  ")[0] for kind in ("missing", "misshapen") for line in found.get(kind, ())}
+    wanted = {
+        line.split("  ")[0] for kind in ("missing", "misshapen") for line in found.get(kind, ())
+    }
     if len(empty) > 1 and (wanted & set(empty) or "missing" in found):
         raise without_elements(empty, len(binding.shapes))
 

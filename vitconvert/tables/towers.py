@@ -31,6 +31,7 @@ _MOST_WORDS = 8  # of a prefix that nobody knows
 _FEWEST = 8  # tensors of a ViT
 _MOST_NEAR = 3  # prefixes that are named where none fits
 
+
 def with_own_head(header: Header, tower: Tower) -> FoundViT | None:
     """A ViT whose head is one linear layer of another name, or stands beside the ViT's prefix.
 
