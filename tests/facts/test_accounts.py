@@ -1,7 +1,9 @@
 """Double entry: whole messages for every way in which a file and a model can differ."""
 
 import pytest
+import torch
 
+import vitconvert
 from tests.facts.header import examine, hf, pair, timm
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.facts.accounts import check_float_dtypes
@@ -266,3 +268,15 @@ def test_a_file_of_which_other_processes_kept_a_part():
     with pytest.raises(TensorMismatch, match="14 of 32 tensors have no elements") as error:
         examine(shapes, STATED)
     assert "zero_to_fp32.py" in str(error.value.hint)
+
+
+def test_left_over_tensors_are_called_as_in_the_file(tmp_path):
+    """--ignore takes whole names, of which a wrapper's prefix is a part."""
+    tensors = {
+        f"module.{name}": torch.zeros(shape) for name, shape in (timm() | {"x": (3,)}).items()
+    }
+    torch.save(tensors, tmp_path / "model.pt")
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED)
+    assert error.value.details == ("left over  module.x  [3], which no row of the table explains",)
+    vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED, ignore=["module.x"])

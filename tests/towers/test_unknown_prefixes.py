@@ -167,7 +167,9 @@ def test_a_prefix_below_which_most_fits_is_named(tmp_path):
     assert error.value.hint.startswith("--tower my_net says what is missing there.")
     with pytest.raises(TensorMismatch) as error:
         vitconvert.load_checkpoint(tmp_path / "part.pt", tower="my_net", overrides=STATED)
-    assert error.value.details == ("left over  gate  [3], which no row of the table explains",)
+    assert error.value.details == (
+        "left over  my_net.gate  [3], which no row of the table explains",
+    )
 
 
 def test_a_model_that_config_json_names_and_no_table_knows_is_left_to_the_user(tmp_path):

@@ -180,9 +180,9 @@ def proved(reading: Reading) -> Reading:
         config = _with_stored_grid(container, recognised, known.config())
     except MissingFact:
         _check_answerable(part, reading.statements, known, file)
-        check_explained(binding, file)
+        check_explained(binding, file, part.called)
         raise
-    check_accounts(binding, config, file)
+    check_accounts(binding, config, file, part.called)
     manifest, prefix = container.manifest, recognised.prefix
     check_float_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
     reading.statements.check_class(recognised.table, config)
@@ -208,7 +208,8 @@ def _check_answerable(part: FoundViT, said: Statements, known: Gathered, file: s
     for answer in possible_answers(known, part.recognised.binding):
         told = replace(said, user={**said.user, **answer})
         try:
-            check_accounts(part.recognised.binding, _gather(part, told).config(), file)
+            config = _gather(part, told).config()
+            check_accounts(part.recognised.binding, config, file, part.called)
         except TensorMismatch as error:  # that of the answer which leaves least wrong
             if problem is None or len(error.details) < len(problem.details):
                 problem = error

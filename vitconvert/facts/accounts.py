@@ -108,8 +108,16 @@ class _Told(TypedDict):
     hint: str
 
 
-def check_accounts(binding: Binding, config: Config, file: str) -> None:
+def check_accounts(
+    binding: Binding, config: Config, file: str, called: Mapping[str, str] | None = None
+) -> None:
     """Prove that the plan uses and writes everything exactly once.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        config: The model.
+        file: What messages call the checkpoint.
+        called: What the file calls a tensor, where the binding has a part of its name.
 
     Raises:
         ShapeMismatch: Tensors contradict the axes of their rows, and nothing else is wrong.
@@ -117,7 +125,7 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
     """
     problems = {
         "missing": list(_missing(binding, config)),
-        "left over": list(_left_over(binding, config)),
+        "left over": list(_left_over(binding, config, called or {})),
         "doubled": list(_doubled(binding)),
         "misshapen": list(_misshapen(binding, config)),
     }
@@ -136,8 +144,10 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
     )
 
 
-def check_explained(binding: Binding, file: str) -> None:
+def check_explained(binding: Binding, file: str, called: Mapping[str, str] | None = None) -> None:
     """Prove that an answer to a question may be all that lacks: the table places every tensor.
+
+    The arguments are those of `check_accounts`.
 
     Raises:
         TensorMismatch: Tensors are left over, in parts, doubled or laid out otherwise, or the
@@ -148,7 +158,7 @@ def check_explained(binding: Binding, file: str) -> None:
             *(_required(binding, group) for group in binding.lacking),
             *(f"{', '.join(keys)}  part of {name}" for name, keys in binding.partial.items()),
         ],
-        "left over": list(_unexplained(binding)),
+        "left over": list(_unexplained(binding, called or {})),
         "doubled": list(_doubled(binding)),
         "misshapen": list(_misfits(binding)),
     }
@@ -298,20 +308,21 @@ def _row_text(binding: Binding, name: str) -> str:
     return "the table has no row for it"
 
 
-def _unexplained(binding: Binding) -> Iterator[str]:
+def _unexplained(binding: Binding, called: Mapping[str, str]) -> Iterator[str]:
     for key in binding.unexplained:
-        yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
+        name, sizes = called.get(key, key), _sizes(binding.shapes[key])
+        yield f"{name}  {sizes}, which no row of the table explains"
 
 
-def _left_over(binding: Binding, config: Config) -> Iterator[str]:
-    yield from _unexplained(binding)
+def _left_over(binding: Binding, config: Config, called: Mapping[str, str]) -> Iterator[str]:
+    yield from _unexplained(binding, called)
     expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
     for name, links in binding.links.items():
         if name in expected:
             continue
         theirs = next(link.theirs for link in links if link.theirs is not None)
         if theirs not in empty:
-            yield f"{theirs}  the model has no {name}"
+            yield f"{called.get(theirs, theirs)}  the model has no {name}"
 
 
 def _empty_and_unwanted(binding: Binding, config: Config) -> Iterator[str]:

@@ -69,6 +69,12 @@ class FoundViT:
     recognised: Recognised
 
     @property
+    def called(self) -> Mapping[str, str]:
+        """What the file calls each tensor, by its name in the binding."""
+        prefix = self.recognised.prefix
+        return {name.removeprefix(prefix): whole for name, whole in self.names.items()}
+
+    @property
     def beside(self) -> Mapping[str, str]:
         """Tensors of the file that its dialect does not know, and why they play no part."""
         return {**self.recognised.wrappers_own, **self.outside, **self.left_out}
@@ -110,7 +116,7 @@ class FoundViT:
         prefix = self.tower.prefix
         groups: dict[str, int] = {}
         for name in self.outside:
-            common = os.path.commonprefix([name, prefix])
+            common = os.path.commonprefix([name, prefix])  # noqa: RUF071 (of letters)
             start = max(common.rfind(mark) for mark in "./") + 1
             group = name[:start] + re.split("[./]", name[start:])[0]
             groups[group] = groups.get(group, 0) + 1
