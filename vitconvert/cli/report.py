@@ -40,7 +40,7 @@ def refused_by_system(error: OSError) -> VitConvertError:
     if error.errno == errno.EIO:
         hint = "the disk fails, or the network that it is on: copy the file elsewhere first."
     if error.errno in (errno.EACCES, errno.EPERM):
-        hint = "its owner, or chmod, gives you the right to read it."
+        hint = "its owner, or chmod, gives you the right to read or write there."
     return VitConvertError(
         f"The operating system refused: {error.strerror or error}.",
         evidence={"file": error.filename} if error.filename else {},
