@@ -5,8 +5,10 @@ import shlex
 
 import pytest
 
+import vitconvert
 from tests.conversion.conftest import huggingface_directory, timm_directory
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import UsageError
 
 __all__ = [
     "huggingface_directory",
@@ -105,3 +107,12 @@ def test_a_wrong_name_is_told_with_what_may_be_meant(run, tmp_path, monkeypatch)
     ):
         code, _, err = run(*typed.split())
         assert code in (1, 2) and f"hint: {hint}" in err, (typed, err)
+
+
+def test_an_option_that_plays_no_part_is_named_as_it_is_typed():
+    with pytest.raises(UsageError) as error:
+        vitconvert.load_model(vitconvert.load_checkpoint(DIGITS), lora_scale=2.0)
+    assert error.value.hint == "leave out --lora-scale (in Python, lora_scale)."
+    with pytest.raises(UsageError) as error:
+        vitconvert.load_model(vitconvert.load_checkpoint(DIGITS), overrides={"num_heads": 3})
+    assert error.value.hint == "leave out --set (in Python, overrides)."
