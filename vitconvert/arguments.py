@@ -201,6 +201,10 @@ def read_fields(options: "DataclassInstance", *, but: Collection[str] = ()) -> N
             object.__setattr__(options, each.name, read)
 
 
+# Options that the command line calls otherwise than Python.
+_TYPED = {"overrides": "--set", "dequantise": "--dtype"}
+
+
 def refuse(names: Iterable[str], why: str, *, hint: str | None = None) -> None:
     """Refuse options by name that would be passed over.
 
@@ -213,7 +217,9 @@ def refuse(names: Iterable[str], why: str, *, hint: str | None = None) -> None:
         UsageError: There are any.
     """
     if refused := list(names):
-        raise UsageError(f"{', '.join(refused)}: {why}", hint=hint or f"leave out {refused[0]}.")
+        typed = _TYPED.get(refused[0]) or f"--{refused[0].replace('_', '-')}"
+        hint = hint or f"leave out {typed} (in Python, {refused[0]})."
+        raise UsageError(f"{', '.join(refused)}: {why}", hint=hint)
 
 
 def given(options: Mapping[str, object]) -> list[str]:

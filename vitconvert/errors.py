@@ -43,6 +43,7 @@ UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\uf
 _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
+_BRIEF = 5  # lines of a brief message, if what it has to say leaves that
 
 
 class VitConvertWarning(UserWarning):
@@ -122,8 +123,13 @@ class VitConvertError(Exception):
         """The message, as the command line prints it; `details` has all of them."""
         return self.text()
 
-    def text(self, *, verbose: bool = False) -> str:
-        """The message, with all details if it is verbose."""
+    def text(self, *, verbose: bool = False, brief: bool = False) -> str:
+        """The message.
+
+        Args:
+            verbose: With all details.
+            brief: In few lines, as the command line prints it without -v.
+        """
         width = max((len(key) for key in self.evidence), default=0) + 2
         lines = [printable(self.fact)]
         for key, value in self.evidence.items():
@@ -131,9 +137,14 @@ class VitConvertError(Exception):
             # A line in somebody else's text stays indented, so that it does not look like ours.
             lines += [f"{printable(key):<{width}}{printable(first)}"]
             lines += [f"  {printable(line.removeprefix('    '))}" for line in rest]
-        lines += map(printable, self.details if verbose or not self.folded else ())
-        lines += [printable(self.meaning)] if self.meaning else []
-        lines += [f"hint: {printable(self.hint)}"] if self.hint else []
+        after = [printable(self.meaning)] if self.meaning else []
+        after += [f"hint: {printable(self.hint)}"] if self.hint else []
+        details = [*map(printable, self.details if verbose or not self.folded else ())]
+        room = max(_BRIEF - len(lines) - len(after), 1)
+        if brief and not verbose and len(details) > room:
+            more = f"and {len(details) - room} more (-v)"
+            details = [*details[: room - 1], f"{details[room - 1]}, {more}"]
+        lines += details + after
         return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, object]:

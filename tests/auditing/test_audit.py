@@ -507,3 +507,13 @@ def test_kernels_of_one_pixel_are_compared_by_rows(tmp_path):
     assert "rows in another order" in audit.misplaced["body.0.weight"]
     assert "head.weight" in audit.changed and "head.weight" in audit.unused
     assert seconds < 5 and peak < 100e6
+
+
+def test_names_steer_no_terminal(state, tmp_path):
+    """Of the file, of its tensors, and of what load_state_dict answers."""
+    file = tmp_path / "odd\x1b[31m.pth"
+    torch.save(state | {"more\x1b[2J.weight": torch.randn(3, 5)}, file)
+    model = vit()
+    with vitconvert.audit_load(model, file) as audit:
+        model.load_state_dict(torch.load(file), strict=False)
+    assert r"\x1b[31m" in str(audit) and r"\x1b[2J" in str(audit) and "\x1b" not in str(audit)

@@ -162,7 +162,7 @@ def test_a_wrong_target_is_named_before_the_source_is_looked_at(run, tmp_path):
     result = run("convert", "nowhere.pth", "--to", "timmm", "-o", tmp_path / "out")
     assert result.code == 2
     assert "There is no dialect 'timmm'" in result.err
-    assert re.search("nearest  +timm,", result.err) and "\n  ecosystems: aimv2, " in result.err
+    assert "\n  hint: did you mean timm or " in result.err
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,10 @@ def test_a_wrong_target_is_named_before_the_source_is_looked_at(run, tmp_path):
     [
         ("transformers", "did you mean hf?"),
         ("PyTorch", "did you mean vit?"),
+        ("huggingface", "did you mean hf?"),
+        ("transfomers", "did you mean hf?"),
+        ("PyTorch-Image-Models", "did you mean timm?"),
+        ("openai", "did you mean openai_clip?"),
         ("onnx", "`vitconvert export a/no --to onnx -o no.onnx` writes it."),
         ("openvino", "`vitconvert export a/no --to openvino -o no.xml` writes it."),
     ],

@@ -23,3 +23,16 @@ def test_an_ecosystem_lists_its_dialects_and_a_pattern_all_that_matches(run):
     assert run("list", "-q").out.splitlines() == [line.split()[0] for line in every]
     (one,) = run("list", "vit_tiny_patch16_224").out.splitlines()
     assert one.split() == ["vit_tiny_patch16_224", "architecture", "of", "timm"]
+
+
+def test_a_name_that_nothing_has_is_an_error_with_the_nearest(run):
+    for typed, meant in (
+        ("dinov", "dinov3 or dinov2 or dino"),
+        ("huggingface", "hf"),
+        ("vit_tiny_ptch16_224", "vit_tiny_patch16_224"),
+    ):
+        code, out, err = run("list", typed)
+        assert (code, out) == (2, "")
+        assert f"hint: did you mean {meant}" in err
+    code, _, err = run("list", "qqq*")
+    assert code == 2 and "`vitconvert list` describes all of them" in err

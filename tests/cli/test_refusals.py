@@ -5,9 +5,15 @@ import shlex
 
 import pytest
 
+import vitconvert
 from tests.conversion.conftest import huggingface_directory, timm_directory
+from vitconvert.demo.demonstration import DIGITS
+from vitconvert.errors import UsageError
 
-__all__ = ["huggingface_directory", "timm_directory"]  # fixtures
+__all__ = [
+    "huggingface_directory",
+    "timm_directory",
+]  # fixtures
 
 
 def _lines(err):
@@ -85,3 +91,28 @@ def test_a_fact_given_as_an_option_of_its_own_is_told_how_to_be_stated(run, verb
     refused = run(verb, option, 3)
     assert refused.code == 2
     assert meant in refused.err
+
+
+def test_a_wrong_name_is_told_with_what_may_be_meant(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "crew.toml").touch()
+    (tmp_path / "model.pth").touch()
+    for typed, hint in (
+        ("convrt model.pth", "did you mean `vitconvert convert`?"),
+        ("inspect modle.pth", "did you mean model.pth?"),
+        (f"file {DIGITS} --table crow.toml --to timm", "did you mean crew.toml?"),
+        ("file model.pth --to crew", "--table crew.toml names your table of that name."),
+        ("file model.pth --to crw --table crew.toml", "--to crew writes by your table crew.toml."),
+        ("file model.pth --to timm_evq", "did you mean timm_eva"),
+    ):
+        code, _, err = run(*typed.split())
+        assert code in (1, 2) and f"hint: {hint}" in err, (typed, err)
+
+
+def test_an_option_that_plays_no_part_is_named_as_it_is_typed():
+    with pytest.raises(UsageError) as error:
+        vitconvert.load_model(vitconvert.load_checkpoint(DIGITS), lora_scale=2.0)
+    assert error.value.hint == "leave out --lora-scale (in Python, lora_scale)."
+    with pytest.raises(UsageError) as error:
+        vitconvert.load_model(vitconvert.load_checkpoint(DIGITS), overrides={"num_heads": 3})
+    assert error.value.hint == "leave out --set (in Python, overrides)."

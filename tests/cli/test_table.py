@@ -71,7 +71,7 @@ def test_guesses_are_what_comes_next(team, run):
     table = Path("own.toml").read_text()
     asked = ("verify", "guessed.pth", "--table", "own.toml")
     Path("own.toml").write_text(table.replace('"patch_embed', '# "patch_embed'))
-    assert "hint: give what is left over rows in the table first. --set " in run(*asked).err
+    assert "hint: give what is left over rows in own.toml, or entries in its" in run(*asked).err
     Path("own.toml").write_text(table.replace('# "blocks', '"blocks'))
     told = run(*asked).out
     assert "a table of your own; `verify --module CODE:build` compares with the code." in told

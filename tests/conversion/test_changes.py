@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.packages import timm, transformers
@@ -154,6 +154,19 @@ def test_a_cast_tells_its_effect(timm_directory, tmp_path):
     assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
     cast = vitconvert.load_model(tmp_path / "out")(x)
     assert told == pytest.approx(((cast - exact).abs().max() / exact.abs().max()).item(), rel=0.1)
+
+
+def test_a_cast_that_makes_numbers_infinite_is_refused(timm_directory, tmp_path):
+    """float16 ends at 65,504: nobody is to report that."""
+    folder = timm_directory(**TINY)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["blocks.0.mlp.fc1.weight"][3, 5] = 7e4
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(NotRepresentable, match="float16 cannot hold the numbers of 1 ") as error:
+        vitconvert.convert(folder, output=tmp_path / "out", dtype=torch.float16, verify=False)
+    assert error.value.evidence["tensors"] == "blocks.0.mlp.fc1.weight"
+    assert "--dtype bfloat16" in error.value.hint and not (tmp_path / "out").exists()
+    vitconvert.convert(folder, output=tmp_path / "out", dtype=torch.bfloat16, verify=False)
 
 
 def test_sizes():

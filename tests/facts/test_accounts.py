@@ -1,26 +1,31 @@
 """Double entry: whole messages for every way in which a file and a model can differ."""
 
 import pytest
+import torch
 
+import vitconvert
 from tests.facts.header import examine, hf, pair, timm
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.facts.accounts import check_float_dtypes
 from vitconvert.tables.detection import recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
-INCOMPLETE = (
-    "the file is whole and lacks these: it is of another model (--dialect NAME reads it as that), "
-    "or whoever saved it left them out."
-)
 OTHER = (
-    "the file is of another model, or has its own names for some: --dialect NAME reads it as that; "
-    "`vitconvert table FILE --like NAME` drafts a table of its names."
+    "  The file is whole, and of another model than those of this dialect.\n"
+    "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
+    "--table my.toml; `vitconvert list` shows the dialects, of which --dialect NAME takes another "
+    "one."
 )
-TABLE = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
+LACKING = (
+    "  The file is whole, and was saved without these tensors.\n"
+    "  hint: save the model again with them. If it never had them, a table (--table) that extends "
+    "{} says so."
+)
+TABLE = "  hint: --ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
 SIZES = (
-    "the file is whole, and these are of other sizes: it is of another model, or whoever saved it "
-    "joined two."
+    "  hint: the tensors belong to models of different sizes: save the model again, all from one."
 )
+TWICE = "  hint: --ignore PATTERN leaves out one of each two."
 
 
 def message(shapes, kind=TensorMismatch, **stated):
@@ -38,7 +43,7 @@ def expected(count, lines, hint, *, kind="tensor-mismatch", dialect="timm", dept
         f"  file     model.safetensors\n"
         f"  dialect  {dialect} (weights_map/{dialect}.toml)\n"
         + "".join(f"  {line}\n" for line in lines)
-        + f"  hint: {hint}"
+        + hint.format(dialect)
     )
 
 
@@ -48,7 +53,7 @@ def without(shapes, *names):
 
 def test_a_whole_file_passes():
     _, ledger = examine(timm(depth=12), STATED)
-    assert str(ledger) == "Ledger(dialect='timm', read=152, used=152, ignored=0)"
+    assert repr(ledger) == "Ledger(dialect='timm', read=152, used=152, ignored=0)"
 
 
 def test_an_ignored_tensor_is_accounted_for():
@@ -59,6 +64,25 @@ def test_an_ignored_tensor_is_accounted_for():
         "vit.embeddings.mask_token": "stands for masked patches in pre-training; inference masks "
         "none"
     }
+
+
+def test_the_ledger_prints_what_became_of_each_tensor():
+    """Blocks on one line; what is not ours to print is escaped."""
+    mask = "vit.embeddings.mask_token"
+    _, ledger = examine(hf() | {mask: (1, 1, 30)}, STATED)
+    ledger = ledger.with_changes(["classes 3 and 5 were kept"]).with_notes(["odd\x1b[31m"])
+    told = str(ledger).splitlines()
+    assert told[:2] == ["dialect   hf_vit", "tensors   41 read, 40 used, 1 ignored"]
+    layer = "vit.encoder.layer.{i}.attention.attention"
+    assert f"used      {layer}.query.weight  x 2" in told
+    assert "used      vit.embeddings.cls_token" in told
+    assert sum(int(line.rpartition("  x ")[2]) if "  x " in line else 1 for line in told) == 41 + (
+        len(told) - sum(line.startswith(("used", "ignored")) for line in told)
+    )
+    reason = "stands for masked patches in pre-training; inference masks none"
+    assert f"ignored   {mask}: {reason}" in told
+    assert "assumed   pooling = token (weights_map/hf_vit.toml)" in told
+    assert told[-2:] == ["changed   classes 3 and 5 were kept", r"note      odd\x1b[31m"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +110,7 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 f'missing    blocks.1.mlp.fc2.bias  {TIMM}: "blocks.{{i}}.mlp.fc2.bias" = '
                 '"{block}.mlp.fc2.bias"'
             ],
-            INCOMPLETE,
+            LACKING,
             "timm",
         ),
         (
@@ -103,13 +127,13 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 "misshapen  blocks.1.attn.proj.weight  found [30 3 10], which is not laid out as "
                 f"in {PROJ}",
             ],
-            INCOMPLETE,
+            OTHER,
             "timm",
         ),
         (
             hf() | {"layernorm.weight": (30,)},
             ["doubled    norm.weight  vit.layernorm.weight and layernorm.weight"],
-            SIZES,
+            TWICE,
             "hf_vit",
         ),
         (
@@ -118,13 +142,13 @@ PROJ = f'{TIMM}: "blocks.{{i}}.attn.proj.weight" = "{{block}}.attn.proj.weight"'
                 f"missing    {LAYER}.key.weight  part of blocks.1.attn.qkv.weight",
                 f"missing    {LAYER}.key.bias, {LAYER}.value.bias  part of blocks.1.attn.qkv.bias",
             ],
-            INCOMPLETE,
+            LACKING,
             "hf_vit",
         ),
         (
             hf() | {f"{NEW}.query.weight": (30, 30)},
             [f"missing    {NEW}.key.weight, {NEW}.value.weight  part of blocks.2.attn.qkv.weight"],
-            INCOMPLETE,
+            LACKING,
             "hf_vit",
         ),
         (
@@ -171,7 +195,7 @@ def test_a_tensor_for_which_the_dialect_has_no_row():
     for block in ("blocks.0", "blocks.1"):  # heads of 8: a rotary embedding turns pairs of pairs
         shapes |= pair(f"{block}.attn.qkv", 72, 30) | {f"{block}.attn.proj.weight": (30, 24)}
     assert message(shapes, rope="mixed") == expected(
-        1, ["missing    rope.freqs  the table has no row for it"], INCOMPLETE
+        1, ["missing    rope.freqs  the table has no row for it"], LACKING
     )
 
 
@@ -184,7 +208,7 @@ def test_a_block_that_is_not_there_is_listed_up_to_a_limit():
         for name in ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
         for kind in ("weight", "bias")
     ]
-    assert lines[16] == f"  hint: {INCOMPLETE}"
+    assert "\n".join(lines[16:]) == LACKING.format("timm")
 
 
 def test_no_more_than_a_dozen_of_one_kind():
@@ -208,7 +232,7 @@ def test_what_a_dialect_always_has():
         [
             "missing    norm.weight  every Hugging Face ViT, DeiT, ViTMAE, ViTMSN, I-JEPA has it",
         ],
-        INCOMPLETE,
+        LACKING,
         dialect="hf_vit",
     )
 
@@ -235,3 +259,24 @@ def test_quantised_weights():
     with pytest.raises(TensorMismatch) as error:
         check_float_dtypes(binding, dtypes | {"norm.weight": "complex64"}, "model.safetensors")
     assert error.value.fact == "1 of the weights is not stored as floating-point numbers."
+
+
+def test_a_file_of_which_other_processes_kept_a_part():
+    """14 of 32 tensors are empty, as one process of DeepSpeed's stage 3 of ZeRO saves them."""
+    shapes = timm()
+    shapes |= dict.fromkeys([*shapes][4:18], (0,))
+    with pytest.raises(TensorMismatch, match="14 of 32 tensors have no elements") as error:
+        examine(shapes, STATED)
+    assert "zero_to_fp32.py" in str(error.value.hint)
+
+
+def test_left_over_tensors_are_called_as_in_the_file(tmp_path):
+    """--ignore takes whole names, of which a wrapper's prefix is a part."""
+    tensors = {
+        f"module.{name}": torch.zeros(shape) for name, shape in (timm() | {"x": (3,)}).items()
+    }
+    torch.save(tensors, tmp_path / "model.pt")
+    with pytest.raises(TensorMismatch) as error:
+        vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED)
+    assert error.value.details == ("left over  module.x  [3], which no row of the table explains",)
+    vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED, ignore=["module.x"])

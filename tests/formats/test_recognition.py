@@ -3,6 +3,7 @@
 import sys
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 
@@ -129,3 +130,16 @@ def test_error_without_the_package_of_a_format(tmp_path, monkeypatch, package, f
         f"  file  {tmp_path / 'x'}\n"
         f"  hint: pip install {package}"
     )
+
+
+def test_leaves_of_equinox_without_names_are_told_as_such(tmp_path):
+    """Of another class than equimo's: several arrays, one after another, and no metadata.json."""
+    with (tmp_path / "model.eqx").open("wb") as file:
+        for shape in ((3, 5), (4,)):
+            np.save(file, np.ones(shape, np.float32))
+    with pytest.raises(CorruptFile, match="leaves of an Equinox model") as error:
+        open_container(tmp_path / "model.eqx")
+    assert "metadata.json" in error.value.hint and "numpy.savez" in error.value.hint
+    np.save(tmp_path / "one.npy", np.ones((3, 5)))
+    with pytest.raises(CorruptFile, match="a single"):
+        open_container(tmp_path / "one.npy")

@@ -226,14 +226,28 @@ def test_a_table_of_ones_own_for_a_model_with_more_than_a_vits_tensors(tmp_path)
     assert any("proj_l" in name for name in found.binding.unexplained)
 
 
-def test_a_question_says_what_no_answer_explains(tmp_path):
+def test_no_question_is_asked_that_no_answer_satisfies(tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
     torch.save(model.state_dict(), tmp_path / "plain.pth")
     problem = inspect(tmp_path / "plain.pth").problem
-    assert isinstance(problem, MissingFact) and "left over" not in problem.evidence
+    assert isinstance(problem, MissingFact)
     torch.save(model.state_dict() | {"step": torch.ones(3)}, tmp_path / "more.pth")
     problem = inspect(tmp_path / "more.pth").problem
-    assert isinstance(problem, MissingFact) and problem.evidence["left over"] == "step"
+    assert isinstance(problem, TensorMismatch)
+    assert problem.details == ("left over  step  [3], which no row of the table explains",)
+    assert isinstance(inspect(tmp_path / "more.pth", ignore=["step"]).problem, MissingFact)
+
+
+def test_what_no_size_of_patches_makes_a_model_is_told_as_missing(tmp_path):
+    """Without a patch embedding, patch_size and in_channels would be asked in vain."""
+    model = timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32)
+    kept = {n: x for n, x in model.state_dict().items() if not n.startswith("patch_embed.")}
+    torch.save(kept, tmp_path / "part.pth")
+    problem = inspect(tmp_path / "part.pth").problem
+    assert isinstance(problem, TensorMismatch)
+    missing = [line.split()[1] for line in problem.details if line.startswith("missing")]
+    assert missing == ["patch_embed.proj.weight"]
+    assert "saved without these tensors" in str(problem.meaning)
 
 
 _LINEAR = "vit.encoder.layer.0.attention.attention.query"

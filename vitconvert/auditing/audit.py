@@ -161,7 +161,7 @@ class LoadAudit:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(map(printable, self._lines()))
 
     def __repr__(self) -> str:
         return f"<LoadAudit {self._source.title!r}: {self._counts()}>"
@@ -367,7 +367,7 @@ def _listed(title: str, lines: Mapping[str, str]) -> Iterator[str]:
     for names in list(alike.values())[:_SHOWN]:
         text = f": {lines[names[0]]}" if lines[names[0]] else ""
         times = f"  (and {len(names) - 1} like it)" if len(names) > 1 else ""
-        yield printable(f"  {names[0]}{text}{times}")
+        yield f"  {names[0]}{text}{times}"
     if len(alike) > _SHOWN:
         yield f"  and {len(alike) - _SHOWN} other kinds"
 

@@ -17,16 +17,18 @@ from vitconvert.errors import (
     MissingFact,
     NotRepresentable,
     Quantised,
+    TensorMismatch,
     VitConvertError,
     some,
 )
 from vitconvert.facts.accounts import (
     Ledger,
     check_accounts,
+    check_explained,
     check_float_dtypes,
-    check_required,
     open_ledger,
 )
+from vitconvert.facts.answers import possible_answers
 from vitconvert.facts.fact import TENSORS, USER, show
 from vitconvert.facts.gathering import Gathered, gather_facts
 from vitconvert.facts.statements import Statements
@@ -224,14 +226,11 @@ def proved(reading: Reading) -> Reading:
     binding = recognised.binding
     try:
         config = _with_stored_grid(container, recognised, known.config())
-    except MissingFact as error:
-        check_required(binding, file)
-        if left := binding.unexplained:  # of which an answer makes nothing
-            error.evidence["left over"] = some(left)
-            if not recognised.table.builtin:
-                error.hint = f"give what is left over rows in the table first. {error.hint}"
+    except MissingFact:
+        _check_answerable(part, reading.statements, known, file)
+        check_explained(binding, file, part.called)
         raise
-    check_accounts(binding, config, file)
+    check_accounts(binding, config, file, part.called)
     manifest, prefix = container.manifest, recognised.prefix
     check_float_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
     reading.statements.check_class(recognised.table, config)
@@ -245,6 +244,31 @@ def proved(reading: Reading) -> Reading:
         head=part.head,
     )
     return replace(reading, weights=weights, ledger=ledger.with_changes(reading.changes))
+
+
+def _check_answerable(part: FoundViT, said: Statements, known: Gathered, file: str) -> None:
+    """Make sure that an answer to the questions makes the tensors a model.
+
+    Raises:
+        TensorMismatch: None does. Says what is wrong with the tensors, whatever the answer.
+    """
+    problem: TensorMismatch | None = None
+    for answer in possible_answers(known, part.recognised.binding):
+        told = replace(said, user={**said.user, **answer})
+        try:
+            config = _gather(part, told).config()
+            check_accounts(part.recognised.binding, config, file, part.called)
+        except TensorMismatch as error:  # that of the answer which leaves least wrong
+            if problem is None or len(error.details) < len(problem.details):
+                problem = error
+        except MissingFact:
+            return  # the next question
+        except VitConvertError:
+            continue
+        else:
+            return
+    if problem:
+        raise problem
 
 
 def _with_stored_grid(container: Container, recognised: Recognised, config: ViTConfig) -> ViTConfig:

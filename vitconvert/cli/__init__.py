@@ -5,9 +5,9 @@ Each verb is a class in a module of its own that is imported when it is used, so
 """
 
 import atexit
-import errno
 import gc
 import importlib
+import io
 import json
 import os
 import re
@@ -95,10 +95,10 @@ class LazyGroup(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from vitconvert.errors import nearest
 
-            near = nearest(args[0], VERBS)
+            near = [f"`vitconvert {verb}`" for verb in nearest(args[0].lower(), VERBS, 3)]
             raise UsageError(
                 f"There is no verb {args[0]!r}.",
-                hint=f"did you mean `vitconvert {near[0]}`?"
+                hint=f"did you mean {' or '.join(near)}?"
                 if near
                 else "`vitconvert --help` lists them; `vitconvert convert PATH` converts a file.",
             )
@@ -166,6 +166,12 @@ def _end(code: int) -> NoReturn:
 
 def _prepare(arguments: Sequence[str]) -> None:
     """Set up a process that does nothing but run this command line."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by who started the process: the work is done all the same
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are escaped
+            stream.reconfigure(errors="backslashreplace")
     # Importing torch makes hundreds of thousands of objects that stay. Searching them for garbage
     # takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
     gc.set_threshold(100_000, 50, 100)
@@ -216,19 +222,14 @@ def run(command: click.Command, arguments: list[str]) -> int:
         usage = UsageError(error.format_message(), hint=hint)
         return _report(usage, as_json=as_json)
     except BrokenPipeError:
-        # The reader of our output (such as `| head`) is gone; nobody would see a message.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        from vitconvert.cli.report import silence
+
+        silence()  # nobody would see a message
         return 1
     except OSError as error:
-        hint = "is the disk full, or the place not writable? Nothing half-written was left."
-        if error.errno == errno.EIO:
-            hint = "the disk fails, or the network that it is on: copy the file elsewhere first."
-        refused = VitConvertError(
-            f"The operating system refused: {error.strerror or error}.",
-            evidence={"file": error.filename} if error.filename else {},
-            hint=hint,
-        )
-        return _report(refused, as_json=as_json)
+        from vitconvert.cli.report import refused_by_system
+
+        return _report(refused_by_system(error), as_json=as_json)
 
 
 @contextmanager
@@ -249,13 +250,15 @@ def _warnings_as_notes(*, quiet: bool) -> Iterator[None]:
 
 
 def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> int:
-    if as_json:
-        # One line, because verbs may have printed lines of JSON before.
-        click.echo(json.dumps({"ok": False, "error": error.to_dict()}))
-    else:
-        from vitconvert.cli.report import Verdict, tell
+    from vitconvert.cli.report import Verdict, tell
 
-        tell(Verdict(error.text(verbose=verbose), ok=False), err=True)
+    if as_json:
+        with suppress(OSError):  # as stdout is full, stderr gets the message
+            # One line, because verbs may have printed lines of JSON before.
+            click.echo(json.dumps({"ok": False, "error": error.to_dict()}))
+            return error.exit_code
+    with suppress(OSError):
+        tell(Verdict(error.text(verbose=verbose, brief=True), ok=False), err=True)
     return error.exit_code
 
 

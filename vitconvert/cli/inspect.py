@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.options import Computed, argument, flag
-from vitconvert.cli.report import ignored_lines, line, print_json, show, source_line, tell
-from vitconvert.errors import VitConvertError
+from vitconvert.cli.report import (
+    ignored_lines,
+    line,
+    print_json,
+    refused_by_system,
+    show,
+    source_line,
+    tell,
+)
+from vitconvert.errors import VitConvertError, some
 
 if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
@@ -43,7 +51,7 @@ class Inspect(Computed):
         self.report(
             inspection.to_dict,
             short=inspection.dialect or "unknown",
-            long=lambda: inspection_report(inspection),
+            long=lambda: inspection_report(inspection, verbose=self.verbose),
             ok=not inspection.problem,
         )
         return inspection.problem.exit_code if inspection.problem else 0
@@ -64,6 +72,7 @@ class Inspect(Computed):
         """Inspect each, whatever is wrong with one, under its own name."""
         answers: dict[str, object] = {}
         worst = 0
+        refused: list[str] = []
         # Servers let wait. Bars of several downloads would mix.
         one = replace(self, quiet=self.quiet or self.lines)
         with ThreadPoolExecutor(_AT_ONCE if self.lines else 1) as pool:
@@ -71,6 +80,8 @@ class Inspect(Computed):
                 models, pool.map(one._answer, models), strict=True
             ):
                 worst = max(worst, code)
+                if answer.get("refused"):
+                    refused.append(model)
                 if self.lines:
                     click.echo(json.dumps({"model": model, **answer}, default=str))
                 elif not self.as_json:
@@ -79,6 +90,8 @@ class Inspect(Computed):
                     answers[model] = answer
         if self.as_json and not self.lines:
             print_json({"ok": worst == 0, "inspections": answers})
+        if refused:
+            tell(f"note: {len(refused)} cannot be read: {some(refused, 6)}", err=True)
         return worst
 
     def _answer(self, model: str) -> tuple[dict[str, object], str, int]:
@@ -86,11 +99,16 @@ class Inspect(Computed):
         try:
             inspection = self._inspect(model)
         except VitConvertError as error:
-            return {"ok": False, "error": error.to_dict()}, str(error), error.exit_code
+            text = error.text(verbose=self.verbose, brief=True)
+            return {"ok": False, "error": error.to_dict()}, text, error.exit_code
+        except OSError as error:  # such as a folder that nobody may list
+            refused = refused_by_system(error)
+            told = {"ok": False, "refused": True, "error": refused.to_dict()}
+            return told, str(refused), refused.exit_code
         problem = inspection.problem
         text = inspection.dialect or "unknown"
         if not self.quiet:
-            text = "\n".join(filter(None, inspection_report(inspection)))
+            text = "\n".join(filter(None, inspection_report(inspection, verbose=self.verbose)))
         code = problem.exit_code if problem else 0
         return {"ok": not problem, **inspection.to_dict()}, text, code
 
@@ -101,7 +119,7 @@ class Inspect(Computed):
         return inspect(located, with_hash=self.with_hash, **self.reading())
 
 
-def inspection_report(inspection: "Inspection") -> Iterator[str]:
+def inspection_report(inspection: "Inspection", *, verbose: bool = True) -> Iterator[str]:
     """What a header says, and what is missing."""
     told = inspection.told
     known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told.items()]
@@ -137,7 +155,7 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
         yield line("note", note)
     yield line("tree", *inspection.tree())
     if inspection.problem:
-        yield str(inspection.problem)
+        yield inspection.problem.text(verbose=verbose, brief=True)
 
 
 def _hashes(inspection: "Inspection") -> Iterator[str]:

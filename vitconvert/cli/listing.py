@@ -1,5 +1,6 @@
 """`vitconvert list [GLOB]`."""
 
+import itertools
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 from vitconvert.cli.options import Reporting, argument
-from vitconvert.errors import UsageError, nearest
+from vitconvert.errors import UsageError
 
 if TYPE_CHECKING:
     from vitconvert.tables.table import Table
@@ -17,7 +18,7 @@ _WIDTH = 86  # letters of what is told of an ecosystem
 
 @dataclass(kw_only=True)
 class List(Reporting):
-    """Lists what vitconvert knows by name."""
+    """Lists what vitconvert knows by name; a name that nothing has is an error."""
 
     details = (
         " GLOB is of their names, or an ecosystem, whose dialects are listed. Without it, "
@@ -28,7 +29,7 @@ class List(Reporting):
 
     def run(self) -> int:
         from vitconvert.tables.architectures import architectures
-        from vitconvert.tables.dialects import builtin_tables
+        from vitconvert.tables.dialects import builtin_tables, ecosystems, what_was_meant
 
         wanted = self.pattern or "*"
         tables = {
@@ -42,14 +43,10 @@ class List(Reporting):
         }
 
         if not tables and not any(listed.values()):
-            names = {name for rows in architectures().values() for name in rows}
-            ecosystems = {table.ecosystem for table in builtin_tables().values()}
-            near = nearest(wanted, {*builtin_tables(), *names, *ecosystems}, 3)
+            every = [*builtin_tables(), *ecosystems(), *itertools.chain(*architectures().values())]
             raise UsageError(
-                f"Nothing that vitconvert knows by name is called {wanted!r}.",
-                hint=f"did you mean {' or '.join(near)}?"
-                if near
-                else "`vitconvert list` shows ecosystems, `vitconvert list '*'` all names.",
+                f"Nothing that vitconvert knows is called {wanted!r}.",
+                **what_was_meant(wanted, every),
             )
 
         def lines() -> Iterator[str]:

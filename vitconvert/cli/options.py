@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from vitconvert.arguments import options_of
 from vitconvert.checkpoint import ReadOptions
 from vitconvert.checkpoint.options import IMAGES
-from vitconvert.cli.report import print_json, tell
+from vitconvert.cli.report import print_json, silence, tell
 
 if TYPE_CHECKING:
     import torch
@@ -218,6 +218,7 @@ class Reporting(Verb):
 
     as_json: bool = flag("Print one JSON object on stdout.", "--json", default=False)
     quiet: bool = flag("Print only the result, show no progress.", "-q", default=False)
+    verbose: bool = flag("Print messages with all their lines.", "-v", default=False)
 
     def report(
         self,
@@ -228,10 +229,13 @@ class Reporting(Verb):
         ok: bool = True,
     ) -> None:
         """Print a result in the way that was asked for: as JSON, in a word, or in lines."""
-        if self.as_json:
-            print_json({"ok": ok, **facts()})
-        elif lines := [str(short)] if self.quiet else [*filter(None, long())]:
-            tell(*lines)
+        try:
+            if self.as_json:
+                print_json({"ok": ok, **facts()})
+            elif lines := [str(short)] if self.quiet else [*filter(None, long())]:
+                tell(*lines)
+        except BrokenPipeError:  # what was to be done is done
+            silence()
 
 
 @dataclass(kw_only=True)

@@ -1,15 +1,17 @@
 """Lines of the reports that several verbs print, and the command as it is printed or recorded."""
 
+import errno
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import click
 
-from vitconvert.errors import printable, without_secrets
+from vitconvert.errors import VitConvertError, printable, without_secrets
 
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
@@ -24,6 +26,25 @@ _PLACES = ("images", "calibrate", "adapter")  # options that name places of this
 def print_json(value: Mapping[str, object]) -> None:
     """One JSON object on stdout, in ASCII, which steers no terminal."""
     click.echo(json.dumps(value, indent=2, default=str))
+
+
+def silence() -> None:
+    """Send what is printed from now on nowhere: the reader of our output (`| head`) is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def refused_by_system(error: OSError) -> VitConvertError:
+    """An error of the operating system, as a message."""
+    hint = "is the disk full, or the place not writable? Nothing half-written was left."
+    if error.errno == errno.EIO:
+        hint = "the disk fails, or the network that it is on: copy the file elsewhere first."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        hint = "its owner, or chmod, gives you the right to read or write there."
+    return VitConvertError(
+        f"The operating system refused: {error.strerror or error}.",
+        evidence={"file": error.filename} if error.filename else {},
+        hint=hint,
+    )
 
 
 class Verdict(str):

@@ -77,11 +77,11 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str]) 
     """
     known = (*STEPS, NORM_EPS, *_adapted_modules(to))
     if unknown := [name for name in allow if name not in known]:
-        near = nearest(unknown[0], known)
+        near = nearest(unknown[0], known, 3)
         raise UsageError(
             f"There is no step {unknown[0]!r} to allow.",
             evidence={"steps": ", ".join(known)},
-            hint=f"did you mean {near[0]}?" if near else None,
+            hint=f"did you mean {' or '.join(near)}?" if near else None,
         )
     if NORM_EPS in allow:
         model = _with_any_eps(model)

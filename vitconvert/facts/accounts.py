@@ -3,13 +3,16 @@ model written once, all shapes closed. From headers alone, and all problems in o
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from vitconvert.config import Config, ViTConfig
-from vitconvert.errors import ShapeMismatch, TensorMismatch
+from vitconvert.errors import ShapeMismatch, TensorMismatch, printable
 from vitconvert.facts.fact import is_assumed, show
 from vitconvert.tables.axes import Axes
 from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
+from vitconvert.tables.detection import NO_TABLE, without_elements
+from vitconvert.tables.names import runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +29,22 @@ class Ledger:
     changed: tuple[str, ...] = ()  # changes that were asked for, in order
     measured: tuple[Mapping[str, object], ...] = ()  # what lossy steps did to the outputs
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return (
             f"Ledger(dialect={self.dialect!r}, read={self.read}, used={len(self.used)}, "
             f"ignored={len(self.ignored)})"
         )
 
-    __repr__ = __str__
+    def __str__(self) -> str:
+        """What became of every tensor, and what was assumed and changed; a line for all blocks."""
+        lines = [f"{'dialect':<9} {self.dialect}", f"{'tensors':<9} {self.counts}"]
+        lines += _rows("used", self.used)
+        lines += _rows("carried", self.carried)
+        lines += _rows("ignored", (f"{name}: {why}" for name, why in self.ignored.items()))
+        lines += _rows("assumed", (f"{field} = {said}" for field, said in self.assumed.items()))
+        lines += _rows("changed", self.changed)
+        lines += _rows("note", self.notes)
+        return "\n".join(lines)
 
     @property
     def counts(self) -> str:
@@ -75,13 +87,38 @@ class Ledger:
         }
 
 
+def _rows(title: str, texts: Iterable[str]) -> Iterator[str]:
+    """A line for each text, with a title; those that differ in a number that counts are one."""
+    for text, count in runs(map(printable, texts)):
+        yield f"{title:<9} {text}{f'  x {count}' if count > 1 else ''}"
+
+
 DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
+_WITHOUT_ROWS = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
+_SIZES = "the tensors belong to models of different sizes: save the model again, all from one."
 
 
-def check_accounts(binding: Binding, config: Config, file: str) -> None:
+class _Told(TypedDict):
+    """The arguments of an error on tensors, but for the fact."""
+
+    evidence: Mapping[str, object]
+    details: list[str]
+    meaning: str | None
+    hint: str
+
+
+def check_accounts(
+    binding: Binding, config: Config, file: str, called: Mapping[str, str] | None = None
+) -> None:
     """Prove that the plan uses and writes everything exactly once.
+
+    Args:
+        binding: A table laid over a checkpoint's header.
+        config: The model.
+        file: What messages call the checkpoint.
+        called: What the file calls a tensor, where the binding has a part of its name.
 
     Raises:
         ShapeMismatch: Tensors contradict the axes of their rows, and nothing else is wrong.
@@ -89,13 +126,14 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
     """
     problems = {
         "missing": list(_missing(binding, config)),
-        "left over": list(_left_over(binding, config)),
-        "doubled": [f"{name}  {' and '.join(k)}" for name, k in binding.doubled.items()],
+        "left over": list(_left_over(binding, config, called or {})),
+        "doubled": list(_doubled(binding)),
         "misshapen": list(_misshapen(binding, config)),
     }
     found = {kind: lines for kind, lines in problems.items() if lines}
     if not found:
         return
+    _check_elements(binding, found)
     # Whoever catches ShapeMismatch resizes: with anything else wrong, that would not help.
     kind_of_error = ShapeMismatch if list(found) == ["misshapen"] else TensorMismatch
     count = sum(map(len, found.values()))
@@ -103,29 +141,87 @@ def check_accounts(binding: Binding, config: Config, file: str) -> None:
         f"{count} tensor{'s' if count > 1 else ''} of the file "
         f"{'do' if count > 1 else 'does'} not fit a model of {config.depth} blocks of width "
         f"{config.embed_dim}.",
-        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
-        details=[line for kind, lines in found.items() for line in _listed(kind, lines)],
-        hint=_hint_on_head(binding, found) or _hint(found)
-        if binding.table.builtin
-        else _hint_of_own(found),
+        **_told(binding, found, file),
     )
 
 
-def check_required(binding: Binding, file: str) -> None:
-    """Prove that every tensor is there that no answer to a question replaces.
+def check_explained(binding: Binding, file: str, called: Mapping[str, str] | None = None) -> None:
+    """Prove that an answer to a question may be all that lacks: the table places every tensor.
+
+    The arguments are those of `check_accounts`.
 
     Raises:
-        TensorMismatch: The dialect requires tensors that are missing.
+        TensorMismatch: Tensors are left over, in parts, doubled or laid out otherwise, or the
+            dialect requires some that are missing.
     """
-    if not binding.missed:
+    problems = {
+        "missing": [
+            *(_required(binding, group) for group in binding.missed),
+            *(f"{', '.join(keys)}  part of {name}" for name, keys in binding.partial.items()),
+        ],
+        "left over": list(_unexplained(binding, called or {})),
+        "doubled": list(_doubled(binding)),
+        "misshapen": list(_misfits(binding)),
+    }
+    found = {kind: lines for kind, lines in problems.items() if lines}
+    if not found:
         return
-    missing = [_required(binding, group) for group in binding.missed]
-    raise TensorMismatch(
-        "The file lacks tensors that its dialect requires.",
-        evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
-        details=_listed("missing", missing),
-        hint=_hint({"missing": missing}),
-    )
+    _check_elements(binding, found)
+    if list(found) == ["missing"]:
+        fact = "The file lacks tensors that its dialect requires."
+    else:
+        fact = f"The dialect has a place for {binding.explained} of {len(binding.shapes)} tensors."
+    raise TensorMismatch(fact, **_told(binding, found, file))
+
+
+def _check_elements(binding: Binding, found: Mapping[str, list[str]]) -> None:
+    """Refuse weights without elements by their own name."""
+    empty = [key for key in binding.shapes if key in binding.names.empty]
+    wanted = {
+        line.split("  ")[0] for kind in ("missing", "misshapen") for line in found.get(kind, ())
+    }
+    if len(empty) > 1 and (wanted & set(empty) or "missing" in found):
+        raise without_elements(empty, len(binding.shapes))
+
+
+def _told(binding: Binding, found: Mapping[str, list[str]], file: str) -> _Told:
+    """What is wrong with tensors, and what to do, as an error takes it."""
+    dialect = f"{binding.table.name} ({binding.table.file})"
+    meaning = None
+    if not binding.table.builtin and "left over" in found:
+        hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
+    elif any("lora" in line.lower() for line in found.get("left over", ())):
+        hint = (
+            "matrices of LoRA are left over that nobody has merged: merge them into the weights "
+            "with the code that trained them, and save that."
+        )
+    elif "missing" not in found:
+        hint = _WITHOUT_ROWS if "left over" in found else _SIZES
+        if list(found) == ["doubled"]:
+            hint = "--ignore PATTERN leaves out one of each two."
+        elif list(found) == ["misshapen"] and len(found["misshapen"]) == 1:
+            heads = [f"{link.theirs}  " for link in binding.links.get("head.weight", ())]
+            if found["misshapen"][0].startswith(tuple(heads)):
+                key = found["misshapen"][0].split("  ")[0].rpartition(".")[0]
+                hint = (
+                    "--set pooling=token, or avg, says what the head reads, if it is its own; "
+                    f"--ignore '{key}.*' leaves it out."
+                )
+    elif len(found) == 1:
+        meaning = "The file is whole, and was saved without these tensors."
+        hint = (
+            "save the model again with them. If it never had them, a table (--table) that extends "
+            f"{binding.table.name} says so."
+        )
+    else:
+        meaning = "The file is whole, and of another model than those of this dialect."
+        hint = f"{NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
+    return {
+        "evidence": {"file": file, "dialect": dialect},
+        "details": [line for kind, lines in found.items() for line in _listed(kind, lines)],
+        "meaning": meaning,
+        "hint": hint,
+    }
 
 
 def _required(binding: Binding, group: tuple[str, ...]) -> str:
@@ -239,16 +335,21 @@ def _row_text(binding: Binding, name: str) -> str:
     return "the table has no row for it"
 
 
-def _left_over(binding: Binding, config: Config) -> Iterator[str]:
+def _unexplained(binding: Binding, called: Mapping[str, str]) -> Iterator[str]:
     for key in binding.unexplained:
-        yield f"{key}  {_sizes(binding.shapes[key])}, which no row of the table explains"
+        name, sizes = called.get(key, key), _sizes(binding.shapes[key])
+        yield f"{name}  {sizes}, which no row of the table explains"
+
+
+def _left_over(binding: Binding, config: Config, called: Mapping[str, str]) -> Iterator[str]:
+    yield from _unexplained(binding, called)
     expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
     for name, links in binding.links.items():
         if name in expected:
             continue
         theirs = next(link.theirs for link in links if link.theirs is not None)
         if theirs not in empty:
-            yield f"{theirs}  the model has no {name}"
+            yield f"{called.get(theirs, theirs)}  the model has no {name}"
 
 
 def _empty_and_unwanted(binding: Binding, config: Config) -> Iterator[str]:
@@ -260,9 +361,18 @@ def _empty_and_unwanted(binding: Binding, config: Config) -> Iterator[str]:
             yield from keys
 
 
-def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
+def _doubled(binding: Binding) -> Iterator[str]:
+    for name, keys in binding.doubled.items():
+        yield f"{name}  {' and '.join(keys)}"
+
+
+def _misfits(binding: Binding) -> Iterator[str]:
     for key, row in binding.misfits.items():
         yield f"{key}  found {_sizes(binding.shapes[key])}, which is not laid out as in {row}"
+
+
+def _misshapen(binding: Binding, config: Config) -> Iterator[str]:
+    yield from _misfits(binding)
     sizes, seen = config.axes(), set()
     for links in binding.links.values():
         for link in links:
@@ -289,49 +399,3 @@ def _listed(kind: str, lines: list[str]) -> list[str]:
     if len(lines) > _SHOWN:
         shown.append(f"{kind:<10} ... and {len(lines) - _SHOWN} more")
     return shown
-
-
-def _hint_on_head(binding: Binding, found: dict[str, list[str]]) -> str:
-    """Where the matrix of the head alone is of another size, as it reads something else; or ""."""
-    heads = {link.theirs for link in binding.links.get("head.weight", ())}
-    wrong = {line.split()[0] for lines in found.values() for line in lines}
-    if list(found) != ["misshapen"] or wrong != heads:
-        return ""
-    (key,) = wrong
-    pattern = f"{str(key).rpartition('.')[0]}.*"
-    return f"the head reads something else than this ViT gives: --ignore '{pattern}' leaves it out."
-
-
-def _hint_of_own(found: dict[str, list[str]]) -> str:
-    """What to do where the table is the user's, and rather wrong than the file."""
-    if found.keys() & {"missing", "left over"}:
-        return (
-            "the table's rows are not those of this file: each tensor that is left over wants a "
-            "row or an entry of [ignore], and each that is missing another spelling."
-        )
-    return "a row's axes are not those of the tensor, or the tensors are of several models."
-
-
-def _hint(found: dict[str, list[str]]) -> str:
-    """What to do. No bytes are missing: a file that was cut is refused before."""
-    if any("lora" in line.lower() for line in found.get("left over", ())):
-        return (
-            "matrices of LoRA are left over that nobody has merged: merge them into the weights "
-            "with the code that trained them, and save that."
-        )
-    if "missing" in found and "left over" in found:
-        return (
-            "the file is of another model, or has its own names for some: --dialect NAME reads it "
-            "as that; `vitconvert table FILE --like NAME` drafts a table of its names."
-        )
-    if "missing" in found:
-        return (
-            "the file is whole and lacks these: it is of another model (--dialect NAME reads it as "
-            "that), or whoever saved it left them out."
-        )
-    if "left over" in found:
-        return "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
-    return (
-        "the file is whole, and these are of other sizes: it is of another model, or whoever saved "
-        "it joined two."
-    )

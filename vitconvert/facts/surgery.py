@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.errors import MissingFact, UsageError, size_text
+from vitconvert.errors import MissingFact, NotRepresentable, UsageError, size_text, some
 from vitconvert.model import resampling
 from vitconvert.tables.canonical import expected_shapes, first_kernel
 
@@ -154,11 +154,31 @@ def resize(
 
 
 def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:
-    """Change the dtype of every floating-point tensor."""
+    """Change the dtype of every floating-point tensor.
+
+    Raises:
+        NotRepresentable: A number is finite, and would not be in this dtype.
+    """
     floating = {t.dtype for t in tensors.values() if t.is_floating_point()}
     before = sorted(str(d).removeprefix("torch.") for d in floating)
     cast = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
-    return cast, f"cast from {' and '.join(before)} to {str(dtype).removeprefix('torch.')}"
+    word = str(dtype).removeprefix("torch.")
+    lost = [k for k, t in cast.items() if not t.is_meta and t.isinf().any() and _finite(tensors[k])]
+    if lost:
+        raise NotRepresentable(
+            f"{word} cannot hold the numbers of {len(lost)} tensor{'s' if len(lost) > 1 else ''}.",
+            evidence={
+                "tensors": some(lost),
+                "largest": f"{max(float(tensors[k].abs().max()) for k in lost):.3g}",
+                "limit": f"{torch.finfo(dtype).max:g}",
+            },
+            hint="--dtype bfloat16, or float32, holds them.",
+        )
+    return cast, f"cast from {' and '.join(before)} to {word}"
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
 
 
 def _resized_kernel(

@@ -9,12 +9,13 @@ Source: equinox 0.13.8, tree_serialise_leaves; equimo 1.1.0, equimo/io.py and eq
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.atomic_write import atomic_file
-from vitconvert.errors import UsageError
+from vitconvert.errors import CorruptFile, UsageError
 from vitconvert.formats.container import Container, TensorInfo, mapped_container
 from vitconvert.formats.content import Content, checked_contents
 from vitconvert.formats.format_modules import ALONE, Array, Surroundings
@@ -113,8 +114,7 @@ def _arguments(path: Path) -> dict[str, object]:
     """
     beside = path.with_name(METADATA)
     if not beside.is_file():
-        hint = "save named arrays with numpy.savez."
-        raise corrupt(path, "This is a single .npy array without a name.", hint=hint)
+        raise _nameless(path)
     said = parse_strict_object(beside, beside.read_bytes(), what=METADATA).get("model_config")
     config = {**DEFAULTS, **said} if isinstance(said, dict) else {}
     heads = config.get("num_heads")
@@ -135,6 +135,29 @@ def _arguments(path: Path) -> dict[str, object]:
         path,
         f"{METADATA} is not about a ViT of equimo that is read here.",
         meaning="The leaves have no names, so that its arguments alone tell which is which.",
+    )
+
+
+def _nameless(path: Path) -> CorruptFile:
+    """The error for arrays of which nothing says the names: one, or the leaves of any class."""
+    with path.open("rb") as file:
+        start = file.read(LONGEST_NPY_HEADER)
+    several = path.suffix == ".eqx"
+    with suppress(CorruptFile):
+        descr, _, shape, begin = parse_header(path, "the first array", start)
+        code = checked_dtype(path, "the first array", descr[1:], DTYPES)
+        first = TensorInfo(dtype=DTYPES[code], shape=checked_shape(path, "the first array", shape))
+        several = begin + first.nbytes < path.stat().st_size
+    if not several:
+        hint = "save named arrays with numpy.savez."
+        return corrupt(path, "This is a single .npy array without a name.", hint=hint)
+    return corrupt(
+        path,
+        "These are leaves of an Equinox model, which have no names.",
+        meaning=f"Of equimo's models a {METADATA} beside them says which is which, and there is "
+        "none.",
+        hint=f"put equimo's {METADATA} there; of another class, save its leaves by name with "
+        "numpy.savez.",
     )
 
 

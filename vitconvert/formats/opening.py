@@ -97,9 +97,11 @@ def checkpoints_below(folder: Path) -> Iterator[Path]:
     Hidden folders are left out.
 
     Returns:
-        A directory that has one, or each file of a directory that has several.
+        A directory that has one, or each file of a directory that has several; last, directories
+        that cannot be listed, so that whoever opens them says so.
     """
-    for place, folders, names in os.walk(folder):
+    unread: list[OSError] = []
+    for place, folders, names in os.walk(folder, onerror=unread.append):
         whole = of_directory(names)
         folders[:] = [] if whole else sorted(name for name in folders if name[0] != ".")
         found = weights_among(names)
@@ -107,6 +109,7 @@ def checkpoints_below(folder: Path) -> Iterator[Path]:
             yield Path(place)
         else:
             yield from (Path(place, name) for name in found)
+    yield from (Path(error.filename) for error in unread)
 
 
 def has_weights(directory: Path) -> bool:

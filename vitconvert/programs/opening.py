@@ -1,6 +1,7 @@
 """Opening an output with the programs that it is for, and comparing what they compute."""
 
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -86,6 +87,11 @@ class Opened:
 
     def raise_if_failed(self) -> None:
         """Raise ParityFailed if the program computes something else."""
+        if self.relative is not None and not math.isfinite(self.relative):
+            raise ParityFailed(
+                f"{self.consumer} loads the output and computes NaN or infinite numbers.",
+                hint="nothing was written. --dtype float32 holds what lower precision cannot.",
+            )
         if self.relative is not None and not self.relative <= TOLERANCE:
             raise ParityFailed(
                 f"{self.consumer} loads the output and computes something else.",

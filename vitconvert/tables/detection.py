@@ -75,13 +75,18 @@ def recognise(
     empty = [key for key, shape in shapes.items() if shape == (0,) or (most and 0 in shape)]
     # Matrices, too, have no axis but one then.
     if most or any("norm" not in key and not key.endswith("bias") for key in empty):
-        raise TensorMismatch(
-            f"{len(empty)} of {len(shapes)} tensors have no elements.",
-            evidence={"empty": some(empty, 4)},
-            meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
-            hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
-        )
+        raise without_elements(empty, len(shapes))
     return _nearest(attempts, candidates, config)
+
+
+def without_elements(empty: Sequence[str], count: int) -> TensorMismatch:
+    """The error for weights of which other processes kept the elements."""
+    return TensorMismatch(
+        f"{len(empty)} of {count} tensors have no elements.",
+        evidence={"empty": some(empty, 4)},
+        meaning="DeepSpeed leaves them so at stage 3 of ZeRO: each process keeps its own part.",
+        hint="the zero_to_fp32.py that DeepSpeed puts beside its checkpoints gathers them.",
+    )
 
 
 def fitting(
@@ -189,12 +194,11 @@ def _nearest(
     samples = [(attempt[1].some(), attempt) for attempt in attempts]
     nearest, (prefix, names, own) = max(
         ((bind(table, sample), attempt) for sample, attempt in samples for table in tables),
-        # Of two that explain as much, the nearer lacks less, then misfits less; a name as it is in
-        # the file comes before one without its prefix.
+        # Of two that explain as much, the nearer lacks and misshapes less, then misfits less; a
+        # name as it is in the file comes before one without its prefix.
         key=lambda one: (
             one[0].explained + len(one[0].ignored),
-            -len(one[0].lacking),
-            -len(one[0].misshapen),
+            -len(one[0].lacking) - len(one[0].misshapen),
             -len(one[0].unexplained) - len(one[0].misfits),
             not one[1][0],
         ),

@@ -7,10 +7,10 @@ Searching their unparsed text is fast, and most tables lack a word of the file's
 import functools
 import itertools
 import re
-import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TypedDict
 
 from vitconvert.config import TextConfig, ViTConfig
 from vitconvert.errors import TableError, UsageError, nearest, printable
@@ -35,21 +35,39 @@ _ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
 _ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
 _QUOTED = re.compile(r'"([^"]*)"')
 _LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
-_LINE = 92  # letters
 _WORD = re.compile(r"[A-Za-z]+")
-# What people call an ecosystem, and its name here.
+# What people call an ecosystem, and its name here; in small letters, words joined by "_".
 _CALLED = {
     "transformers": "hf",
     "huggingface": "hf",
+    "hugging_face": "hf",
+    "huggingface_transformers": "hf",
     "flax": "hf_flax",
     "tensorflow": "hf_tf",
     "tf": "hf_tf",
     "keras": "keras_hub",
+    "keras_nlp": "keras_hub",
+    "keras_cv": "keras_hub",
     "google": "jax",
+    "google_vit": "jax",
+    "vision_transformer": "jax",
     "pytorch": "vit",
     "torch": "vit",
+    "pytorch_image_models": "timm",
+    "pytorchimagemodels": "timm",
+    "vit_pytorch": "lucidrains",
+    "tv": "torchvision",
     "open_clip": "openclip",
+    "open_clip_torch": "openclip",
+    "openai": "openai_clip",
     "clip": "openai_clip",
+    "segment_anything": "sam",
+    "mmcls": "mmpretrain",
+    "mmsegmentation": "mmseg",
+    "detectron2": "vitdet",
+    "mlx": "mlx_image",
+    "gguf": "llama_cpp",
+    "ggml": "llama_cpp",
 }
 # Words of what tables spell {p}: weight, bias, running_mean, running_var, num_batches_tracked.
 _KINDS = {"weight", "bias", "running", "mean", "var", "num", "batches", "tracked"}
@@ -149,6 +167,13 @@ def _their_side(text: str) -> str:
     return "\n".join(found)
 
 
+class _Meant(TypedDict):
+    """Arguments of an error on a name."""
+
+    evidence: Mapping[str, object]
+    hint: str
+
+
 class _BuiltinTables(Mapping[str, Table]):
     """Every dialect of `weights_map/`, by name, sorted, each parsed when it is first asked for."""
 
@@ -235,30 +260,35 @@ def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table
         own: A table of the user's, of whose name this is not, and may be meant to be.
 
     Raises:
-        UsageError: There is none; names the nearest, and every ecosystem.
+        UsageError: There is none; names the nearest three, or every ecosystem.
     """
     if found := tables_of(name) or [_builtin_table(d) for d in builtin_texts() if d == name]:
         return found
-    ecosystems = {dialect: ecosystem_of(dialect) for dialect in builtin_texts()}
-    mine = stem_of(Path(own)) if own else ""
-    near = nearest(name, sorted({*ecosystems, *ecosystems.values(), mine} - {""}), 5, alike=0)
-    hint = "`vitconvert list` describes all of them."
-    if name.lower() in _CALLED:
-        hint = f"did you mean {_CALLED[name.lower()]}?"
-    elif mine and mine in nearest(name, [mine]):
-        hint = f"did you mean {printable(mine)}, the name of your table?"
+    mine = printable(stem_of(Path(own))) if own else ""
+    known = [*builtin_texts(), *ecosystems(), *([mine] if mine else [])]
+    error = UsageError(f"There is no dialect {name!r}.", **what_was_meant(name, known))
+    if mine and nearest(name, [mine]):
+        error.hint = f"did you mean {mine}, the name of your table?"
     elif Path(f"{name}.toml").is_file():
-        hint = f"--table {name}.toml makes that table the target."
-    raise UsageError(
-        f"There is no dialect {name!r}.",
-        evidence={"nearest": ", ".join(near)} if near else {},
-        details=textwrap.wrap(
-            f"ecosystems: {', '.join(sorted({*ecosystems.values()}))}",
-            width=_LINE,
-            subsequent_indent=" " * len("ecosystems: "),
-        ),
-        hint=hint,
-    )
+        error.hint = f"--table {name}.toml makes that table the target."
+    raise error
+
+
+def ecosystems() -> list[str]:
+    """Every ecosystem, sorted."""
+    return sorted({ecosystem_of(name) for name in builtin_texts()})
+
+
+def what_was_meant(name: str, known: Iterable[str]) -> _Meant:
+    """What an error says of a name that there is not: three that may be meant, or where all are."""
+    called = _CALLED.get(re.sub("[- ]", "_", name.lower()))
+    likely = [] if called else nearest(name.lower(), dict.fromkeys(known), 3)
+    if near := [called] if called else likely or [_CALLED[n] for n in nearest(name, _CALLED)]:
+        return {"evidence": {}, "hint": f"did you mean {' or '.join(near)}?"}
+    return {
+        "evidence": {"ecosystems": ", ".join(ecosystems())},
+        "hint": "`vitconvert list` describes all of them.",
+    }
 
 
 def is_of(name: str, file: str | PathLike[str] | None) -> bool:

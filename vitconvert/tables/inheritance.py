@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitconvert.documents import check_values, read_bytes
-from vitconvert.errors import SourceError, TableError
+from vitconvert.errors import SourceError, TableError, nearest
 from vitconvert.toml_files import LazyToml, tables_dir
 
 # Files of weights_map/ that are not dialects.
@@ -99,9 +99,13 @@ def _read(file: Path, label: str) -> str:
     except ValueError as error:
         raise _not_toml(label, error) from None
     except SourceError as error:
+        near = nearest(file.name, (other.name for other in file.parent.glob("*.toml")), 3)
         raise TableError(
             "The table cannot be read.",
             evidence={"file": label, "problem": error.evidence["reason"]},
+            hint=f"did you mean {' or '.join(str(file.parent / name) for name in near)}?"
+            if near
+            else None,
         ) from None
 
 

@@ -2,6 +2,8 @@
 
 import bisect
 import functools
+import os.path
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,12 +29,14 @@ class Tower:
             None no part of it.
         model: Whose tower it is, in words.
         reads: What the larger model reads of it, in words, where no config.json says so.
+        guessed: Whether nobody names this prefix: a table fits what is below it, and no other.
     """
 
     prefix: str
     section: str | None = None
     model: str = "a larger model"
     reads: str = ""
+    guessed: bool = False
 
     def to_dict(self) -> dict[str, str | None]:
         """For `vitconvert.json` and `--json`."""
@@ -66,6 +70,12 @@ class FoundViT:
     recognised: Recognised
 
     @property
+    def called(self) -> Mapping[str, str]:
+        """What the file calls each tensor, by its name in the binding."""
+        prefix = self.recognised.prefix
+        return {name.removeprefix(prefix): whole for name, whole in self.names.items()}
+
+    @property
     def beside(self) -> Mapping[str, str]:
         """Tensors of the file that its dialect does not know, and why they play no part."""
         return {**self.recognised.wrappers_own, **self.outside, **self.left_out}
@@ -92,7 +102,9 @@ class FoundViT:
     def notes(self) -> tuple[str, ...]:
         """Which part of the file this is, a sentence each."""
         notes = []
-        if self.tower.prefix and not self.head:
+        if self.tower.guessed:
+            notes.append(self._guess)
+        elif self.tower.prefix and not self.head:
             notes.append(f"the image tower under {self.tower} was taken")
         if self.tower.prefix and (program := quantised_by(self.outside)):
             notes.append(f"outside of it lie quantised weights ({program}), which are not read")
@@ -112,6 +124,23 @@ class FoundViT:
             tensors = "1 tensor was" if count == 1 else f"{count} tensors were"
             notes.append(f"{tensors} ignored as you asked: parity was not tested for them")
         return tuple(notes)
+
+    @property
+    def _guess(self) -> str:
+        """That a prefix was found which nobody named, and what stands beside it."""
+        prefix = self.tower.prefix
+        groups: dict[str, int] = {}
+        for name in self.outside:
+            common = os.path.commonprefix([name, prefix])  # noqa: RUF071 (of letters)
+            start = max(common.rfind(mark) for mark in "./") + 1
+            group = name[:start] + re.split("[./]", name[start:])[0]
+            groups[group] = groups.get(group, 0) + 1
+        read = prefix + self.recognised.prefix
+        told = f"read below the prefix {read!r}; --tower names another"
+        if groups:
+            beside = [f"{g} ({n} tensor{'s' if n > 1 else ''})" for g, n in groups.items()]
+            told += f"; left behind beside it: {some(beside, 6)}"
+        return told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,9 @@ all, and only where a table explains every tensor under it.
 """
 
 import functools
-from collections.abc import Collection, Mapping
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,9 +22,15 @@ from vitconvert.errors import (
     some,
 )
 from vitconvert.tables.axes import Shape
-from vitconvert.tables.detection import Recognised, common_prefix
+from vitconvert.tables.detection import Recognised, common_prefix, identifies
 from vitconvert.tables.names import first_part, separator_of
+from vitconvert.tables.others import seems_to_be
 from vitconvert.tables.parts import WHOLE, FoundViT, Header, Tower, tower_words
+
+_END_OF_WORD = re.compile("[./]")
+_MOST_WORDS = 8  # of a prefix that nobody knows
+_FEWEST = 8  # tensors of a ViT
+_MOST_NEAR = 3  # prefixes that are named where none fits
 
 
 def with_own_head(header: Header, tower: Tower) -> FoundViT | None:
@@ -190,12 +198,17 @@ def find_part(header: Header, tower: str | None = None) -> FoundViT:
         return _the_one(header, found)
     if denied is not None:
         raise denied
+    if tower is None and (guessed := _below_any_prefix(header)):
+        return _the_one(header, guessed)
     check_heads(header)
     try:
         return header.part(WHOLE, header.nearest(header.shapes, WHOLE))
     except UnknownDialect as error:
         if found and not error.alike:  # the accounts of a tower say what it lacks
             return _the_one(header, found)
+        if tower is None and (near := _nearly_below(header)):
+            error.evidence |= near
+            error.hint = f"{_or_towers(near)} says what is missing there. Else: {error.hint}"
         raise
 
 
@@ -219,12 +232,7 @@ def _stated(header: Header, prefix: str) -> FoundViT:
         NotRepresentable: config.json names a model that computes something else.
         UnknownDialect, AmbiguousDialect: Not one table explains the tensors under it.
     """
-    # The section of config.json that is called like a prefix.
-    word = prefix.rstrip("./").rpartition(".")[2]
-    called = (f"{word}_config", word, "vision_config", "backbone_config")
-    config = header.config
-    section = next((name for name in called if isinstance(config.get(name), Mapping)), None)
-    tower = _known().get(prefix, Tower(prefix=prefix, section=section))
+    tower = _known().get(prefix, _unknown(header, prefix))
     inside = header.inside(tower)
     if not inside:
         towers = [t.prefix.rstrip(".") for t in _known().values() if header.inside(t)]
@@ -237,6 +245,106 @@ def _stated(header: Header, prefix: str) -> FoundViT:
         )
     header.check_model(tower)
     return header.part(tower, header.nearest(inside, tower))
+
+
+def _unknown(header: Header, prefix: str) -> Tower:
+    """A tower of any prefix, with the section of config.json that is called like it."""
+    word = prefix.rstrip("./").rpartition(".")[2]
+    called = (f"{word}_config", word, "vision_config", "backbone_config")
+    config = header.config
+    section = next((name for name in called if isinstance(config.get(name), Mapping)), None)
+    return Tower(prefix=prefix, section=section)
+
+
+def _below_any_prefix(header: Header) -> list[FoundViT]:
+    """Every ViT below a prefix that nobody knows, where a table explains all that is below it.
+
+    Raises:
+        NotRepresentable: config.json names a model that computes something else.
+        UnknownDialect: It names a model that no table knows.
+        AmbiguousDialect: Several dialects explain one.
+    """
+    found: list[FoundViT] = []
+    if seems_to_be(header.shapes, alike=True):
+        return found  # a model that has a ViT's names, and computes something else
+    for alike in _prefixes(header):
+        for prefix in alike:
+            if prefix.startswith(tuple(part.tower.prefix for part in found)):
+                continue  # what is taken apart further is the same ViT
+            tower = replace(_unknown(header, prefix), model="an unknown prefix", guessed=True)
+            inside = header.inside(tower)
+            recognised = header.fitting(inside, tower)
+            part = header.part(tower, recognised) if recognised else None
+            if len(inside) < len(header.shapes):  # its head may stand beside it
+                part = with_own_head(header, tower) or part
+            if part is None:
+                break  # what has the same names fits no better
+            header.check_model(tower)
+            _check_guess(header, part)
+            found.append(part)
+    return found
+
+
+def _prefixes(header: Header) -> list[list[str]]:
+    """Prefixes below which a ViT may be, the shorter first; those with the same names together.
+
+    Blocks of a model have the same names: a table is tried on one of them.
+    """
+    below: dict[str, list[str]] = {}
+    for name in header.shapes:
+        ends = itertools.islice(_END_OF_WORD.finditer(name), _MOST_WORDS)
+        for end in (mark.end() for mark in ends):
+            below.setdefault(name[:end], []).append(name[end:])
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for prefix, names in sorted(below.items(), key=lambda item: len(item[0])):
+        if len(names) >= _FEWEST:
+            alike.setdefault(tuple(names), []).append(prefix)
+    return list(alike.values())
+
+
+def _check_guess(header: Header, part: FoundViT) -> None:
+    """Leave it to the user where config.json speaks of a model, and not of this ViT.
+
+    Raises:
+        UnknownDialect: That is so. Names the option that takes the ViT.
+    """
+    kind, table = header.config.get("model_type"), part.recognised.table
+    sections = header.config_of(part.tower), header.config
+    if not isinstance(kind, str) or any(identifies(table, section) for section in sections):
+        return
+    prefix = part.tower.prefix
+    raise UnknownDialect(
+        "No table knows the model that config.json names.",
+        evidence={
+            "config.json": f"model_type = {kind!r}",
+            "nearest": f"{table.name} ({table.title}), which explains all below {prefix!r}",
+        },
+        meaning="The larger model may compute something else with these tensors.",
+        hint=f"--tower {prefix.rstrip('./')} (in Python, tower=) reads them as a ViT of that kind.",
+    )
+
+
+def _nearly_below(header: Header) -> dict[str, str]:
+    """Prefixes below which a table explains most: each with what it is, in words."""
+    near: dict[str, str] = {}
+    for prefix, *more in _prefixes(header):
+        tower = _unknown(header, prefix)
+        blocks = more or prefix.startswith(tuple(near))
+        if blocks or len(near) >= _MOST_NEAR:
+            continue
+        try:
+            binding = header.nearest(header.inside(tower), tower).binding
+        except VitConvertError:
+            continue
+        if any(name.startswith("patch_embed.") for name in (*binding.links, *binding.partial)):
+            share = f"{binding.explained} of {len(binding.shapes)} tensors"
+            near[prefix] = f"{binding.table.name} explains {share}"
+    return near
+
+
+def _or_towers(prefixes: Iterable[str]) -> str:
+    """The options that name these towers."""
+    return " or ".join(f"--tower {prefix.rstrip('./')}" for prefix in prefixes)
 
 
 def _towers(header: Header) -> list[FoundViT]:
@@ -286,5 +394,5 @@ def _the_one(header: Header, found: list[FoundViT]) -> FoundViT:
         evidence={
             part.tower.prefix: f"{part.recognised.table.name}, {part.tower.model}" for part in found
         },
-        hint=f"name one: --tower {found[0].tower.prefix.rstrip('.')} (in Python, tower=).",
+        hint=f"name one: {_or_towers(part.tower.prefix for part in found)} (in Python, tower=).",
     )
