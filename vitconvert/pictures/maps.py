@@ -286,8 +286,7 @@ def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[C
     except ConflictingFact:
         return ()
     (logits,) = model(image.to(next(model.parameters()))).float().cpu()
-    function = model.config.score_function
-    return prediction(None, logits, topk=3, labels=labels, function=function).top
+    return prediction(None, logits, model, topk=3, labels=labels).top
 
 
 @torch.no_grad()
