@@ -1,6 +1,9 @@
 """Messages that say what to type, where what was typed cannot be."""
 
+import shutil
+
 import pytest
+from safetensors.torch import load_file, save_file
 
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.runtimes import check_onnx
@@ -67,3 +70,25 @@ def test_a_file_that_is_no_onnx_cannot_be_checked(exported, kind, tmp_path, caps
     (file := tmp_path / "file.onnx").write_bytes(content)
     assert check_onnx.main([str(file)]) == 2
     assert "is no ONNX file that can be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [1e5, 6e4])
+def test_an_overflow_of_float16_says_what_to_do(run, tmp_path, number):
+    tensors = load_file(DIGITS / "model.safetensors")
+    for block in (1, 2):  # the second sum is beyond float16
+        tensors[f"blocks.{block}.mlp.fc2.bias"][0] = number
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(DIGITS / "config.json", tmp_path)
+    image = SAMPLES / "1.png"
+    for verb in ("predict", "embed"):
+        answer = run(verb, tmp_path, image, "--dtype", "float16")
+        said = answer.err + answer.out
+        assert answer.code == 1 and "float16, which holds no number beyond 65504" in said
+        assert "compute in float32 or bfloat16" in said
+        assert run(verb, tmp_path, image, "--dtype", "float32").code == 0
+    if number > 65504:
+        written = ("convert", tmp_path, "-o", tmp_path / "out", "--dtype")
+        code, _, err = run(*written, "float16")
+        assert code == 2 and "Some weights are too large for float16." in err
+        assert "blocks.1.mlp.fc2.bias" in err and "Please report" not in err
+        assert run(*written, "bfloat16").code == 0

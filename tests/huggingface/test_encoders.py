@@ -281,6 +281,19 @@ def test_the_frames_of_v_jepa_2(tmp_path):
         vitconvert.load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("width", [10, 14, 22])
+def test_heads_of_v_jepa_2_that_4_does_not_divide(width, tmp_path):
+    its = ENCODERS["V-JEPA 2"]
+    model = its.made((40, 40), hidden_size=3 * width)
+    model.save_pretrained(tmp_path / "hf")
+    ours = vitconvert.load_model(tmp_path / "hf")
+    assert ours.config.head_dim == width
+    images = images_for((40, 40))
+    with torch.inference_mode():
+        assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path / "hf").verdict == "equal"
+
+
 def test_the_positions_and_experts_of_vitpose(tmp_path):
     its = ENCODERS["ViTPose"]
     its.made((32, 24)).save_pretrained(tmp_path)

@@ -129,8 +129,12 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         padded = patches_of((height, width), config.patch_size, config.patch_stride)
         if config.stem or padded != config.grid_size:
             problems.append(f"patch_padding = {config.patch_padding} makes room for more patches")
-    if config.rope != "none" and config.head_dim % 4:
-        problems.append(f"a rotary embedding needs head_dim divisible by 4, not {config.head_dim}")
+    # Two axes turn pairs of channels; V-JEPA 2's three leave what is over as it is.
+    shared = 2 if config.rope == "vjepa2" else 4
+    if config.rope != "none" and config.head_dim % shared:
+        problems.append(
+            f"a rotary embedding needs head_dim divisible by {shared}, not {config.head_dim}"
+        )
     if config.rope_periods and config.rope != "dinov3":
         problems.append("rope_periods need rope = 'dinov3'")
     if config.rope == "vjepa2" and config.rope_half:

@@ -359,6 +359,19 @@ def prepare_image(
         return path, error
 
 
+def not_finite(what: str, model: ViT) -> VitConvertError:
+    """The error of an output that has infinite numbers or none, with the likeliest cause."""
+    dtype = next(model.parameters()).dtype
+    if dtype != torch.float16:
+        return VitConvertError(f"The {what} are not finite.")
+    return VitConvertError(
+        f"The {what} are not finite.",
+        evidence={"computed in": "float16, which holds no number beyond 65504"},
+        meaning="Within this model, this image makes larger ones.",
+        hint="compute in float32 or bfloat16 (--dtype; in Python, dtype=).",
+    )
+
+
 def _start_batch(model: ViT, compute: Compute, batch: list[Output]) -> Callable[[], list[Output]]:
     """Have a batch computed; what is returned gives its rows, and leaves errors where they are.
 

@@ -10,7 +10,14 @@ from torch import Tensor, cat
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
-from vitconvert.inference.batches import Compute, Picture, Ready, check_fit, run_in_batches
+from vitconvert.inference.batches import (
+    Compute,
+    Picture,
+    Ready,
+    check_fit,
+    not_finite,
+    run_in_batches,
+)
 from vitconvert.inference.options import POOLS, FeatureOptions
 from vitconvert.model import ViT
 
@@ -187,7 +194,7 @@ def embed(running: Ready, pictures: Iterable[Picture], features: Features) -> It
     if features.computed == "projected":
         _check_projection(running.model)
     outputs = run_in_batches(running, features.compute(running.model), pictures)
-    return (_embedding(path, found) for path, found in outputs)
+    return (_embedding(path, found, running.model) for path, found in outputs)
 
 
 def _check_projection(model: ViT) -> None:
@@ -206,9 +213,9 @@ def _check_projection(model: ViT) -> None:
         )
 
 
-def _embedding(path: Path | None, features: Tensor | VitConvertError) -> Embedding:
+def _embedding(path: Path | None, features: Tensor | VitConvertError, model: ViT) -> Embedding:
     if isinstance(features, VitConvertError):
         return Embedding(path=path, error=features)
     if not features.isfinite().all():
-        return Embedding(path=path, error=VitConvertError("The features are not finite."))
+        return Embedding(path=path, error=not_finite("features", model))
     return Embedding(path=path, features=features)

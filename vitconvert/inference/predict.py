@@ -9,8 +9,9 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, VitConvertError, warn
-from vitconvert.inference.batches import Picture, Ready, check_fit, run_in_batches
+from vitconvert.inference.batches import Picture, Ready, check_fit, not_finite, run_in_batches
 from vitconvert.labels import Labels
+from vitconvert.model import ViT
 from vitconvert.model.heads import scores_of
 from vitconvert.settings import plain_arithmetic
 
@@ -87,11 +88,8 @@ def predict(
     check_classifier(running.model.config, labels)
     warn_of_names(labels, running.model.config.num_classes)
     outputs = run_in_batches(running, running.model, pictures)
-    function = running.model.config.score_function
-    return (
-        prediction(path, logits, topk=topk, labels=labels, function=function)
-        for path, logits in outputs
-    )
+    model = running.model
+    return (prediction(path, found, model, topk=topk, labels=labels) for path, found in outputs)
 
 
 def check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:
@@ -135,16 +133,17 @@ def warn_of_names(labels: Sequence[str] | None, classes: int) -> None:
 def prediction(
     path: Path | None,
     logits: Tensor | VitConvertError,
+    model: ViT,
     *,
     topk: int,
     labels: Sequence[str] | None,
-    function: str,
 ) -> Prediction:
-    """The likeliest classes by logits (classes,), of which a `score_function` makes scores."""
+    """The likeliest classes by logits (classes,) of a model, which says what makes scores."""
     if isinstance(logits, VitConvertError):
         return Prediction(path=path, error=logits)
     if not logits.isfinite().all():
-        return Prediction(path=path, error=VitConvertError("The logits are not finite."))
+        return Prediction(path=path, error=not_finite("logits", model))
+    function = model.config.score_function
     scores = scores_of(logits, function)
     best = logits.topk(min(topk, len(logits))).indices.tolist()
     top = tuple(

@@ -298,8 +298,7 @@ def _is_classifier(config: ViTConfig, labels: Sequence[str] | None) -> bool:
 def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[Candidate, ...]:
     """The three likeliest classes of an image (1, C, H, W)."""
     (logits,) = model(image.to(next(model.parameters()))).float().cpu()
-    function = model.config.score_function
-    return prediction(None, logits, topk=3, labels=labels, function=function).top
+    return prediction(None, logits, model, topk=3, labels=labels).top
 
 
 @plain_arithmetic()
