@@ -206,8 +206,10 @@ def test_layers_are_kept_however_they_are_called():
             return self.second(scale=3, x=x)["attended"]
 
     taps = {
-        **{"read": Tap("first", input=True), "given": Tap("first")},
-        **{"read again": Tap("second", input=True), "given again": Tap("second")},
+        "read": Tap("first", input=True),
+        "given": Tap("first"),
+        "read again": Tap("second", input=True),
+        "given again": Tap("second"),
     }
     model, images = Model(), torch.randn(2, 5, 7)
     kept = record(model, taps, lambda: model(images))
