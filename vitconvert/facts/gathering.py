@@ -39,7 +39,7 @@ _TRACELESS = {
     "block_order": ("pre", "norms what a branch gives, not what it reads"),
 }
 
-# Of torch's nn.TransformerEncoderLayer (torch 2.15, nn/modules/transformer.py): names of tensors,
+# Of torch's nn.TransformerEncoderLayer (torch 2.14, nn/modules/transformer.py): names of tensors,
 # which are the same whatever its arguments are, and the arguments that they leave open.
 _TORCH_LAYER = ("self_attn.in_proj_weight", "linear1.weight", "linear2.weight", "norm1.weight")
 _TORCH_ARGUMENTS = {

@@ -75,7 +75,9 @@ def diagnose(case: Case, layer: str) -> tuple[str, Mapping[str, object]]:
         others = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
         return f"the weights themselves are NaN or infinite, in {broken[0]}{others}", {}
     part = layer.split(".")[-1].removesuffix(BRANCH)  # of a block or of the model
-    for cause, changes in _settings(config, part):
+    # Where no block is seen, the mistake may lie in any.
+    unseen = not any(block_of(seen) is not None for seen in case.theirs)
+    for cause, changes in _settings(config, part, blocks=unseen):
         try:
             changed = config.replace(**changes)
         except ConflictingFact:
@@ -129,8 +131,14 @@ def _pattern(case: Case) -> str:
     return UNKNOWN
 
 
-def _settings(config: ViTConfig, part: str) -> Iterator[Setting]:
-    """Other values of what tensors cannot tell, the likely ones before the exotic."""
+def _settings(config: ViTConfig, part: str, *, blocks: bool) -> Iterator[Setting]:
+    """Other values of what tensors cannot tell, the likely ones before the exotic.
+
+    Args:
+        config: Of the model that differs.
+        part: The layer that differs, of a block or of the model.
+        blocks: Whether the parts of the blocks count, whatever the layer is.
+    """
     last = part in ("features", OUTPUT)
     for eps in _EPSILONS:
         if eps != config.norm_eps:
@@ -139,11 +147,13 @@ def _settings(config: ViTConfig, part: str) -> Iterator[Setting]:
     for eps in _EPSILONS if config.final_norm and (last or part == "norm") else ():
         if eps != final_eps:
             yield f"final_norm_eps is {eps:g}, not {final_eps:g}", {"final_norm_eps": eps}
-    if last or part in ("embedding", "attn", "mlp"):
+    if blocks or part in ("embedding", "attn", "mlp"):
         yield from _orders(config)
     if last or part == "mlp":
-        yield from _activations(config)
-    if last or part == "attn":
+        yield from _words("activation", config.activation, ACTIVATIONS)
+    if blocks or part == "mlp":
+        yield from _activations_after_fc2(config)
+    if blocks or part == "attn":
         yield from _attentions(config)
     if part == "patch_embed" and config.standardised_stem:
         yield from _words("stem_style", config.stem_style, STANDARDISED_STEMS)
@@ -168,8 +178,7 @@ def _orders(config: ViTConfig) -> Iterator[Setting]:
             yield cause, {"block_order": order}
 
 
-def _activations(config: ViTConfig) -> Iterator[Setting]:
-    yield from _words("activation", config.activation, ACTIVATIONS)
+def _activations_after_fc2(config: ViTConfig) -> Iterator[Setting]:
     stated = config.mlp_out_activation
     words = "there is no activation after fc2" if stated else "there is an activation after fc2 too"
     for activation in (config.activation, *ACTIVATIONS):
