@@ -232,3 +232,26 @@ def test_only_a_file_that_was_cut_is_to_be_got_again(make, said, tmp_path):
     with pytest.raises(VitConvertError) as error:
         vitconvert.load_model(tmp_path / "a.pth", overrides={"num_heads": 2})
     assert said in error.value.hint and "get it again" not in str(error.value)
+
+
+MMPRETRAIN = {"patch_embed.proj": "patch_embed.projection", "blocks": "layers", "norm1": "ln1"}
+MMPRETRAIN |= {"norm2": "ln2", "mlp.fc1": "ffn.layers.0.0", "mlp.fc2": "ffn.layers.1"}
+
+
+@pytest.mark.parametrize(("padding", "refused"), [(2, True), (0, False)])
+def test_sapiens_pads_images(padding, refused, tmp_path):
+    """mmpretrain's names, with a padding that only the configuration says."""
+    tensors = {"backbone.ln1.weight": torch.ones(32), "backbone.ln1.bias": torch.ones(32)}
+    for name, tensor in backbone().items():
+        for ours, theirs in MMPRETRAIN.items():
+            name = name.replace(ours, theirs)
+        if not name.startswith("norm."):
+            tensors[f"backbone.{name}"] = tensor
+    text = f"model = dict(\n    backbone=dict(arch='x', patch_cfg=dict(padding={padding})))\n"
+    torch.save({"state_dict": tensors, "meta": {"cfg": text}}, tmp_path / "a.pth")
+    reading = {"overrides": {"num_heads": 2}}
+    if not refused:
+        assert vitconvert.load_checkpoint(tmp_path / "a.pth", **reading).dialect == "mmpretrain"
+        return
+    with pytest.raises(NotRepresentable, match="Sapiens"):
+        vitconvert.load_checkpoint(tmp_path / "a.pth", **reading)
