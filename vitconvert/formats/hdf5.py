@@ -141,7 +141,15 @@ def open_within(path: Path, base: int, size: int) -> Container:
         place = _Window(path, base, size) if base else path
         with _opened(h5py, place) as file, _no_plugins(h5py.h5pl):
             arrays, others = _Walk(h5py, path, size).all_of(file.id)
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        SystemError,  # of Python 3.13, about an error of a file of Python's
+        ValueError,
+        KeyError,
+        TypeError,
+        MemoryError,
+    ) as error:
         problem = str(error).strip("'\"")[:300]
         raise corrupt(path, _UNREADABLE, hint=AGAIN, problem=problem) from error
     container = mapped_container(
@@ -510,7 +518,11 @@ def write_hdf5(
                 "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
             )
     with TemporaryFile() as described:
-        places = _describe(path, described, contents, attributes or {})
+        try:
+            places = _describe(path, described, contents, attributes or {})
+        except SystemError as error:
+            # h5py 3.16 calls the file again after it raised, of which Python 3.13 complains.
+            raise (error.__cause__ if isinstance(error.__cause__, OSError) else error) from None
         with whole_file(path, read_soon=read_soon) as file:
             for begin, name in sorted((begin, name) for name, begin in places.items()):
                 described.seek(file.tell())
