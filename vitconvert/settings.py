@@ -36,8 +36,7 @@ def plain_arithmetic() -> Iterator[None]:
         if "torch" in sys.modules:
             import torch
 
-            with _TAKING:  # a thread knows its number of threads from its first use of torch on
-                torch.get_num_threads()
+            _threads_here()
             if sys.float_info.min / 2 == 0:  # torch sets it, and does not tell
                 torch.set_flush_denormal(False)
                 stack.callback(torch.set_flush_denormal, True)
@@ -52,9 +51,7 @@ def plain_arithmetic() -> Iterator[None]:
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
     """Have torch compute with so many threads in this thread of Python; None: as it is."""
-    import torch
-
-    before = torch.get_num_threads()
+    before = _threads_here()
     if count in (None, before):
         yield
         return
@@ -63,6 +60,18 @@ def torch_threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         take_threads(before)
+
+
+def _threads_here() -> int:
+    """With how many threads torch computes in this thread of Python.
+
+    It is what holds for new threads when torch is first used in one, so nobody else may be changing
+    that just then.
+    """
+    import torch
+
+    with _TAKING:
+        return torch.get_num_threads()
 
 
 def take_threads(count: int) -> None:

@@ -134,7 +134,15 @@ def _opened(path: Path, base: int, size: int) -> Iterator[Untyped]:
     try:
         with _Window(path, base, size) as window, h5py.File(window, "r") as file:
             yield file
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        SystemError,  # of Python 3.13, about an error of a file of Python's
+        ValueError,
+        KeyError,
+        TypeError,
+        MemoryError,
+    ) as error:
         problem = str(error).strip("'\"")[:300]
         raise corrupt(path, "h5py cannot read this file.", hint=AGAIN, problem=problem) from error
 
@@ -316,7 +324,11 @@ def write_hdf5(
                 "A tensor has a name that HDF5 cannot hold.", evidence={"name": ascii(name)[:80]}
             )
     with TemporaryFile() as described:
-        places = _describe(path, described, contents, attributes or {})
+        try:
+            places = _describe(path, described, contents, attributes or {})
+        except SystemError as error:
+            # h5py 3.16 calls the file again after it raised, of which Python 3.13 complains.
+            raise (error.__cause__ if isinstance(error.__cause__, OSError) else error) from None
         with atomic_file(path) as file:
             for begin, name in sorted((begin, name) for name, begin in places.items()):
                 described.seek(file.tell())
