@@ -157,10 +157,8 @@ def from_preprocessor_config(
     mean = config.get("image_mean", processor.mean_std[0])
     std = config.get("image_std", processor.mean_std[1])
     listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
-    channels, normalize = (
-        max(listed, default=3),
-        bool(config.get("do_normalize", processor.normalize)),
-    )
+    channels = max(listed, default=3)
+    normalize = bool(config.get("do_normalize", processor.normalize))
     rescale, factor = bool(config.get("do_rescale", True)), config.get("rescale_factor", 1 / 255)
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
