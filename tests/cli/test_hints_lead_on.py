@@ -114,6 +114,7 @@ WORDS = {  # what a reader puts in place of what a hint leaves open
     "norm_eps=...": "norm_eps=1e-6",
     "final_norm=...": "final_norm=false",
     "image_size=...": "image_size=24",
+    "position_embedding=...": "position_embedding=none",
     "pooling=...": "pooling=token",
     "pooling=token,": "pooling=token",
     "PATTERN": "{left}",

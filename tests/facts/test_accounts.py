@@ -7,14 +7,12 @@ import vitconvert
 from tests.facts.header import examine, hf, pair, timm
 from vitconvert.errors import ShapeMismatch, TensorMismatch
 from vitconvert.facts.accounts import check_float_dtypes
-from vitconvert.tables.detection import recognise
+from vitconvert.tables.detection import NO_TABLE, recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
 OTHER = (
     "  The file is whole, and of another model than those of this dialect.\n"
-    "  hint: `vitconvert table FILE --like NAME -o my.toml` drafts a table of these names, for "
-    "--table my.toml; `vitconvert list` shows the dialects, of which --dialect NAME takes another "
-    "one."
+    f"  hint: {NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
 )
 LACKING = (
     "  The file is whole, and was saved without these tensors.\n"

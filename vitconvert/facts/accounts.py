@@ -141,7 +141,7 @@ def check_accounts(
         f"{count} tensor{'s' if count > 1 else ''} of the file "
         f"{'do' if count > 1 else 'does'} not fit a model of {config.depth} blocks of width "
         f"{config.embed_dim}.",
-        **_told(binding, found, file),
+        **_told(binding, found, file, called or {}),
     )
 
 
@@ -171,7 +171,7 @@ def check_explained(binding: Binding, file: str, called: Mapping[str, str] | Non
         fact = "The file lacks tensors that its dialect requires."
     else:
         fact = f"The dialect has a place for {binding.explained} of {len(binding.shapes)} tensors."
-    raise TensorMismatch(fact, **_told(binding, found, file))
+    raise TensorMismatch(fact, **_told(binding, found, file, called or {}))
 
 
 def _check_elements(binding: Binding, found: Mapping[str, list[str]]) -> None:
@@ -184,7 +184,9 @@ def _check_elements(binding: Binding, found: Mapping[str, list[str]]) -> None:
         raise without_elements(empty, len(binding.shapes))
 
 
-def _told(binding: Binding, found: Mapping[str, list[str]], file: str) -> _Told:
+def _told(
+    binding: Binding, found: Mapping[str, list[str]], file: str, called: Mapping[str, str]
+) -> _Told:
     """What is wrong with tensors, and what to do, as an error takes it."""
     dialect = f"{binding.table.name} ({binding.table.file})"
     meaning = None
@@ -202,7 +204,8 @@ def _told(binding: Binding, found: Mapping[str, list[str]], file: str) -> _Told:
         elif list(found) == ["misshapen"] and len(found["misshapen"]) == 1:
             heads = [f"{link.theirs}  " for link in binding.links.get("head.weight", ())]
             if found["misshapen"][0].startswith(tuple(heads)):
-                key = found["misshapen"][0].split("  ")[0].rpartition(".")[0]
+                key = found["misshapen"][0].split("  ")[0]
+                key = called.get(key, key).rpartition(".")[0]
                 hint = (
                     "--set pooling=token, or avg, says what the head reads, if it is its own; "
                     f"--ignore '{key}.*' leaves it out."

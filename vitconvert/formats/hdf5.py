@@ -16,6 +16,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
 from vitconvert.atomic_write import atomic_file
@@ -125,15 +126,15 @@ def open_within(path: Path, base: int, size: int) -> Container:
 
 @contextmanager
 def _opened(path: Path, base: int, size: int) -> Iterator[Untyped]:
-    """The file for h5py; whatever that raises is an error that names it.
-
-    h5py reads through a file of Python's: HDF5 would refuse to open a path that the same process
-    has open in another way.
-    """
+    """The file for h5py; whatever that raises is an error that names it."""
     h5py = imported("h5py", "HDF5", path)
     try:
-        with _Window(path, base, size) as window, h5py.File(window, "r") as file:
-            yield file
+        if base:
+            with _Window(path, base, size) as window, h5py.File(window, "r") as file:
+                yield file
+        else:
+            with _without_lock(h5py, path) as file:
+                yield file
     except (
         OSError,
         RuntimeError,
@@ -145,6 +146,23 @@ def _opened(path: Path, base: int, size: int) -> Iterator[Untyped]:
     ) as error:
         problem = str(error).strip("'\"")[:300]
         raise corrupt(path, "h5py cannot read this file.", hint=AGAIN, problem=problem) from error
+
+
+def _without_lock(h5py: ModuleType, path: Path) -> Untyped:
+    """A file to read, without a lock: file systems may have none, and others may write.
+
+    One that this program has open already is opened as that was. What it wrote is then put on the
+    disk, where the arrays are read.
+    """
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        if "locking" not in str(error):
+            raise
+    file = h5py.File(path, "r")
+    if file.mode != "r":
+        file.flush()
+    return file
 
 
 class _Window(io.RawIOBase):
