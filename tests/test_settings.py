@@ -21,6 +21,7 @@ from PIL import Image
 import vitconvert
 from tests.matrix_sources import SOURCES, Source
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.programs.isolation import side_by_side
 from vitconvert.settings import torch_threads, without_warnings
 
 
@@ -252,6 +253,7 @@ def test_a_thread_that_takes_threads_changes_no_other():
         with torch_threads(2):
             assert torch.get_num_threads() == 2
             assert at_once(1, lambda _: torch.get_num_threads()) == [3]
+            assert side_by_side(torch.get_num_threads, torch.get_num_threads) == [2, 2]
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)

@@ -84,6 +84,7 @@ def take_threads(count: int) -> None:
 
     with _TAKING, ThreadPoolExecutor(1) as new:
         usual = new.submit(torch.get_num_threads).result()
+        torch.get_num_threads()  # else the first use of torch here would take that of new threads
         torch.set_num_threads(count)
         new.submit(torch.set_num_threads, usual).result()
 

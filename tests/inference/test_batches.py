@@ -185,7 +185,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return to(tensor, *to_what)
 
     monkeypatch.setattr(batches, "_on_gpu", lambda _: True)
-    monkeypatch.setattr(batches, "_may_run_concurrently", lambda _: False)
+    monkeypatch.setattr(batches, "_may_run_concurrently", lambda *_: False)
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(torch, "empty", pinned)
     monkeypatch.setattr(torch.Tensor, "to", copied)
