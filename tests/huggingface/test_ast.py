@@ -252,7 +252,7 @@ def test_what_is_no_such_recording(heard, tmp_path):
     with pytest.raises(InputMismatch, match="too short for a spectrogram"):
         reads(tmp_path / "short.wav")
     photo = sorted((DIGITS / "samples").glob("*.png"))[0]
-    with pytest.raises(CorruptFile, match="This is no WAV file of plain samples"):
+    with pytest.raises(CorruptFile, match="cannot be read as a WAV file of plain samples"):
         reads(photo)
     with pytest.raises(SourceError, match="There is no such file"):
         reads(tmp_path / "none.wav")
