@@ -108,9 +108,10 @@ def write_other_ways(folder: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        for library in LIBRARIES.keys() & {*sys.argv[1:]} or LIBRARIES:
-            write_library(library, Path(made))
-        if not sys.argv[1:] or "transformers" in sys.argv[1:]:
+        asked = sys.argv[1:] or [*LIBRARIES, "ways"]
+        for library in filter(asked.__contains__, LIBRARIES):
+            write_library(library, Path(made) / library)
+        if "transformers" in asked:
             write_ways(Path(made) / "ways")
-        if not sys.argv[1:] or "ways" in sys.argv[1:]:
+        if "ways" in asked:
             write_other_ways(Path(made) / "other ways")

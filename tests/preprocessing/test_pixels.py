@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy.ndimage import map_coordinates
 
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile
+from vitconvert.errors import CorruptFile, InputMismatch, SourceError, UnsafeFile
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.image_files import load, open_image
 
@@ -228,3 +229,28 @@ def test_a_large_image_is_read_where_the_user_allows_it(tmp_path, monkeypatch):
     assert steps(path, max_pixels=9_797).shape == (3, 32, 32)
     with pytest.raises(UnsafeFile, match="more pixels than are allowed"):
         steps(path, max_pixels=9_796)
+
+
+def test_damaged_recordings_never_end_in_a_traceback(tmp_path):
+    steps = Preprocessing.from_huggingface(
+        {"feature_extractor_type": "ASTFeatureExtractor", "num_mel_bins": 24, "max_length": 9}
+    )
+    random = np.random.default_rng(0)
+    path = tmp_path / "bird.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(random.integers(-9000, 9000, 2000).astype("<i2").tobytes())
+    sound, refused = path.read_bytes(), 0
+    for _ in range(300):
+        damaged = bytearray(sound)
+        for position in random.integers(0, 44, 2):
+            damaged[position] = random.integers(256)
+        path.write_bytes(damaged)
+        try:
+            steps(path)
+        except (CorruptFile, InputMismatch) as error:
+            refused += 1
+            assert error.evidence["sound"] == str(path)
+    assert refused > 100

@@ -78,6 +78,7 @@ def predict(
         7.png 7
     """
     from vitconvert.inference.predict import predict as predict_with
+    from vitconvert.inference.predict import warn_of_names
     from vitconvert.preprocessing.finding import find_images
     from vitconvert.runtimes import is_exported
 
@@ -91,7 +92,9 @@ def predict(
     else:
         running, stated = _ready(model, preprocessing, "classes", tell, options)
     found = find_images(images, recursive=recursive)
-    return predict_with(running, found, topk=topk, labels=labels or stated)
+    predictions = predict_with(running, found, topk=topk, labels=labels or stated)
+    warn_of_names(labels or stated, running.model.config.num_classes)
+    return predictions
 
 
 @checked(FeatureOptions, ComputeOptions)

@@ -226,9 +226,9 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
             return None
         with _naming(files.located.config):
             return Preprocessing.from_timm(cfg)
-    if "model_cfg" in files.config:  # beside which open_clip has its own defaults
-        stated = files.config.get("preprocess_cfg")
-        cfg = stated if isinstance(stated, dict) else {}
+    stated = files.config.get("preprocess_cfg")
+    cfg = stated if isinstance(stated, dict) else {}
+    if cfg or "model_cfg" in files.config:  # beside which open_clip has its own defaults
         said = {"origin": "open_clip's defaults, as open_clip_config.json is silent"}
         with _naming(files.located.config):
             return Preprocessing.from_openclip(

@@ -86,7 +86,6 @@ def predict(
     """
     check_fit(running.model, running.preprocessing)
     check_classifier(running.model.config, labels)
-    warn_of_names(labels, running.model.config.num_classes)
     outputs = run_in_batches(running, running.model, pictures)
     model = running.model
     return (prediction(path, found, model, topk=topk, labels=labels) for path, found in outputs)
