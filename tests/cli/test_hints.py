@@ -126,6 +126,8 @@ ELSEWHERE = {
     "with -o": _FREE,
     "output with -o": _FREE,
     "-o DIR (without .png)": _FREE,
+    "--dtype bfloat16 or float32 holds them": "an overflow: test_next_steps.py",
+    "compute in float32 or bfloat16 (--dtype": "likewise",
     "is a directory of Parquet files": "likewise; test_next_steps.py",
     "; --architecture NAME takes its project's own": "DINO's table says it itself",
     "shows ecosystems, `vitconvert list '*'`": "no name at all: test_next_steps.py",

@@ -113,7 +113,8 @@ def test_every_option_is_one_of_python_or_has_a_test(verb: str) -> None:
     command = vitconvert.get_command(click.Context(vitconvert), verb)
     assert command is not None
     known = {name for function in PYTHON.get(verb, ("convert",)) for name in options_of(function)}
-    known |= {*READING, "model", "output", "overwrite", "source"}
+    # `load_checkpoint` has it, whose answer all of them take.
+    known |= {*READING, "image_size", "model", "output", "overwrite", "source"}
     tested = {name: module for module, names in ALONE.items() for name in names}
     for option in command.params:
         if not isinstance(option, click.Option) or option.name is None:
