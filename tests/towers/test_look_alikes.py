@@ -74,9 +74,11 @@ def test_config_json_speaks_for_a_part_of_which_it_has_no_section(tmp_path):
     assert error.value.evidence == {"config.json": "model_type = 'rf_detr'"}
 
 
+SIZES = {"img_size": 24, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "depth": 2}
+
+
 def backbone(**options):
-    sizes = {"img_size": 24, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "depth": 2}
-    return timm.models.VisionTransformer(**sizes, num_classes=0, **options).state_dict()
+    return timm.models.VisionTransformer(**SIZES, num_classes=0, **options).state_dict()
 
 
 @pytest.mark.parametrize(("alt_start", "refused"), [(4, True), (-1, False)])
@@ -255,3 +257,18 @@ def test_sapiens_pads_images(padding, refused, tmp_path):
         return
     with pytest.raises(NotRepresentable, match="Sapiens"):
         vitconvert.load_checkpoint(tmp_path / "a.pth", **reading)
+
+
+@pytest.mark.parametrize("to", ["timm", "jax", "hf"])
+def test_a_model_without_positions_is_written_and_read_back(to, tmp_path):
+    options = {"num_classes": 5, "pos_embed": "none", "act_layer": "gelu_tanh"}
+    model = randomise(timm.models.VisionTransformer(**SIZES, **options))
+    torch.save(model.state_dict(), tmp_path / "a.pth")
+    stated = {"num_heads": 2, "image_size": 24, "position_embedding": "none"}
+    stated["activation"] = "gelu_tanh"
+    source = tmp_path / "a.pth"
+    vitconvert.convert(source, to=to, output=tmp_path / to, verify=False, overrides=stated)
+    images = torch.randn(2, 3, 24, 24)
+    with torch.no_grad():
+        ours, theirs = vitconvert.load_model(tmp_path / to)(images), model.eval()(images)
+    assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()

@@ -181,6 +181,10 @@ def _read_back_alike(
         stated_sizes["attention_scale"] = config.function()["attention_scale"]
     if not config.final_norm:
         stated_sizes["final_norm"] = False
+    # Where the class may add none, whoever builds the model says so.
+    may_have = ((default.name, default.value) for default in table.defaults)
+    if config.position_embedding == "none" and ("position_embedding", "none") in may_have:
+        stated_sizes["position_embedding"] = "none"
     in_file = facts_from_config(table, their_config)
     if text:  # what one file says of both towers, such as an activation, is of both
         stated_sizes = {name: v for name, v in stated_sizes.items() if name not in in_file}
