@@ -225,9 +225,9 @@ def without_a_norm():
         (with_lora, "merge them into the weights"),
         (sam_ed, "merge them into the weights"),
         (partly_empty, "zero_to_fp32.py"),
-        (without_a_norm, "the file is whole and lacks these"),
+        (without_a_norm, "The file is whole, and was saved without these tensors"),
     ],
-    ids=str,
+    ids=["LoRA", "SAMed", "ZeRO", "a norm"],
 )
 def test_only_a_file_that_was_cut_is_to_be_got_again(make, said, tmp_path):
     torch.save(make(), tmp_path / "a.pth")
