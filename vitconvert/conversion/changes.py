@@ -15,7 +15,7 @@ from vitconvert.checkpoint.weights import Explained
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
 from vitconvert.documents import JsonObject
-from vitconvert.errors import ParityFailed, UsageError, some
+from vitconvert.errors import ParityFailed, UsageError
 from vitconvert.labels import Labels
 from vitconvert.tables.canonical import expected_shapes
 
@@ -119,18 +119,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
 
 
 def _cast(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Checkpoint:
-    import torch
-
     from vitconvert.facts.surgery import cast
-    from vitconvert.parity.precision import too_large
-
-    if measured and (lost := too_large(checkpoint.tensors, dtype)):
-        name = str(dtype).removeprefix("torch.")
-        raise UsageError(
-            f"Some weights are too large for {name}.",
-            evidence={"weights": some(lost), "largest": f"{torch.finfo(dtype).max:.6g} in {name}"},
-            hint="nothing was written. --dtype bfloat16 or float32 holds them.",
-        )
     tensors, change = cast(checkpoint.tensors, dtype)
     text = checkpoint.text and replace(checkpoint.text, dtype=dtype)
     after = replace(checkpoint, tensors=tensors, text=text)
