@@ -121,6 +121,7 @@ def values(at: Path) -> dict[str, Any]:
     return {
         **dict.fromkeys(("source", "model", "a", "b", "like"), other),
         "against": at / "vit",
+        "module": vitconvert.load_model(other),
         "file": other,
         "state_dict": read_once(other).tensors,
         "preprocessing": dataclasses.replace(changed, mean=(0.0, 0.0, 0.0)),

@@ -118,7 +118,9 @@ def efficient_sam():
 
 
 @pytest.mark.parametrize(
-    ("make", "name"), [(of_groups, "SatMAE"), (efficient_sam, "EfficientSAM")], ids=["SatMAE", "EfficientSAM"]
+    ("make", "name"),
+    [(of_groups, "SatMAE"), (efficient_sam, "EfficientSAM")],
+    ids=["SatMAE", "EfficientSAM"],
 )
 def test_whole_files_of_other_models_are_called_by_their_names(make, name, tmp_path):
     torch.save({"model": make()}, tmp_path / "a.pth")

@@ -120,6 +120,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
 
 def _cast(checkpoint: Checkpoint, dtype: "torch.dtype", *, measured: bool) -> Checkpoint:
     from vitconvert.facts.surgery import cast
+
     tensors, change = cast(checkpoint.tensors, dtype)
     text = checkpoint.text and replace(checkpoint.text, dtype=dtype)
     after = replace(checkpoint, tensors=tensors, text=text)
