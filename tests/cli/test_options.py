@@ -81,7 +81,7 @@ def test_odd_names_of_heads_and_queries_are_refused(files: Path) -> None:
 PYTHON = {
     "inspect": ("inspect",),
     "diff": ("diff",),
-    "verify": ("verify",),
+    "verify": ("verify", "compare", "check_golden"),
     "golden": ("record_golden", "record_pixels"),
     "predict": ("predict", "embed_dataset"),
     "embed": ("embed", "embed_dataset"),
