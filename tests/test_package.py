@@ -84,8 +84,13 @@ def test_help_says_everything_of_arguments(name):
     for (kind,) in [GROUPS[arguments]]:
         for option, one in options_of(kind).items():
             said = " ".join(text.partition(f"\n    {option}: ")[2].split())
-            assert said.startswith(one.about)
+            assert said.startswith(one.doc)
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_help_says_what_an_argument_is_by_default():
+    text = " ".join(inspect.getdoc(vitconvert.ComputeArguments).split())
+    assert "batch_size: How many images to compute at once. Default: 8." in text
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, "Embedder"])

@@ -161,6 +161,11 @@ def checked(**own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def _usual(default: object) -> str:
+    """What a docstring says of a default, unless it is that nothing is asked for."""
+    return "" if default in (None, (), "") or default is False else f" Default: {default!r}."
+
+
 def described_by(*kinds: "type[DataclassInstance]") -> Callable[[C], C]:
     """A `TypedDict` of keyword arguments, whose docstring says of each what its option says.
 
@@ -168,9 +173,15 @@ def described_by(*kinds: "type[DataclassInstance]") -> Callable[[C], C]:
         kinds: The dataclasses whose options they are.
     """
     entries = [
-        textwrap.fill(f"{name}: {one.doc}", 96, initial_indent=_IN, subsequent_indent=_IN * 2)
+        textwrap.fill(
+            f"{one.name}: {one.metadata['option'].doc}{_usual(one.default)}",
+            96,
+            initial_indent=_IN,
+            subsequent_indent=_IN * 2,
+        )
         for kind in kinds
-        for name, one in options_of(kind).items()
+        for one in fields(kind)
+        if "option" in one.metadata
     ]
 
     def decorate(arguments: C) -> C:

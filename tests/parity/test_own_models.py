@@ -6,7 +6,7 @@ import torch
 from tests.packages import timm
 from tests.parity.team import BUGS, STATED, TeamViT, team
 from tests.sampling import sampled
-from vitconvert.api import compare, load_checkpoint
+from vitconvert.api import check_golden, compare, load_checkpoint, verify
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.programs.taps import Tap, record
 
@@ -91,6 +91,26 @@ def test_two_modules_of_other_people(weights):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda model, mine: verify(model, against=mine), "vitconvert.compare(model, against)"),
+        (lambda model, mine: verify(mine, against=model), "vitconvert.compare(model, against)"),
+        (
+            lambda _, mine: verify(mine, against="a.golden"),
+            "vitconvert.check_golden(model, golden)",
+        ),
+        (lambda model, _: compare(model, "a.golden"), "vitconvert.check_golden(model, golden)"),
+        (lambda _, mine: compare(mine, mine), "vitconvert.verify(source, against=...)"),
+        (lambda model, _: check_golden(model, "vit.safetensors"), "vitconvert.compare"),
+    ],
+)
+def test_an_error_names_the_function_that_compares(call, named, checkpoint):
+    with pytest.raises(UsageError) as error:
+        call(lambda images: images, checkpoint)
+    assert named in error.value.hint
+
+
 def test_a_checkpoint_against_a_function(weights, checkpoint):
     model = team(weights)
     assert compare(checkpoint, against=lambda images: model(images)).ok

@@ -43,7 +43,7 @@ def plan_conversion(
         source: A path or a reference, as for `load_model`.
         to: As for `convert`.
         output: If it is given, and would replace the source, it is refused as by `convert`.
-        how: As for `convert`.
+        how: As for `convert`: `WriteArguments` and `ReadArguments` list these options.
 
     Returns:
         What would be written, and what would be checked of the weights before.

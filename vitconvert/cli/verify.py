@@ -102,7 +102,7 @@ class Verify(Computed, Against):
             self.require_against("--against is missing")
         elif is_golden(self.against):
             self.require_against("--against is a golden file")
-            why = "says which images are compared, and so does a golden file"
+            why = "has no place here: a golden file says itself which images are compared"
             refuse_given(("seed", "images", "max_image_pixels"), why)
         if wrong := [layer for layer in self.layers if not all(layer.partition("="))]:
             raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")
