@@ -222,7 +222,12 @@ OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
     ("load_model", "fast"): lambda _: {"fast": True},
     ("verify", "against"): lambda at: {"against": at / "vit"},
     ("compare", "against"): lambda at: {"against": at / "vit"},
-    ("compare", "preprocess"): lambda at: {"images": at / "images" / "1.png"},
+    ("compare", "rescue"): lambda at: {"against": at / "whole"},
+    ("compare", "preprocess"): lambda at: {
+        "images": at / "images" / "1.png",
+        "preprocess": lambda _: torch.zeros(3, 12, 8),
+    },
+    ("check_golden", "source"): lambda at: {"source": at / "nonsense"},
     ("compare", "max_image_pixels"): lambda at: {"images": at / "images" / "1.png"},
     **{
         (name, "layers"): lambda _: {"layers": {"head": "head"}}
