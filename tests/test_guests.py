@@ -29,7 +29,7 @@ assert vitconvert.diff("converted", "digits")
 COMMANDS = """
 from vitconvert.cli import vitconvert
 for command in (
-    *(f"{verb} --help" for verb in "predict embed attention export table demo".split()),
+    *(f"{verb} --help" for verb in "export table demo".split()),
     "--help",
     "list",
     "inspect digits",

@@ -1,11 +1,14 @@
 """The front door: small, sorted, and light to open."""
 
+import dataclasses
 import doctest
 import inspect
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -13,8 +16,20 @@ import torch
 import vitconvert
 from vitconvert import api
 from vitconvert.arguments import options_of
-from vitconvert.checkpoint import ReadOptions
+from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.conversion.options import ConvertArguments, WriteArguments, WriteOptions
 from vitconvert.demo.demonstration import DIGITS
+from vitconvert.embedding.embedder import EmbedderArguments
+from vitconvert.embedding.options import DatasetArguments, RunArguments, RunOptions
+from vitconvert.inference.options import (
+    ComputeArguments,
+    ComputeOptions,
+    EmbedArguments,
+    FeatureArguments,
+    FeatureOptions,
+)
+
+ROOT = Path(__file__).parents[1]
 
 _COMMAND = "from vitconvert.cli import main\ntry: main({})\nexcept SystemExit: pass"
 PUBLIC = [n for n in vitconvert.__all__ if inspect.isfunction(getattr(vitconvert, n))]
@@ -33,35 +48,109 @@ def test_the_front_door_hides_what_it_is_built_of():
         vitconvert.read_checkpoint  # noqa: B018
 
 
-def test_how_to_read_is_stated_once():
-    said = inspect.signature(vitconvert.load_checkpoint).parameters
-    assert list(said) == ["source", *options_of(ReadOptions)]
-    assert (said["ignore"].default, said["rescue"].annotation) == ((), bool)
-    assert all(f" {name}" in vitconvert.load_checkpoint.__doc__ for name in said)
+GROUPS = {
+    ReadArguments: (ReadOptions,),
+    WriteArguments: (WriteOptions,),
+    ConvertArguments: (WriteOptions, ReadOptions),
+    FeatureArguments: (FeatureOptions,),
+    ComputeArguments: (ComputeOptions,),
+    EmbedArguments: (FeatureOptions, ComputeOptions),
+    RunArguments: (RunOptions,),
+    DatasetArguments: (FeatureOptions, ComputeOptions, RunOptions),
+    EmbedderArguments: (FeatureOptions, ComputeOptions, ReadOptions),
+}
+NOT_OF_EMBEDDERS = {"runtime"}
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("arguments", GROUPS)
+def test_arguments_are_the_options_of_their_dataclasses(arguments):
+    written = {
+        field.name: getattr(field.type, "__forward_arg__", field.type)
+        for kind in GROUPS[arguments]
+        for field in dataclasses.fields(kind)
+        if field.name in options_of(kind)
+    }
+    if arguments is EmbedderArguments:
+        written = {name: of for name, of in written.items() if name not in NOT_OF_EMBEDDERS}
+    typed = {n: getattr(t, "__forward_arg__", t) for n, t in arguments.__annotations__.items()}
+    assert typed == written
+    assert arguments.__optional_keys__ == written.keys()
+
+
+@pytest.mark.parametrize("name", [n for n in vitconvert.__all__ if n.endswith("Arguments")])
+def test_help_says_everything_of_arguments(name):
+    arguments = getattr(vitconvert, name)
+    text = inspect.getdoc(arguments)
+    for (kind,) in [GROUPS[arguments]]:
+        for option, one in options_of(kind).items():
+            said = " ".join(text.partition(f"\n    {option}: ")[2].split())
+            assert said.startswith(one.doc)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_help_says_what_an_argument_is_by_default():
+    text = " ".join(inspect.getdoc(vitconvert.ComputeArguments).split())
+    assert "batch_size: How many images to compute at once. Default: 8." in text
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "Embedder"])
 def test_help_says_everything_of_a_function(name):
     function = getattr(vitconvert, name)
     signature, text = inspect.signature(function), inspect.getdoc(function)
-    arguments = text.partition("Args:\n")[2].partition("\n\n")[0]
+    described = text.partition("Args:\n")[2].partition("\n\n")[0]
     for argument, one in signature.parameters.items():
-        assert one.kind is not one.VAR_KEYWORD
         assert one.annotation is not one.empty
-        assert re.search(rf"^ {{4}}(\w+, )*{argument}(, \w+)*: ", arguments, re.M), argument
-    assert ("\nReturns:" in text) == (signature.return_annotation is not None)
+        entry = re.search(rf"^ {{4}}(\w+, )*{argument}(, \w+)*: ([^\n]|\n {{8}})*", described, re.M)
+        assert entry, argument
+        if one.kind is one.VAR_KEYWORD:
+            (arguments,) = get_args(one.annotation)
+            lists = {n for n in GROUPS if n.__name__ in vitconvert.__all__}
+            of = {n.__name__ for n in lists if set(GROUPS[n]) <= set(GROUPS[arguments])}
+            assert of == set(re.findall(r"\w+Arguments", entry[0]))
+    if name != "Embedder":
+        assert ("\nReturns:" in text) == (signature.return_annotation is not None)
     assert "\nRaises:" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_options_of_a_dataclass_are_explained_where_the_docstring_says_nothing():
-    text = inspect.getdoc(vitconvert.convert)
-    assert "    allow: Names of steps that the target may need: they keep" in text
-    assert "    lora_scale: lora_alpha / r, where no adapter_config.json says it.\n" in text
-    assert (
-        "    ignore: Leave tensors out, such as 'aux_head.*'. In Python: ['aux_head.*'].\n" in text
+@pytest.mark.slow
+def test_a_type_checker_knows_the_options(tmp_path):
+    """What mypy says of a user's file: the lines with a mistake, and no other."""
+    wrong = (
+        'vitconvert.load_model("a", imgsize=3)',
+        'vitconvert.load_model("a", overrides=3)',
+        'vitconvert.load_checkpoint("a", lora_scale="big")',
+        'vitconvert.convert("a", to="hf", output="b", max_shard=3)',
+        'vitconvert.convert("a", to="hf", output="b", ignore=3)',
+        'vitconvert.predict("a", "b.png", batchsize=3)',
+        'vitconvert.embed("a", "b.png", layer="last")',
+        'vitconvert.embed_dataset("a", "b", "c", shard_rows="many")',
+        'vitconvert.diff("a", "b", reading_a={"dialekt": "timm"})',
+        'vitconvert.Embedder("a", runtime="torch")',
+        'vitconvert.verify("a", layers={"x": "y"})',
+        "vitconvert.verify(len)",
+        'vitconvert.check_golden(len, "a.golden", seed=3)',
     )
-    assert "how:" not in text and "repeated" not in text
+    right = (
+        'vitconvert.load_model("a", image_size=3)',
+        'vitconvert.load_model("a", overrides={"num_heads": 3}, mean=0.5, std=[0.5, 0.4, 0.3])',
+        'vitconvert.convert("a", to="hf", output="b", max_shard_size="5GB", ignore=["head.*"])',
+        'vitconvert.predict("a", "b.png", batch_size=3, dtype="auto")',
+        'vitconvert.embed("a", "b.png", layer=-2, fast=False)',
+        'vitconvert.embed_dataset("a", "b", "c", shard_rows=9, reading={"dialect": "timm"})',
+        'vitconvert.diff("a", "b", reading_a={"dialect": "timm"}, rescue=True)',
+        'vitconvert.Embedder("a", threads=2, pool="cls", tower="vision")',
+        'vitconvert.verify("a", against="b", dequantise="float32")',
+        'vitconvert.compare(len, "a", table="team.toml")',
+        'vitconvert.check_golden(len, "a.golden", layers={"x": "y"})',
+    )
+    file = tmp_path / "theirs.py"
+    file.write_text("\n".join(["import vitconvert", *wrong, *right]) + "\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml"]
+    command += ["--cache-dir", tmp_path / "cache", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    errors = re.findall(r"theirs\.py:(\d+): error: .*\[(\S+)\]", done.stdout)
+    assert {int(line) for line, _ in errors} == set(range(2, 2 + len(wrong))), done.stdout
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, "Embedder"])

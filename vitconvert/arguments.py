@@ -4,25 +4,25 @@ An option of one name takes the same values wherever it stands. Numbers of NumPy
 an option cannot mean (a NaN as a tolerance, one word where several names are wanted) is refused by
 the option's name before any work is done.
 
-Options that several functions share are fields of a dataclass (`option`), from which the functions
-take their keyword arguments (`checked`) and the command line its flags (`cli.options.flags_of`).
-The others are in `VALUES`, by name.
+Options that several functions share are fields of a dataclass (`option`), with their help. The
+command line makes its flags of these fields (`cli.options.flags_of`). Functions take them as
+`**reading: Unpack[ReadArguments]`: the `TypedDict` beside the dataclass has the same names and
+types, for type checkers and editors, and its docstring lists the help of each (`described_by`).
+
+Other parameters are in `VALUES`, by name, and `checked` reads them.
 """
 
 import functools
 import inspect
 import math
 import operator
-import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
-from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from vitconvert.errors import UsageError
-from vitconvert.settings import plain_arithmetic
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type)
+Options = TypeVar("Options", bound="DataclassInstance")
 Given = Any  # what a caller passed, before anything is known of it
 
 _LONGEST_SHOWN = 80  # characters of a value
+_IN = " " * 4  # of docstrings
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,13 @@ class Values:
         wanted: In words, as in "must be a whole number".
         example: Of such a value, as it is written in Python.
         parse: Gives the value in its usual type; raises ValueError or TypeError for others.
+        least: Of a number, that the command line's help shows.
     """
 
     wanted: str
     example: str
     parse: Callable[[Given], object]
+    least: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,8 @@ class Option:
 
     Attributes:
         values: What it takes.
-        about: One sentence, for the command line's help.
+        about: One sentence, for the command line's help and that of Python.
+        more: Further sentences, for the help of Python alone.
         flag: What the command line calls it; by default, --NAME.
         kind: What the command line reads a text as: str, float, bool (a flag), Path, or tuple:
             numbers with commas between them.
@@ -68,6 +74,7 @@ class Option:
 
     values: Values
     about: str
+    more: str = ""
     flag: str = ""
     kind: type = str
     metavar: str | None = None
@@ -79,7 +86,8 @@ class Option:
     def doc(self) -> str:
         """For a docstring: of what the command line writes otherwise, with an example in Python."""
         otherwise = self.repeats or self.kind is tuple
-        return f"{self.about} In Python: {self.values.example}." if otherwise else self.about
+        example = f"In Python: {self.values.example}." if otherwise else ""
+        return " ".join(filter(None, (self.about, self.more, example)))
 
 
 def option(values: Values, about: str, *, default: object = None, **more: Given) -> Any:
@@ -92,9 +100,15 @@ def options_of(kind: "type[DataclassInstance]") -> dict[str, Option]:
     return {f.name: f.metadata["option"] for f in fields(kind) if "option" in f.metadata}
 
 
-def taken(how: dict[str, Given], kind: "type[DataclassInstance]") -> dict[str, Given]:
-    """The options of a dataclass, which are taken out of `how`."""
-    return {name: how.pop(name) for name in options_of(kind) if name in how}
+def values_of(kind: "type[DataclassInstance]") -> dict[str, Values]:
+    """What the options of a dataclass take."""
+    return {name: one.values for name, one in options_of(kind).items()}
+
+
+def split(how: Mapping[str, object], kind: type[Options]) -> tuple[Options, dict[str, Given]]:
+    """The options of one dataclass among those of several, and the others."""
+    own = {name: how[name] for name in options_of(kind) if name in how}
+    return kind(**own), {name: value for name, value in how.items() if name not in own}
 
 
 def read_value(name: str, value: object, values: Values) -> object:
@@ -114,76 +128,68 @@ def read_value(name: str, value: object, values: Values) -> object:
         ) from None
 
 
-def checked(
-    *shared: "type[DataclassInstance]", plain: bool = True, **own: Values
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function whose options are read before it is called, in `plain_arithmetic`.
+def checked(**own: Values) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A function whose own parameters are read before it is called, by `VALUES` or by `own`.
 
-    None is taken where it is the default. An option of which nothing says what it takes is an error
-    here, when the module is imported.
+    None is taken where it is the default. A parameter of which nothing says what it takes is an
+    error here, when the module is imported. What is in its `**` parameter, the dataclasses read.
 
     Args:
-        shared: Dataclasses of options, which stand for the function's `**` parameter: their
-            fields are listed by `help` and `inspect.signature`, and read by the dataclass itself.
-            Those that the docstring says nothing of stand there in place of that parameter.
-        plain: Whether it computes as in a thread that nobody set up; False if it calls code of the
-            user's that is to find the user's settings.
-        own: What options of this function take that mean something else elsewhere.
+        own: What parameters of this function take that mean something else elsewhere.
     """
-    several = {name: one.values for kind in shared for name, one in options_of(kind).items()}
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        parameters = signature.parameters
-        named = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
-        known = {**VALUES, **several, **own}
-        table = {name: known[name] for name in named}
+        every = inspect.signature(function).parameters.values()
+        named = {one.name: one.default for one in every if one.kind is not one.VAR_KEYWORD}
+        known = {**VALUES, **own}
+        taken = {name: known[name] for name in named}
 
         def read(name: str, value: object) -> object:
-            default = name in parameters and value is parameters[name].default
-            return value if default or name not in table else read_value(name, value, table[name])
+            if name not in taken or value is named[name]:
+                return value
+            return read_value(name, value, taken[name])
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             placed = [read(name, value) for name, value in zip(named, args, strict=False)]
             placed += args[len(named) :]  # of which Python itself complains
-            named_too = {name: read(name, value) for name, value in kwargs.items()}
-            with plain_arithmetic() if plain else nullcontext():
-                return function(*placed, **named_too)  # type: ignore[arg-type]
+            by_name = {name: read(name, value) for name, value in kwargs.items()}
+            return function(*placed, **by_name)  # type: ignore[arg-type]
 
-        if shared and len(named) < len(parameters):
-            expanded = [parameters[name] for name in named]
-            expanded += [
-                inspect.Parameter(f.name, keyword_only, default=f.default, annotation=f.type)
-                for kind in shared
-                for f in fields(kind)
-                if "option" in f.metadata
-            ]
-            call.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
-            rest = next(name for name in parameters if name not in named)
-            about = {name: one.doc for kind in shared for name, one in options_of(kind).items()}
-            call.__doc__ = call.__doc__ and explained(call.__doc__, rest, about)
         return call
 
     return decorate
 
 
-def explained(doc: str, rest: str, about: Mapping[str, str]) -> str:
-    """A docstring in which options that it does not name stand for its entry of `**rest`."""
-    doc = inspect.cleandoc(doc)
-    named = {
-        name for names in re.findall(r"^ {4}([\w, ]+):", doc, re.M) for name in names.split(", ")
-    }
+def _usual(default: object) -> str:
+    """What a docstring says of a default, unless it is that nothing is asked for."""
+    return "" if default in (None, (), "") or default is False else f" Default: {default!r}."
+
+
+def described_by(*kinds: "type[DataclassInstance]") -> Callable[[C], C]:
+    """A `TypedDict` of keyword arguments, whose docstring says of each what its option says.
+
+    Args:
+        kinds: The dataclasses whose options they are.
+    """
     entries = [
-        textwrap.indent(
-            textwrap.fill(f"{name}: {sentence}", 96, subsequent_indent=" " * 4), " " * 4
+        textwrap.fill(
+            f"{one.name}: {one.metadata['option'].doc}{_usual(one.default)}",
+            96,
+            initial_indent=_IN,
+            subsequent_indent=_IN * 2,
         )
-        for name, sentence in about.items()
-        if name not in named
+        for kind in kinds
+        for one in fields(kind)
+        if "option" in one.metadata
     ]
-    missing = "".join(f"{entry}\n" for entry in entries)
-    return re.sub(rf"^ {{4}}{rest}: .*\n(?: {{8}}.*\n)*", lambda _: missing, doc, flags=re.M)
+
+    def decorate(arguments: C) -> C:
+        doc = inspect.cleandoc(arguments.__doc__ or "")
+        arguments.__doc__ = "\n".join([doc, "", "Attributes:", *entries])
+        return arguments
+
+    return decorate
 
 
 def read_fields(options: "DataclassInstance", *, but: Collection[str] = ()) -> None:
@@ -193,7 +199,7 @@ def read_fields(options: "DataclassInstance", *, but: Collection[str] = ()) -> N
         options: Whose fields become what was read.
         but: Fields that are no such options, though they have such names.
     """
-    known = {**VALUES, **{name: one.values for name, one in options_of(type(options)).items()}}
+    known = {**VALUES, **values_of(type(options))}
     for each in fields(options):
         value = getattr(options, each.name)
         if each.name in known and each.name not in but and value is not each.default:
@@ -250,7 +256,8 @@ def whole_number(least: int, most: int = 2**31 - 1) -> Values:
         return operator.index(value)
 
     up_to = "" if most == 2**31 - 1 else f" and at most {most:,}"
-    return Values(f"a whole number of at least {least}{up_to}", str(max(least, 1)), parse)
+    wanted = f"a whole number of at least {least}{up_to}"
+    return Values(wanted, str(max(least, 1)), parse, least=least)
 
 
 def number(least: float, most: float = math.inf) -> Values:
@@ -264,7 +271,8 @@ def number(least: float, most: float = math.inf) -> Values:
 
     bounds = [] if least == -math.inf else [f"of at least {least:g}"]
     bounds += [] if most == math.inf else [f"at most {most:g}"]
-    return Values(" ".join(["a finite number", " and ".join(bounds)]).strip(), "0.5", parse)
+    wanted = " ".join(["a finite number", " and ".join(bounds)]).strip()
+    return Values(wanted, "0.5", parse, least=least)
 
 
 def one_of(*names: str) -> Values:

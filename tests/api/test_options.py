@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow.dataset
@@ -23,7 +23,6 @@ from tests.sampling import sampled
 from vitconvert.arguments import VALUES, given, read_value
 from vitconvert.arguments import options_of as fields_of
 from vitconvert.checkpoint import ReadOptions
-from vitconvert.embedding.options import RunOptions
 from vitconvert.errors import UsageError, VitConvertError
 
 READING = tuple(fields_of(ReadOptions))
@@ -41,16 +40,28 @@ def options_of(name: str) -> list[str]:
     """The options of a function: those of reading, and of how a run goes, among them."""
     found: list[str] = []
     for parameter in inspect.signature(FUNCTIONS[name]).parameters.values():
-        if parameter.name == "reading":
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (arguments,) = get_args(parameter.annotation)
+            found += arguments.__annotations__
+        elif parameter.name == "reading":
             found += READING
-        elif parameter.name == "how":
-            found += [field.name for field in dataclasses.fields(RunOptions)]
         else:
             found.append(parameter.name)
     return list(dict.fromkeys(found))
 
 
 read_once = functools.cache(vitconvert.load_checkpoint)
+
+
+once_built = functools.cache(vitconvert.load_model)
+
+
+@functools.cache
+def golden_of(vit: Path) -> Path:
+    """A golden file."""
+    file = vit.parents[1] / "vit.golden"
+    vitconvert.record_golden(vit, file, overwrite=True)
+    return file
 
 
 @functools.cache
@@ -89,6 +100,8 @@ def arguments(name: str, at: Path, out: Path) -> dict[str, Any]:
         "build_lucidrains": {"source": vit},
         "export_model": {"source": vit, "output": out / "vit.pt2", "to": "pt2", "verify": False},
         "verify": {"source": vit, "against": at / "other", "dtypes": ["float32"]},
+        "compare": {"source": once_built(vit), "against": at / "other", "dtypes": ["float32"]},
+        "check_golden": {"source": vit, "golden": golden_of(vit), "dtypes": ["float32"]},
         "record_golden": {"source": vit, "output": out / "vit.golden"},
         "record_pixels": {"source": vit, "output": out / "vit.pixels"},
         "check_pixels": dict(zip(("golden", "theirs"), pixels_of(vit), strict=True)),
@@ -196,8 +209,8 @@ def values(at: Path) -> dict[str, Any]:
 OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
     **{
         (name, "rescue"): lambda at: {"source": at / "whole"}
-        for name, function in FUNCTIONS.items()
-        if {"source", "rescue"} <= inspect.signature(function).parameters.keys()
+        for name in FUNCTIONS
+        if {"source", "rescue"} <= set(options_of(name)) and name not in ("diff", "embed_dataset")
     },
     ("audit_load", "model"): lambda at: {"model": partial(vitconvert.load_model, at / "other")},
     ("diff", "rescue"): lambda at: {"a": at / "whole"},
@@ -209,7 +222,18 @@ OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
     ("convert_state_dict", "to"): lambda _: {"to": "torchvision"},
     ("load_model", "fast"): lambda _: {"fast": True},
     ("verify", "against"): lambda at: {"against": at / "vit"},
-    ("verify", "layers"): lambda _: {"layers": {"head": "head"}},
+    ("compare", "against"): lambda at: {"against": at / "vit"},
+    ("compare", "rescue"): lambda at: {"against": at / "whole"},
+    ("compare", "preprocess"): lambda at: {
+        "images": at / "images" / "1.png",
+        "preprocess": lambda _: torch.zeros(3, 12, 8),
+    },
+    ("check_golden", "source"): lambda at: {"source": at / "nonsense"},
+    ("compare", "max_image_pixels"): lambda at: {"images": at / "images" / "1.png"},
+    **{
+        (name, "layers"): lambda _: {"layers": {"head": "head"}}
+        for name in ("compare", "check_golden")
+    },
     ("export_model", "dtype"): lambda _: {"dtype": "float16"},
 }
 _ANSWERS = ("predict", "embed", "embed_dataset")
@@ -226,7 +250,11 @@ HOW = {
     ("record_golden", "tolerance"),  # of a proof in which no bit differs
     *(("record_pixels", option) for option in ("overrides", "labels")),  # nothing of pixels
     # What is said of images and classes, where it is read and neither plays a part.
-    *((n, o) for n in ("load_model", "verify", "record_golden") for o in OF_IMAGES),
+    *(
+        (n, o)
+        for n in ("load_model", "verify", "compare", "check_golden", "record_golden")
+        for o in OF_IMAGES
+    ),
 }
 
 

@@ -31,7 +31,7 @@ __all__ = ["files"]
         ("golden {vit}", "-o -", "--output"),
         ("file {vit} -o out", "--image-size 12.5", "image_size"),
         ("file {vit} -o out", "--classes 3,3", "3, 3"),
-        ("file {vit} -o out", "--num-classes -1", "num_classes"),
+        ("file {vit} -o out", "--num-classes -1", "--num-classes"),
         ("file {vit} -o out --checkpoint {vit}", "--revision main", "--revision"),
         ("timm vit_tiny_patch16_224 -o out --no-pretrained", "--checkpoint {vit}", "--checkpoint"),
         ("timm vit_tiny_patch16_224 -o out --no-pretrained", "--revision main", "--revision"),
@@ -81,7 +81,7 @@ def test_odd_names_of_heads_and_queries_are_refused(files: Path) -> None:
 PYTHON = {
     "inspect": ("inspect",),
     "diff": ("diff",),
-    "verify": ("verify",),
+    "verify": ("verify", "compare", "check_golden"),
     "golden": ("record_golden", "record_pixels"),
     "predict": ("predict", "embed_dataset"),
     "embed": ("embed", "embed_dataset"),

@@ -87,7 +87,7 @@ def test_what_the_names_leave_open_is_asked_and_then_equal(name, tmp_path):
     assert all(field in asked for field in TORCH)
     assert "norms sums (post_norm) unless norm_first=True (pre)" in asked
     checkpoint = vitconvert.load_checkpoint(file, table=table, overrides=stated)
-    report = vitconvert.verify(model, against=checkpoint, table=table)
+    report = vitconvert.compare(model, against=checkpoint, table=table)
     assert report.ok, report.summary()
     assert checkpoint.config.origins["block_order"] == "user"
 
@@ -100,7 +100,7 @@ def test_the_usual_guess_is_corrected_step_by_step(tmp_path):
     causes = []
     for _ in range(5):
         checkpoint = vitconvert.load_checkpoint(file, table=table, overrides=stated)
-        report = vitconvert.verify(model, against=checkpoint, table=table, dtypes=("float64",))
+        report = vitconvert.compare(model, against=checkpoint, table=table, dtypes=("float64",))
         if report.ok:
             break
         causes += report.first_divergence.settings
@@ -165,18 +165,18 @@ def test_post_ln_by_hand_with_a_tanh_before_the_head(tmp_path):
     text = table.read_text()
     assert 'activation = "gelu"' in text  # by-hand names leave it to the reference
     checkpoint = vitconvert.load_checkpoint(file, table=table)
-    report = vitconvert.verify(model, against=checkpoint, table=table)
+    report = vitconvert.compare(model, against=checkpoint, table=table)
     assert "block_order is post_norm, not pre" in report.first_divergence.cause
     stated = {"block_order": "post_norm", "norm_eps": 1e-5}
     checkpoint = vitconvert.load_checkpoint(file, table=table, overrides=stated)
-    assert vitconvert.verify(model, against=checkpoint, table=table).ok
+    assert vitconvert.compare(model, against=checkpoint, table=table).ok
 
 
 def test_a_norm_that_is_called_for_q_k_and_v(tmp_path):
     model = NormedThriceViT().eval()
     file, table = drafted(tmp_path, model, SQUARE)
     checkpoint = vitconvert.load_checkpoint(file, table=table, overrides={"norm_eps": 1e-5})
-    report = vitconvert.verify(model, against=checkpoint, table=table)
+    report = vitconvert.compare(model, against=checkpoint, table=table)
     assert report.ok
     assert {"embedding", "blocks.0.attn", "blocks.1.mlp"} <= {one.layer for one in report.layers}
 
@@ -190,7 +190,7 @@ def test_a_copied_tutorial_is_corrected_step_by_step(second, tmp_path):
     stated, said = {}, []
     for _ in range(4):
         checkpoint = vitconvert.load_checkpoint(file, table=table, overrides=stated)
-        report = vitconvert.verify(model, against=checkpoint, table=table, dtypes=("float64",))
+        report = vitconvert.compare(model, against=checkpoint, table=table, dtypes=("float64",))
         if report.ok:
             break
         departs = report.first_divergence

@@ -46,7 +46,7 @@ def test_a_tutorials_vit_gives_its_own_logits(build, tmp_path):
     with torch.inference_mode():
         assert _near(vit(x), wanted)
     source = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
-    report = vitconvert.verify(model, against=source, table=table)
+    report = vitconvert.compare(model, against=source, table=table)
     assert report.ok, report.summary()
 
 

@@ -13,7 +13,7 @@ import torch
 from tests.parity.conftest import save_timm
 from tests.parity.team import BUGS, STATED, team
 from tests.sampling import sampled
-from vitconvert.api import load_checkpoint, load_model, record_golden, verify
+from vitconvert.api import check_golden, load_checkpoint, load_model, record_golden
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import CorruptFile, OutputExists, SourceError, UnsafeFile, UsageError
 from vitconvert.formats import open_container, write_safetensors
@@ -32,7 +32,7 @@ def timm_golden(tmp_path_factory):
 
 
 def test_a_right_module_gives_the_golden_outputs(weights, golden, table):
-    report = verify(team(weights), against=golden, table=table)
+    report = check_golden(team(weights), golden, table=table)
     assert report.ok
     assert len({layer.layer for layer in report.layers}) == 2 + 2 * 11 + 3
     assert {c.images for c in report.comparisons} == {
@@ -44,7 +44,7 @@ def test_a_right_module_gives_the_golden_outputs(weights, golden, table):
     assert report.summary().startswith("equal to team.golden, recorded of team.pth (not verified)")
     assert any("the golden outputs themselves are not verified" in note for note in report.notes)
     # The dtype in which weights are stored plays no part.
-    assert verify(team(weights).double(), against=golden, table=table).ok
+    assert check_golden(team(weights).double(), golden, table=table).ok
 
 
 FEW = ("GELU", "off-by-one position", "missing final norm")  # test_own_models.py has them all
@@ -55,7 +55,7 @@ FEW = ("GELU", "off-by-one position", "missing final norm")  # test_own_models.p
     "bug", [bug if bug in FEW else pytest.param(bug, marks=pytest.mark.coverage) for bug in BUGS]
 )
 def test_planted_bugs_are_found_from_digests(bug, weights, golden, table):
-    report = verify(team(weights, bug), against=golden, table=table, dtypes=("float64",))
+    report = check_golden(team(weights, bug), golden, table=table, dtypes=("float64",))
     layer, cause = BUGS[bug]
     assert not report.ok
     assert report.first_divergence.layer == layer
@@ -65,14 +65,14 @@ def test_planted_bugs_are_found_from_digests(bug, weights, golden, table):
 @pytest.mark.slow
 def test_a_checkpoint_with_a_wrong_fact_is_found_from_digests(timm_golden):
     path, golden = timm_golden
-    right = verify(path, against=golden)
+    right = check_golden(path, golden)
     assert right.ok and "not verified" not in right.summary()
     assert any("equal to timm 1." in note for note in right.notes)
     assert str(golden.parent) not in json.dumps(_metadata(golden)), "a place on this machine"
     model = load_model(path)
     wrong = golden_module.ViT(model.config.replace(activation="gelu_tanh"), device="meta")
     wrong.load_state_dict(model.state_dict(), strict=True, assign=True)
-    divergence = verify(wrong.eval(), against=golden).first_divergence
+    divergence = check_golden(wrong.eval(), golden).first_divergence
     assert divergence.layer == "blocks.0.mlp"
     assert divergence.cause == "activation is gelu, not gelu_tanh"
 
@@ -80,10 +80,10 @@ def test_a_checkpoint_with_a_wrong_fact_is_found_from_digests(timm_golden):
 @pytest.mark.slow
 def test_modules_can_be_named(weights, golden, table):
     layers = {f"layers.{i}.attention": f"blocks.{i}.attn" for i in range(11)}
-    right = verify(team(weights), against=golden, table=table, layers=layers)
+    right = check_golden(team(weights), golden, table=table, layers=layers)
     assert right.ok
     assert {layer.layer for layer in right.layers} >= {f"blocks.{i}.attn output" for i in range(11)}
-    wrong = verify(team(weights, "head order"), against=golden, table=table, layers=layers)
+    wrong = check_golden(team(weights, "head order"), golden, table=table, layers=layers)
     assert wrong.first_divergence.layer == "blocks.0.attn output"
     assert "the heads are joined (dim head)" in wrong.first_divergence.cause
 
@@ -98,23 +98,23 @@ def test_functions_are_compared_and_their_weights_are_said_to_be_unknown(weights
         assert isinstance(images, np.ndarray)
         return model(torch.from_numpy(images)).detach().numpy()
 
-    report = verify(compute, against=golden)
+    report = check_golden(compute, golden)
     assert report.ok
     assert any("its layers, and whether its weights" in fact for fact in report.not_tested)
-    assert not verify(lambda x: compute(x) + 1e-9, against=golden).ok
+    assert not check_golden(lambda x: compute(x) + 1e-9, golden).ok
 
 
 def test_other_weights_are_refused(weights, golden, table, timm_golden):
     weights["layers.7.attention.out.bias"][3] += 1e-4
     with pytest.raises(UsageError, match="other weights") as error:
-        verify(team(weights), against=golden, table=table)
+        check_golden(team(weights), golden, table=table)
     recorded, found = (error.value.evidence[f"sha256 {side}"] for side in ("recorded", "found"))
     assert recorded == _metadata(golden)["weights"] != found
     path, of_timm = timm_golden
     with pytest.raises(UsageError, match="other weights"):
-        verify(path, against=golden)
+        check_golden(path, golden)
     with pytest.raises(UsageError, match="tensors of other sizes"):
-        verify(team(weights), against=of_timm, table=table)
+        check_golden(team(weights), of_timm, table=table)
 
 
 def test_other_images_are_refused_but_not_another_rounding_of_the_fft(timm_golden, monkeypatch):
@@ -125,10 +125,10 @@ def test_other_images_are_refused_but_not_another_rounding_of_the_fft(timm_golde
         return {kind: np.nextafter(x, 9) for kind, x in draw(**arguments).items()}
 
     monkeypatch.setattr(golden_module, "sample_images", rounded)
-    assert verify(path, against=golden).ok
+    assert check_golden(path, golden).ok
     monkeypatch.setattr(golden_module, "sample_images", lambda **a: draw(**(a | {"seed": 1})))
     with pytest.raises(UsageError, match="images that are drawn here") as error:
-        verify(path, against=golden)
+        check_golden(path, golden)
     assert f"(NumPy {np.__version__})" in error.value.evidence["sha256 here"]
 
 
@@ -266,7 +266,7 @@ TENSORS = {
 def test_hostile_files_are_refused(what, spoiled):
     _rewritten(spoiled, HOSTILE.get(what, lambda _: None), **TENSORS.get(what, {}))
     with pytest.raises((CorruptFile, UsageError)) as error:
-        verify(DIGITS, against=spoiled)
+        check_golden(DIGITS, spoiled)
     assert len(str(error.value)) < 2000
     if what in TENSORS:
         assert error.value.fact == "The golden file does not hold what it should."
@@ -277,19 +277,19 @@ def test_what_is_no_golden_file_is_refused(spoiled, tmp_path):
     for content in (b"", b"x", whole[:-1], whole[:100], b"\x80\x04K\x01."):
         spoiled.write_bytes(content)
         with pytest.raises((CorruptFile, UnsafeFile)):
-            verify(DIGITS, against=spoiled)
+            check_golden(DIGITS, spoiled)
     write_safetensors(spoiled, {"x": torch.zeros(2)})
     with pytest.raises(CorruptFile, match="no golden file"):
-        verify(DIGITS, against=spoiled)
+        check_golden(DIGITS, spoiled)
     with pytest.raises(SourceError):
-        verify(DIGITS, against=tmp_path / "absent.golden")
+        check_golden(DIGITS, tmp_path / "absent.golden")
 
 
 def test_impossible_sizes_are_refused_for_modules(golden, weights, table, tmp_path):
     golden = Path(shutil.copy(golden, tmp_path))
     _rewritten(golden, _set("config", "mlp_dim", 2**31 - 1))
     with pytest.raises(UsageError, match="sizes"):
-        verify(team(weights), against=golden, table=table)
+        check_golden(team(weights), golden, table=table)
 
 
 def test_numbers_that_equal_nothing_are_not_recorded(weights, table, tmp_path):

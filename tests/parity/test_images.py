@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.packages import open_clip, timm, transformers
 from tests.parity.conftest import save_timm
-from vitconvert.api import verify
+from vitconvert.api import compare, verify
 from vitconvert.errors import MissingFact, UsageError
 
 ONCE = {"dtypes": ("float32",), "batch": 1}
@@ -186,18 +186,18 @@ def test_a_module_of_ones_own_has_its_own_preprocessing(module, timm_model, phot
     def wrong(image):
         return right(image)[None].numpy() * np.float32(1.01)
 
-    report = verify(module, against=timm_model, images=photos, preprocess=right, **ONCE)
+    report = compare(module, against=timm_model, images=photos, preprocess=right, **ONCE)
     assert report.ok
     assert told(report, "preprocessing") == ["preprocessing: bit-equal pixels"]
     assert told(report, "images")[0].startswith("images: 5, prepared by your preprocess ")
-    report = verify(module, against=timm_model, images=photos, preprocess=wrong, **ONCE)
+    report = compare(module, against=timm_model, images=photos, preprocess=wrong, **ONCE)
     assert not report.ok
     assert not on_images(report).ok
     assert told(report, "preprocessing")[0].startswith("preprocessing: largest difference of pixel")
 
 
 def test_without_its_own_the_checkpoints_is_taken(module, timm_model, photos):
-    report = verify(module, against=timm_model, images=photos, **ONCE)
+    report = compare(module, against=timm_model, images=photos, **ONCE)
     assert on_images(report).rows == 5
     assert "for both sides" in told(report, "images")[0]
     assert "preprocessing of images: both sides took the same" in report.not_tested
@@ -209,7 +209,7 @@ def test_a_preprocess_that_raises_or_makes_other_images(module, timm_model, phot
             raise KeyError("no inks")
         return torch.zeros(3, 32, 32) if image.mode == "L" else torch.zeros(3, 32, 24)
 
-    report = verify(module, against=timm_model, images=photos, preprocess=strange, **ONCE)
+    report = compare(module, against=timm_model, images=photos, preprocess=strange, **ONCE)
     assert told(report, "not compared: ") == [
         "not compared: grey.png: it becomes (3, 32, 32) here and (3, 32, 24) there",
         "not compared: inks.jpg: KeyError: 'no inks'",
@@ -217,7 +217,6 @@ def test_a_preprocess_that_raises_or_makes_other_images(module, timm_model, phot
     assert on_images(report).rows == 3
 
 
-@pytest.mark.parametrize("images", [None, "photos"])
-def test_preprocess_is_for_ones_own_model_and_for_images(images, timm_model):
+def test_preprocess_is_for_images(module, timm_model):
     with pytest.raises(UsageError, match="preprocess"):
-        verify(timm_model, images=images, preprocess=lambda image: image)
+        compare(module, timm_model, preprocess=lambda image: image)

@@ -6,13 +6,13 @@ import torch
 from tests.packages import timm
 from tests.parity.team import BUGS, STATED, TeamViT, team
 from tests.sampling import sampled
-from vitconvert.api import load_checkpoint, verify
+from vitconvert.api import check_golden, compare, load_checkpoint, verify
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.programs.taps import Tap, record
 
 
 def test_a_right_model_is_equal(weights, checkpoint, table):
-    report = verify(team(weights), against=checkpoint, table=table)
+    report = compare(team(weights), against=checkpoint, table=table)
     assert report.ok
     assert {c.images for c in report.comparisons} == {
         *("noise", "photograph", "constant", "large", "1 channel", "batch of 1", "batch of 3"),
@@ -24,7 +24,7 @@ def test_a_right_model_is_equal(weights, checkpoint, table):
 @pytest.mark.parametrize("bug", sampled(BUGS, 4, "slow"))
 def test_planted_bugs_are_found(bug, weights, checkpoint, table):
     exact = {"dtypes": ("float64",), "batch": 2}
-    report = verify(team(weights, bug), against=checkpoint, table=table, **exact)
+    report = compare(team(weights, bug), against=checkpoint, table=table, **exact)
     layer, cause = BUGS[bug]
     assert not report.ok
     assert report.first_divergence.layer == layer
@@ -40,17 +40,17 @@ STATED_AS += ("activation after fc2", "scaled after the softmax", "scaled twice"
 def test_what_the_report_says_to_state_makes_both_equal(bug, weights, trained, table):
     model = team(weights, bug)
     how = {"table": table, "overrides": STATED}
-    report = verify(model, against=load_checkpoint(trained / "team.pth", **how), table=table)
+    report = compare(model, against=load_checkpoint(trained / "team.pth", **how), table=table)
     settings = report.first_divergence.settings
     said = " ".join(f"--set {name}={value}" for name, value in settings.items())
     assert any(f"if your code is right, {said} (in Python" in note for note in report.notes)
     how["overrides"] = STATED | {name: str(value) for name, value in settings.items()}
-    assert verify(model, against=load_checkpoint(trained / "team.pth", **how), table=table).ok
+    assert compare(model, against=load_checkpoint(trained / "team.pth", **how), table=table).ok
 
 
 def test_a_norm_order_that_was_stated_wrongly(weights, trained, table):
     how = {"table": table, "overrides": STATED | {"block_order": "post_norm"}}
-    report = verify(
+    report = compare(
         team(weights), against=load_checkpoint(trained / "team.pth", **how), table=table
     )
     assert report.first_divergence.layer == "blocks.0.attn"
@@ -61,20 +61,20 @@ def test_a_norm_order_that_was_stated_wrongly(weights, trained, table):
 def test_layers_that_are_mapped_by_hand(weights, checkpoint):
     layers = {f"layers.{i}.attention": f"blocks.{i}.attn" for i in range(11)}
     layers |= {"layers.3": "blocks.3", "ln_last": "norm", "answer": "head"}
-    assert verify(team(weights), against=checkpoint, layers=layers).ok
-    report = verify(team(weights, "wrong scale"), against=checkpoint, layers=layers)
+    assert compare(team(weights), against=checkpoint, layers=layers).ok
+    report = compare(team(weights, "wrong scale"), against=checkpoint, layers=layers)
     assert report.first_divergence.layer == "blocks.0.attn output"
     assert "computes as if attention_scale is embed_dim ** -0.5" in report.first_divergence.cause
     assert {"blocks.3.mlp", "norm", "output"} < {layer.layer for layer in report.layers}
     with pytest.raises(UsageError, match="no module of the module"):
-        verify(team(weights), against=checkpoint, layers={"encoder.0": "blocks.0"})
+        compare(team(weights), against=checkpoint, layers={"encoder.0": "blocks.0"})
     with pytest.raises(UsageError, match="no module of what it is compared with"):
-        verify(team(weights), against=checkpoint, layers={"layers.0": "blocks.11"})
+        compare(team(weights), against=checkpoint, layers={"layers.0": "blocks.11"})
 
 
 def test_error_a_module_of_another_depth(checkpoint, table):
     with pytest.raises(UsageError, match="other sizes than what it is compared with") as error:
-        verify(TeamViT(depth=10), against=checkpoint, table=table)
+        compare(TeamViT(depth=10), against=checkpoint, table=table)
     assert error.value.evidence == {"blocks": "10, and 11 in what it is compared with"}
 
 
@@ -83,18 +83,38 @@ def test_two_modules_of_other_people(weights):
     size = {"image_size": (32, 24), "in_channels": 4}
     buggy = torch.nn.Sequential(team(weights, "GELU"))
     layers = {f"layers.{i}": f"0.layers.{i}" for i in range(11)}
-    report = verify(team(weights), against=buggy, layers=layers, **size)
+    report = compare(team(weights), against=buggy, layers=layers, **size)
     assert report.first_divergence.layer == "0.layers.0"
-    assert verify(team(weights), against=team(weights), **size).ok
+    assert compare(team(weights), against=team(weights), **size).ok
     with pytest.raises(UsageError, match="Neither of the two models says which images"):
-        verify(team(weights), against=buggy)
+        compare(team(weights), against=buggy)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda model, mine: verify(model, against=mine), "vitconvert.compare(model, against)"),
+        (lambda model, mine: verify(mine, against=model), "vitconvert.compare(model, against)"),
+        (
+            lambda _, mine: verify(mine, against="a.golden"),
+            "vitconvert.check_golden(model, golden)",
+        ),
+        (lambda model, _: compare(model, "a.golden"), "vitconvert.check_golden(model, golden)"),
+        (lambda _, mine: compare(mine, mine), "vitconvert.verify(source, against=...)"),
+        (lambda model, _: check_golden(model, "vit.safetensors"), "vitconvert.compare"),
+    ],
+)
+def test_an_error_names_the_function_that_compares(call, named, checkpoint):
+    with pytest.raises(UsageError) as error:
+        call(lambda images: images, checkpoint)
+    assert named in error.value.hint
+
+
 def test_a_checkpoint_against_a_function(weights, checkpoint):
     model = team(weights)
-    assert verify(checkpoint, against=lambda images: model(images)).ok
-    report = verify(checkpoint, against=lambda images: 1.001 * model(images))
+    assert compare(checkpoint, against=lambda images: model(images)).ok
+    report = compare(checkpoint, against=lambda images: 1.001 * model(images))
     assert not report.ok
     assert report.first_divergence.layer == "output"
 
@@ -106,13 +126,13 @@ def test_outputs_by_name(weights, checkpoint):
         logits = model(images)
         return {"logits": logits, "loss": None, "aux": logits[:, :2]}
 
-    report = verify(several, against=checkpoint)
+    report = compare(several, against=checkpoint)
     assert report.ok
     assert "outputs that are not compared: aux" in report.notes
     with pytest.raises(UsageError, match="returned no tensor"):
-        verify(lambda images: "a cat", against=checkpoint)
+        compare(lambda images: "a cat", against=checkpoint)
     with pytest.raises(UsageError, match="same name and shape"):
-        verify(lambda images: model(images)[:, :3], against=checkpoint)
+        compare(lambda images: model(images)[:, :3], against=checkpoint)
 
 
 def test_tokens_are_known_by_their_shape(weights, checkpoint):
@@ -124,7 +144,7 @@ def test_tokens_are_known_by_their_shape(weights, checkpoint):
         model(images)
         return kept["tokens"]
 
-    report = verify(tokens, against=checkpoint)
+    report = compare(tokens, against=checkpoint)
     assert report.ok
     assert any(note.endswith("returns is tokens") for note in report.notes)
 
@@ -137,7 +157,7 @@ def test_a_function_of_one_image_in_float32(weights, checkpoint):
             raise ValueError("a batch of three")
         return model(images.float())
 
-    report = verify(single, against=checkpoint)
+    report = compare(single, against=checkpoint)
     assert report.ok
     assert {c.dtype for c in report.comparisons} == {"float32"}
     assert "batch of 3" not in {c.images for c in report.comparisons}
@@ -149,7 +169,7 @@ def test_a_function_of_one_image_in_float32(weights, checkpoint):
 def test_images_of_a_batch_that_are_mixed(weights, checkpoint):
     """Equal on the other kinds of images: only a batch of three shows it."""
     model = team(weights)
-    report = verify(
+    report = compare(
         lambda images: model(images).roll(len(images) // 3, 0), against=checkpoint, batch=2
     )
     assert {c.images for c in report.comparisons if not c.ok} == {"batch of 3"}
@@ -158,7 +178,7 @@ def test_images_of_a_batch_that_are_mixed(weights, checkpoint):
 def test_the_module_is_left_as_it_was(weights, checkpoint, table):
     model = team(weights).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert verify(model, against=checkpoint, table=table).ok
+    assert compare(model, against=checkpoint, table=table).ok
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(tensor.dtype == torch.float32 for tensor in model.state_dict().values())
@@ -168,7 +188,7 @@ def test_the_real_packages(tmp_path, timm_checkpoint):
     """timm's own module against timm's own file, matched by the tables of weights_map/."""
     path = timm_checkpoint()
     theirs = timm.create_model(f"local-dir:{path}", pretrained=True)
-    report = verify(theirs, against=path)
+    report = compare(theirs, against=path)
     assert report.ok
     assert "bit-equal" in report.summary()
     assert len(report.layers) >= 2 * (2 + 2 * 3)
@@ -177,7 +197,7 @@ def test_the_real_packages(tmp_path, timm_checkpoint):
 @pytest.mark.parametrize("against", [None, "missing.pth"])
 def test_mistakes(against, weights):
     with pytest.raises((UsageError, SourceError)):
-        verify(team(weights), against=against)
+        compare(team(weights), against=against)
 
 
 def test_code_that_raises_is_named(checkpoint):
@@ -185,7 +205,7 @@ def test_code_that_raises_is_named(checkpoint):
         raise RuntimeError("no such kernel")
 
     with pytest.raises(UsageError) as error:
-        verify(broken, against=checkpoint)
+        compare(broken, against=checkpoint)
     assert error.value.evidence["raised"] == "RuntimeError: no such kernel"
 
 

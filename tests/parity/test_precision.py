@@ -142,7 +142,7 @@ def test_without_a_reference_it_is_still_measured(timm_checkpoint, monkeypatch):
 def test_a_model_of_ones_own_is_not_measured(timm_checkpoint):
     model = timm.create_model("vit_tiny_patch16_224", img_size=(32, 24), patch_size=8, depth=3)
     with pytest.raises(vitconvert.VitConvertError, match="where a checkpoint is verified"):
-        vitconvert.verify(model, against=timm_checkpoint(), dtypes=("float16",))
+        vitconvert.compare(model, against=timm_checkpoint(), dtypes=("float16",))
 
 
 def test_the_audit_names_what_is_in_its_place():

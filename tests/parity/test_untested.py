@@ -9,7 +9,7 @@ import torch
 from tests.originals.spelling import HEADS, dinov3
 from tests.packages import timm, transformers
 from tests.parity.team import TABLE, TeamViT
-from vitconvert.api import convert, load_checkpoint, verify
+from vitconvert.api import compare, convert, load_checkpoint, verify
 from vitconvert.parity.untested import dropout, ignored_tensors, unseen_of_models
 
 once = partial(verify, dtypes=("float32",))
@@ -123,7 +123,7 @@ def test_tensors_that_a_users_table_ignores_are_named(team_file, tmp_path):
     model = TeamViT(depth=2)
     model.load_state_dict(team_file)
     (tmp_path / "alone.toml").write_text(TABLE)
-    report = verify(model.eval(), against=mine, table=tmp_path / "alone.toml")
+    report = compare(model.eval(), mine, table=tmp_path / "alone.toml")
     assert report.ok
     assert report.not_tested == (  # what the user said of heads is tested: the model has its own
         "2 tensors ignored by your table: aux.weight, aux.bias",

@@ -68,3 +68,14 @@ def test_what_is_not_compared_does_not_pass(place):
         assert_parity(checkpoint)
     with pytest.raises(UsageError, match="other weights"):  # an error, and no difference
         assert_parity(TeamViT(), place / "team.golden", table=table)
+
+
+@pytest.mark.parametrize(("options", "named"), [({"seed": 1}, "seed"), ({"batch": 3}, "batch")])
+def test_a_golden_file_says_which_images_are_compared(place, options, named):
+    with pytest.raises(UsageError, match=f"{named}: a golden file says itself which images"):
+        assert_parity(built(place), place / "team.golden", **options)
+
+
+def test_layers_are_those_of_a_model(place):
+    with pytest.raises(UsageError, match="layers: this is about a model of your own"):
+        assert_parity(place / "team.pth", place / "team.pth", layers={"a": "b"})

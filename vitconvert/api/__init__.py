@@ -19,9 +19,17 @@ from vitconvert.api.converting import (
 )
 from vitconvert.api.loading import diff, draft_table, inspect, load_checkpoint, load_model
 from vitconvert.api.pictures import attention_maps, feature_maps
-from vitconvert.api.proving import check_pixels, record_golden, record_pixels, verify
-from vitconvert.checkpoint import Checkpoint
+from vitconvert.api.proving import (
+    check_golden,
+    check_pixels,
+    compare,
+    record_golden,
+    record_pixels,
+    verify,
+)
+from vitconvert.checkpoint import Checkpoint, ReadArguments
 from vitconvert.config import ViTConfig
+from vitconvert.conversion.options import WriteArguments
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.accounts import Ledger
 from vitconvert.preprocessing import Preprocessing
@@ -35,6 +43,8 @@ if TYPE_CHECKING:
     from vitconvert.difference import Difference
     from vitconvert.drafting.draft import Draft
     from vitconvert.embedding.embedder import Embedder
+    from vitconvert.embedding.options import RunArguments
+    from vitconvert.inference.options import ComputeArguments, FeatureArguments
     from vitconvert.inspection import Inspection
     from vitconvert.model import ViT
     from vitconvert.model.attention_maps import attentions
@@ -50,12 +60,14 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionMaps",
     "Checkpoint",
+    "ComputeArguments",
     "Conversion",
     "ConversionPlan",
     "Difference",
     "Draft",
     "Embedder",
     "Exported",
+    "FeatureArguments",
     "FeatureMaps",
     "Golden",
     "Inspection",
@@ -65,14 +77,19 @@ __all__ = [
     "PixelGolden",
     "PixelReport",
     "Preprocessing",
+    "ReadArguments",
+    "RunArguments",
     "ViT",
     "ViTConfig",
     "VitConvertError",
+    "WriteArguments",
     "attention_maps",
     "attentions",
     "audit_load",
     "build_lucidrains",
+    "check_golden",
     "check_pixels",
+    "compare",
     "convert",
     "convert_state_dict",
     "diff",
@@ -96,11 +113,13 @@ __all__ = [
 # Functions whose options are stated by a guest, which may be absent.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
+    "ComputeArguments": "vitconvert.inference.options",
     "Conversion": "vitconvert.conversion.convert",
     "ConversionPlan": "vitconvert.conversion.conversion_plan",
     "Difference": "vitconvert.difference",
     "Draft": "vitconvert.drafting.draft",
     "Embedder": "vitconvert.embedding.embedder",
+    "FeatureArguments": "vitconvert.inference.options",
     "FeatureMaps": "vitconvert.pictures.features",
     "Exported": "vitconvert.runtimes.export",
     "Golden": "vitconvert.parity.golden",
@@ -109,6 +128,7 @@ _LATE = {
     "ParityReport": "vitconvert.parity.report",
     "PixelGolden": "vitconvert.pixel_goldens.golden",
     "PixelReport": "vitconvert.pixel_goldens.check",
+    "RunArguments": "vitconvert.embedding.options",
     "ViT": "vitconvert.model",
     "attentions": "vitconvert.model.attention_maps",
     "embed": "vitconvert.api.inference",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vitconvert.auditing.audit import LoadAudit
 
 
-@checked(plain=False, model=LOADED, file=KEPT)
+@checked(model=LOADED, file=KEPT)
 def audit_load(
     model: "nn.Module | Callable[[], nn.Module]",
     file: "str | PathLike[str] | Mapping[str, object]",

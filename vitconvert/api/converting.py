@@ -1,15 +1,17 @@
 """Another checkpoint, file or module that computes the same function."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from vitconvert.api.loading import Size, Source, load_checkpoint, loaded, loaded_at
-from vitconvert.arguments import BUILT, checked, given, one_of, options_of, refuse
-from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.arguments import BUILT, checked, given, one_of, refuse, split
+from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.options import WriteOptions
+from vitconvert.conversion.options import ConvertArguments, WriteOptions
+from vitconvert.settings import plain_arithmetic
 
 if TYPE_CHECKING:
     import torch
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 
-@checked(WriteOptions, ReadOptions)
+@checked()
+@plain_arithmetic()
 def plan_conversion(
     source: Source,
     *,
     to: str = "vit",
     output: str | PathLike[str] | None = None,
-    **how: object,
+    **how: Unpack[ConvertArguments],
 ) -> "ConversionPlan":
     """Say what `convert` would do, reading no weights and writing nothing.
 
@@ -40,7 +43,7 @@ def plan_conversion(
         source: A path or a reference, as for `load_model`.
         to: As for `convert`.
         output: If it is given, and would replace the source, it is refused as by `convert`.
-        how: As for `convert`.
+        how: As for `convert`: `WriteArguments` and `ReadArguments` list these options.
 
     Returns:
         What would be written, and what would be checked of the weights before.
@@ -60,7 +63,8 @@ def plan_conversion(
     return plan_checkpoint(*_asked(source, to, how), output=place)
 
 
-@checked(WriteOptions, ReadOptions)
+@checked()
+@plain_arithmetic()
 def convert(
     source: Source,
     *,
@@ -69,7 +73,7 @@ def convert(
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
-    **how: object,
+    **how: Unpack[ConvertArguments],
 ) -> "Conversion":
     """Convert a checkpoint to another ecosystem, and prove that the function is the same.
 
@@ -83,20 +87,8 @@ def convert(
             float32, and with the programs that the output is for.
         overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
         command: The command that the record of the output names.
-        dtype: Cast the weights.
-        image_size: Resample the positions to this size; where nothing shows the size of the images,
-            this states it.
-        patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
-        in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
-        num_classes: A new head of zeros for this many classes; 0 removes the head.
-        classes: Keep these classes of the head, by index or name, in this order.
-        allow: Names of steps that the target may need: they keep the function but change the
-            bytes, or are lossy and measured ("norm-eps"). The error of a refusal names those that
-            would help.
-        image_only: Leave a text tower behind. Without it, a CLIP or SigLIP keeps both towers where
-            the target has a place for them; vitconvert computes the image side only.
-        max_shard_size: Split safetensors into files of at most this size ("5GB"), with an index.
-        how: As for `load_checkpoint`.
+        how: What to make of the checkpoint, and how to read it: `WriteArguments` and
+            `ReadArguments` list these options.
 
     Returns:
         What was written and proved: `output`, `parity`, hashes, and what other programs computed.
@@ -131,23 +123,21 @@ def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoi
     """The checkpoint, and what to make of it, by the options of both."""
     from vitconvert.tables.dialects import find_tables
 
-    writing = {name: how[name] for name in options_of(WriteOptions) if name in how}
-    reading = {name: value for name, value in how.items() if name not in writing}
+    writing, reading = split(how, WriteOptions)
     target, reading = _target(to, reading)
-    options = WriteOptions(to=target, **writing)  # type: ignore[arg-type]
-    if isinstance(options.to, str):
-        # Before anything is downloaded, or asked for.
-        find_tables(options.to, how.get("table"))  # type: ignore[arg-type]
-    how_read = ReadOptions.of(reading).cast(options.dtype).sized(options.image_size)
-    return loaded(source, how_read), options
+    options = ReadOptions.of(reading).cast(writing.dtype).sized(writing.image_size)
+    if isinstance(target, str):
+        find_tables(target, options.table)  # before anything is downloaded, or asked for
+    return loaded(source, options), replace(writing, to=target)
 
 
-@checked(ReadOptions)
+@checked()
+@plain_arithmetic()
 def convert_state_dict(
     state_dict: "Mapping[str, torch.Tensor]",
     *,
     to: str,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "dict[str, torch.Tensor]":
     """Convert a state dict in memory to the names and layouts of another dialect.
 
@@ -155,8 +145,8 @@ def convert_state_dict(
         state_dict: Tensors by name. They are not changed; the result may share their memory.
         to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
             ("team" of team.toml) makes that table the target.
-        adapter: As for `load_checkpoint`; it is merged on the CPU.
-        reading: As for `load_checkpoint`. `prefer` and `rescue` are about files, and refused.
+        reading: How to read the tensors: `ReadArguments` lists these options. An adapter is merged
+            on the CPU. `prefer` and `rescue` are about files, and refused.
 
     Returns:
         Tensors by the names of the target.
@@ -182,7 +172,8 @@ def convert_state_dict(
     return respell(*read_state_dict(state_dict, options), target)
 
 
-@checked(ReadOptions, dtype=one_of("float32", "float16"))
+@checked(dtype=one_of("float32", "float16"))
+@plain_arithmetic()
 def export_model(
     source: Source,
     output: str | PathLike[str],
@@ -202,7 +193,7 @@ def export_model(
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "Exported":
     """Write a checkpoint as a file that other programs run, checked in the real runtime.
 
@@ -239,7 +230,7 @@ def export_model(
             int8, the difference is told, and only nonsense refused).
         overwrite: Replace an earlier export. What vitconvert did not write is never replaced.
         command: The command that the metadata name.
-        reading: As for `load_checkpoint`.
+        reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
         The files, what their metadata say, and how far they are from vitconvert's own model.
@@ -289,6 +280,7 @@ def export_model(
 
 
 @checked(source=BUILT)
+@plain_arithmetic()
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     """Build the installed vit-pytorch's ViT or SimpleViT for a checkpoint, and load it strictly.
 
@@ -325,6 +317,6 @@ def _target(to: str, reading: Mapping[str, object]) -> "tuple[str | Table, dict[
     from vitconvert.tables.dialects import is_of, read_table
 
     file = reading.get("table")
-    if not isinstance(file, str | PathLike) or not is_of(to, file):
+    if not isinstance(file, str | PathLike) or not is_of(to, file):  # no path is refused later
         return to, {**reading}
     return read_table(Path(file)), {**reading, "table": None}

@@ -1,19 +1,21 @@
 """Features and classes of any number of images."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike, fspath
-from typing import Any
+from typing import Unpack
 
 from vitconvert.api.inference import engines_for
-from vitconvert.arguments import LOCATED, PLACES, checked, taken
-from vitconvert.checkpoint import ReadOptions
-from vitconvert.embedding.options import Event, RunOptions
+from vitconvert.arguments import LOCATED, PLACES, checked, split
+from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.embedding.options import DatasetArguments, Event, RunOptions
 from vitconvert.inference.options import ComputeOptions, FeatureOptions
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located
 
 
-@checked(FeatureOptions, ComputeOptions, RunOptions, model=LOCATED, source=PLACES)
+@checked(model=LOCATED, source=PLACES)
+@plain_arithmetic()
 def embed_dataset(
     model: str | PathLike[str] | Located,
     source: "str | PathLike[str] | Iterable[str | PathLike[str]]",
@@ -27,8 +29,8 @@ def embed_dataset(
     labels: Sequence[str] | None = None,
     topk: int = 5,
     notify: Callable[[Event], None] | None = None,
-    reading: Mapping[str, object] | None = None,
-    **how: Any,
+    reading: ReadArguments | None = None,
+    **how: Unpack[DatasetArguments],
 ) -> Event:
     """Compute the features, or the classes, of any number of images, as Parquet in a directory.
 
@@ -49,9 +51,9 @@ def embed_dataset(
         image_column: Of Parquet sources, if it is not clear.
         labels, topk: Of classes, as for `predict`.
         notify: Is told what happens; see `embedding.options.Event`.
-        reading: As for `load_checkpoint`.
-        only: (K, N): compute the K-th of N parts of the images.
-        how: More options of computing and of the run.
+        reading: How to read the checkpoint: `ReadArguments` lists these options.
+        how: Which features, how images go through the model, and how the run goes:
+            `FeatureArguments`, `ComputeArguments` and `RunArguments` list these options.
 
     Returns:
         How many images were computed, and how many failed.
@@ -74,7 +76,9 @@ def embed_dataset(
     from vitconvert.embedding.run import run
     from vitconvert.embedding.sources import Sources
 
-    options = ComputeOptions(**taken(how, ComputeOptions))
+    which, others = split(how, FeatureOptions)
+    options, others = split(others, ComputeOptions)
+    course = RunOptions(**others)
     task = Task(
         model=model,
         computed=computed,
@@ -82,7 +86,7 @@ def embed_dataset(
         preprocessing=preprocessing,
         topk=topk,
         labels=labels,
-        which=FeatureOptions(**taken(how, FeatureOptions)),
+        which=which,
         computing=options,
         make_engine=engines_for(options, None),
     )
@@ -93,6 +97,4 @@ def embed_dataset(
         keep=keep,
         image_column=image_column,
     )
-    return run(
-        task.settled(), sources, fspath(output), RunOptions(**how), notify or (lambda _event: None)
-    )
+    return run(task.settled(), sources, fspath(output), course, notify or (lambda _event: None))

@@ -1,14 +1,21 @@
 """Classes and features of images."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from vitconvert.api.loading import Source, checkpoint_or_model
-from vitconvert.arguments import checked, taken
+from vitconvert.arguments import checked, split
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.errors import UsageError
-from vitconvert.inference.options import AUTO, ComputeOptions, FeatureOptions
+from vitconvert.inference.options import (
+    AUTO,
+    ComputeArguments,
+    ComputeOptions,
+    EmbedArguments,
+    FeatureOptions,
+)
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.settings import plain_arithmetic
 
 if TYPE_CHECKING:
     from vitconvert.inference.batches import MakeEngine, Ready
@@ -18,7 +25,8 @@ if TYPE_CHECKING:
     from vitconvert.preprocessing.finding import ImageSource
 
 
-@checked(ComputeOptions)
+@checked()
+@plain_arithmetic()
 def predict(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -28,7 +36,7 @@ def predict(
     labels: Sequence[str] | None = None,
     recursive: bool = False,
     tell: Callable[[str], None] | None = None,
-    **computing: Any,
+    **computing: Unpack[ComputeArguments],
 ) -> "Iterator[Prediction]":
     """The most likely classes of each image, in the order of the images, as they come.
 
@@ -43,24 +51,9 @@ def predict(
         preprocessing: By default, the checkpoint's own; needed with a model.
         topk: How many classes, at most.
         labels: Names of the classes; by default, the checkpoint's.
-        batch_size: How many images the model sees at once.
         recursive: Search subfolders too.
-        fast: Faster arithmetic, equal within rounding: see `load_model`.
-        fast_preprocessing: Faster reading, of nearly the same pixels: see `Preprocessing`.
-        max_image_pixels: The most pixels that an image may have, whatever memory that takes; by
-            default, as many as 872 MB hold: 50 million and more. Where it is above Pillow's own
-            limit, PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.
-        dtype: Compute in it; by default, as `load_model` does. bfloat16 takes half the time on a
-            CPU that has it, and logits differ by 1 to 2 % of the largest. "auto": in bfloat16 if
-            that was measured to be faster than float32 here, and `tell` says how far it is from
-            float32 on the first images.
-        device: Where the model goes.
-        threads: How many decode images; by default, one for each processor.
-        runtime: "torch", "onnxruntime" or "openvino", which compute a file that is exported once,
-            checked, and kept in the cache; or "auto": what is installed and was measured to be the
-            fastest here. It needs a checkpoint, `fast`, the CPU, and float32 or `dtype="auto"`,
-            of which it is the default; otherwise, that is "torch".
         tell: Called with a sentence before a runtime does what takes seconds.
+        computing: How images go through the model: `ComputeArguments` lists these options.
 
     Returns:
         For each image a `Prediction`, computed when it is asked for.
@@ -97,7 +90,8 @@ def predict(
     return predictions
 
 
-@checked(FeatureOptions, ComputeOptions)
+@checked()
+@plain_arithmetic()
 def embed(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -107,7 +101,7 @@ def embed(
     projected: bool = False,
     recursive: bool = False,
     tell: Callable[[str], None] | None = None,
-    **how: Any,
+    **how: Unpack[EmbedArguments],
 ) -> "Iterator[Embedding]":
     """The features of each image, in the order of the images, as they come.
 
@@ -121,7 +115,8 @@ def embed(
         model, images, preprocessing, recursive, tell: As for `predict`.
         tokens: All tokens instead of the pooled features.
         projected: CLIP's projection of the pooled features.
-        how: As for `predict`.
+        how: Which features, and how images go through the model: `FeatureArguments` and
+            `ComputeArguments` list these options.
 
     Returns:
         For each image an `Embedding`, computed when it is asked for.
@@ -151,8 +146,8 @@ def embed(
             hint="ask for tokens or for projected features, not for both.",
         )
     computed = "projected" if projected else "tokens" if tokens else "features"
-    which = FeatureOptions(**taken(how, FeatureOptions))
-    computing = ComputeOptions(**how)
+    which, others = split(how, FeatureOptions)
+    computing = ComputeOptions(**others)
     which.check(computed, computing.runtime, computing.dtype)  # before anything is downloaded
     running, _ = _ready(model, preprocessing, computed, tell, computing)
     features = Features.of(running.model.config, computed, which)

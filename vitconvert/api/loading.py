@@ -3,15 +3,17 @@
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from vitconvert.arguments import LOADED, LOCATED, checked, refuse
+from vitconvert.arguments import LOADED, LOCATED, checked, refuse, values_of
 from vitconvert.checkpoint import (
     Checkpoint,
+    ReadArguments,
     ReadOptions,
     build_model,
     read_checkpoint,
 )
+from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located, locate
 
 if TYPE_CHECKING:
@@ -31,9 +33,10 @@ Size = int | tuple[int, int]
 """Pixels of a side, or height and width."""
 
 
-@checked(ReadOptions)
+@checked()
+@plain_arithmetic()
 def load_checkpoint(
-    source: Source, *, image_size: Size | None = None, **reading: object
+    source: Source, *, image_size: Size | None = None, **reading: Unpack[ReadArguments]
 ) -> Checkpoint:
     """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
 
@@ -43,33 +46,9 @@ def load_checkpoint(
 
     Args:
         source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
-        dialect: Name of a table of `weights_map/` or of an ecosystem; by default the one table
-            that explains every key.
-        overrides: Fields of ViTConfig that the tensors do not show, such as `{"num_heads": 3}`.
-        architecture: Name of the architecture, for files that do not show it.
-        table: A TOML file with one more dialect.
-        prefer: Which weights to read from a torch checkpoint that has several, such as "model"
-            if it has averaged ones too; by default the averaged ones.
-        tower: What stands before the names of the tensors to take, in a file of a larger model,
-            such as "vision_tower"; by default, the one image tower that is found.
-        ignore: Patterns of names of tensors that play no part, such as ["aux_head.*"].
-        adapter: A LoRA or DoRA adapter of PEFT, a path or a reference, to merge into the model.
-            Where `source` is an adapter alone, it is merged into the base that it names: a path
-            that is here, or a repository.
-        lora_scale: What the product of an adapter's two matrices is multiplied with, where no
-            adapter_config.json says it: lora_alpha / r.
-        rescue: Of a whole model, as torch.save(model, path) writes it, read the tensors as data.
-            Nothing is run, and whether the model computes what their names say is not known.
-        dequantise: Compute the weights of a quantised file (bitsandbytes, torchao, GGUF) in this:
-            "float32" or "bfloat16".
-        labels: Names of the classes, or a file of them: a line each, or JSON (a list, or a
-            config.json's id2label).
-        mean, std: Of pixels from 0 to 1, a number or one for each channel, where the files are
-            silent or wrong.
-        crop: The share of the resized image that is kept, such as 0.875.
-        preprocessor: A preprocessor_config.json, or timm's config.json, to be used for images.
         image_size: Resample the positions to this size, by the project's own rule. Where nothing
             shows the size of the images, this states it.
+        reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
         The tensors under canonical names, with the configuration, preprocessing and labels.
@@ -108,7 +87,8 @@ def loaded(source: Source, options: ReadOptions) -> Checkpoint:
     return read_checkpoint(locate(source, tower=options.tower), options)
 
 
-@checked(ReadOptions)
+@checked()
+@plain_arithmetic()
 def load_model(
     source: Source,
     *,
@@ -119,7 +99,7 @@ def load_model(
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = False,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "ViT":
     """Load a pretrained ViT of any dialect as vitconvert's own, in eval mode.
 
@@ -136,7 +116,7 @@ def load_model(
         device: Where the model goes.
         fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
             where the usual one is equal to the last bit.
-        reading: As for `load_checkpoint`.
+        reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
         A module of torch that maps images (B, C, H, W) to logits, or to features without a head.
@@ -162,9 +142,13 @@ def load_model(
     )
 
 
-@checked(ReadOptions, source=LOCATED)
+@checked(source=LOCATED)
+@plain_arithmetic()
 def inspect(
-    source: str | PathLike[str] | Located, *, with_hash: bool = False, **reading: object
+    source: str | PathLike[str] | Located,
+    *,
+    with_hash: bool = False,
+    **reading: Unpack[ReadArguments],
 ) -> "Inspection":
     """Say what a checkpoint is, reading no weights.
 
@@ -174,7 +158,7 @@ def inspect(
     Args:
         source: A path or a reference, as for `load_model`.
         with_hash: Compute `function_hash` too, for which all weights are read.
-        reading: As for `load_checkpoint`.
+        reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
         What the header shows, and how far it is explained.
@@ -195,15 +179,16 @@ def inspect(
     return inspect_located(located, options, with_hash=with_hash)
 
 
-@checked(ReadOptions)
+@checked()
+@plain_arithmetic()
 def diff(
     a: str | PathLike[str] | Located,
     b: str | PathLike[str] | Located,
     *,
-    reading_a: Mapping[str, object] | None = None,
-    reading_b: Mapping[str, object] | None = None,
+    reading_a: ReadArguments | None = None,
+    reading_b: ReadArguments | None = None,
     header: bool = False,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "Difference":
     """Say how two checkpoints differ, tensor by tensor under common names.
 
@@ -215,7 +200,7 @@ def diff(
         reading_a, reading_b: How to read one of them, such as `{"overrides": {"num_heads": 3}}`;
             each comes before what is said for both.
         header: Compare headers only; no weights are read.
-        reading: For both, as for `load_checkpoint`.
+        reading: For both: `ReadArguments` lists these options.
 
     Returns:
         What differs; `identical` says whether anything does.
@@ -240,7 +225,8 @@ def diff(
     return diff_located(located_a, located_b, of_a, of_b, header=header)
 
 
-@checked(ReadOptions, source=LOCATED, module=LOADED)
+@checked(source=LOCATED, module=LOADED, **values_of(ReadOptions))
+@plain_arithmetic()
 def draft_table(
     source: str | PathLike[str] | Located | None = None,
     *,

@@ -7,6 +7,7 @@ from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import checked, refuse
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.settings import plain_arithmetic
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @checked()
+@plain_arithmetic()
 def attention_maps(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",
@@ -74,6 +76,7 @@ def attention_maps(
 
 
 @checked()
+@plain_arithmetic()
 def feature_maps(
     model: "ViT | Source",
     images: "ImageSource | Iterable[ImageSource]",

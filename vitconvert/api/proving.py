@@ -1,16 +1,17 @@
-"""Whether two checkpoints or models compute the same function."""
+"""Whether two checkpoints or models compute the same function: comparisons, and golden files."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from vitconvert.api.loading import Size, Source, loaded
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, PREPARING, checked, given, refuse
-from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
 from vitconvert.checkpoint.companions import hashed
 from vitconvert.errors import UsageError
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import locate
 
 if TYPE_CHECKING:
@@ -24,119 +25,66 @@ if TYPE_CHECKING:
     from vitconvert.preprocessing.finding import ImageSource
 
 
-@checked(ReadOptions, source=COMPARED, layers=NAMED_LAYERS)
+@checked(source=COMPARED)
+@plain_arithmetic()
 def verify(
-    source: "Source | Callable[..., Any]",
+    source: Source,
     *,
-    against: "Source | Callable[..., Any] | None" = None,
+    against: Source | None = None,
     tolerance: float = 2e-5,
     seed: int = 0,
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
-    layers: Mapping[str, str] | None = None,
-    image_size: Size | None = None,
-    in_channels: int | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
-    preprocess: "Callable[[Image.Image], Any] | None" = None,
     max_image_pixels: int | None = None,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "ParityReport":
-    """Compare a checkpoint, or a model of your own, with another implementation.
+    """Compare a checkpoint with the implementation of its own library, or of another checkpoint's.
 
-    A checkpoint is compared with the implementation of its own ecosystem, which loads the same file
-    by itself. If there is none, the report says so (`verified` is False) and claims nothing.
-
-    A module or a function of your own is compared with `against`: with a checkpoint (through
-    vitconvert's ViT, once that is proved equal to the checkpoint's own project) or with another
-    module or function. It runs as it is, on noise, on a smooth image, and on images that are
-    constant, large, of one channel, one and three in a batch. If it differs, the report names the
-    first layer that does and the likely cause, as far as modules are matched: by the names of their
-    tensors (`table`, `dialect`, or a dialect that is known), or by `layers`. With a model of your
-    own, other options of reading are about `against`.
+    The library loads the file by itself. If there is no such implementation, the report says so
+    (`verified` is False) and claims nothing. `compare` takes models and functions of your own,
+    `check_golden` golden files.
 
     Args:
-        source: A path or a reference, as for `load_model`; or an `nn.Module`, or a function of
-            images (B, C, H, W) to logits, of torch tensors or NumPy arrays. It may return several
-            outputs by name ("logits", "last_hidden_state", "pooler_output"; in a dict, or as
-            attributes).
+        source: A path or a reference, as for `load_model`.
         against: Another checkpoint that should compute the same function, which the implementation
-            of *its* ecosystem loads; a module or function; or a golden file (NAME.golden, of
-            `record_golden`), which says itself which images are compared.
+            of *its* library loads.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
-        dtypes: "float32", "float64" or both, where both sides compute in them. For a checkpoint,
-            "float16" and "bfloat16" besides: how far they take vitconvert's own model from float64,
-            layer by layer, and whether its numbers fit into them. That is not judged.
-        layers: Name of a module of your own -> name of a module of vitconvert's ViT, or of the
-            module that it is compared with, such as `{"encoder.3.attention": "blocks.3.attn"}`:
-            their outputs are compared.
-        image_size, in_channels: Of the images, where neither side is a checkpoint.
-        images: Images, as for `predict`: the first 32 are compared as well. Each side takes
-            its own preprocessing: vitconvert's for a checkpoint that is verified, that of its own
-            program for what it is measured by (timm's transforms, transformers' processor), as far
-            as these are known.
-        preprocess: With `images`, what a model of your own does with an image that Pillow opened,
-            to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
+        dtypes: "float32", "float64" or both; "float16" and "bfloat16" besides: how far they take
+            vitconvert's own model from float64, layer by layer, and whether its numbers fit into
+            them. That is not judged.
+        images: Images, as for `predict`: the first 32 are compared as well. Each side takes its own
+            preprocessing: vitconvert's, and that of the library (timm's transforms, transformers'
+            processor), as far as these are known.
         max_image_pixels: Of `images`, as for `predict`.
-        reading: As for `load_checkpoint`.
+        reading: How to read `source`: `ReadArguments` lists these options.
 
     Returns:
         Whether both compute the same, as far as was compared: `verified`, and each comparison.
 
     Raises:
         VitConvertError: A checkpoint cannot be loaded, as for `load_model`.
-        UsageError: The two take other images or give other outputs, a model of your own raises an
-            error on such images, none of `images` can be read, a golden file was recorded of other
-            weights, or an argument is wrong.
+        UsageError: `source` or `against` is a model, a function or a golden file; the two take
+            other images or give other outputs; none of `images` can be read; or an argument is
+            wrong.
         MissingFact: Nothing says how `images` are prepared.
-        ParityFailed: vitconvert's ViT does not compute what the project of `against` computes.
 
     Example:
         >>> report = vitconvert.verify("my-vit")
         >>> report.verified
         True
     """
-    from vitconvert.parity.golden import is_golden, read_golden
-
-    compared: dict[str, Any] = {
-        "options": ReadOptions.of(reading),
-        "layers": layers,
-        "tolerance": tolerance,
-        "dtypes": dtypes,
-    }
-    which: dict[str, Any] = {"image_size": image_size, "in_channels": in_channels}
-    if isinstance(against, str | PathLike) and is_golden(against):
-        which |= {"images": images, "preprocess": preprocess}
-        which |= {"max_image_pixels": max_image_pixels}
-        which |= {"seed": seed or None, "batch": None if batch == 2 else batch}
-        refuse(given(which), "a golden file says itself which images are compared.")
-        from vitconvert.parity.replay import verify_golden
-
-        golden = read_golden(Path(against))  # before anything is downloaded
-        (model,) = _models((source,), reading, layers=None)
-        return verify_golden(model, golden, **compared)
-    seen = _images(images, preprocess, max_image_pixels)
-    if callable(source) or callable(against):
-        from vitconvert.parity.own_models import verify_model
-
-        if against is None:
-            raise UsageError(
-                "`against` is missing: what should the model compute the same as?",
-                hint="against= names a checkpoint, a module, a function or a golden file.",
-            )
-        return verify_model(
-            *_models((source, against), reading, layers=layers),
-            image_size=cast(tuple[int, int] | None, image_size),
-            in_channels=in_channels,
-            seed=seed,
-            batch=batch,
-            images=seen,
-            **compared,
-        )
     from vitconvert.parity.verification import verify_checkpoint
 
-    own = {"layers": layers, "preprocess": preprocess, **which}
-    refuse(given(own), "this is about a model of your own, and none is compared here.")
+    for name, side in (("source", source), ("against", against)):
+        if callable(side):
+            raise UsageError(
+                f"`{name}` is a model or a function, and verify compares checkpoints.",
+                hint="vitconvert.compare(model, against) compares models and functions.",
+            )
+        _refuse_golden(name, side)
+    seen = _images(images, None, max_image_pixels)
     return verify_checkpoint(
         _load_whole(source, **reading),
         against=None if against is None else _load_whole(against),
@@ -148,7 +96,153 @@ def verify(
     )
 
 
-@checked(ReadOptions)
+@checked(source=COMPARED, layers=NAMED_LAYERS)
+@plain_arithmetic()
+def compare(
+    source: "Source | Callable[..., Any]",
+    against: "Source | Callable[..., Any]",
+    *,
+    tolerance: float = 2e-5,
+    seed: int = 0,
+    batch: int = 2,
+    dtypes: Sequence[str] = ("float32", "float64"),
+    layers: Mapping[str, str] | None = None,
+    image_size: Size | None = None,
+    in_channels: int | None = None,
+    images: "ImageSource | Iterable[ImageSource] | None" = None,
+    preprocess: "Callable[[Image.Image], Any] | None" = None,
+    max_image_pixels: int | None = None,
+    **reading: Unpack[ReadArguments],
+) -> "ParityReport":
+    """Compare a model or a function of your own with a checkpoint, a model or a function.
+
+    It runs as it is, on noise, on a smooth image, and on images that are constant, large, of one
+    channel, one and three in a batch. A checkpoint is computed by vitconvert's ViT, once that is
+    equal to the checkpoint's own library. If the two differ, the report names the first layer that
+    does and the likely cause, as far as modules are matched: by the names of their tensors
+    (`table`, `dialect`, or a dialect that is known), or by `layers`.
+
+    Args:
+        source: An `nn.Module`; a function of images (B, C, H, W) to logits, of torch tensors or
+            NumPy arrays; or a checkpoint, as for `load_model`. A function may return several
+            outputs by name ("logits", "last_hidden_state", "pooler_output"; in a dict, or as
+            attributes).
+        against: Likewise. One of the two is a module or a function.
+        tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
+        seed, batch: Which images, and how many of each kind.
+        dtypes: "float32", "float64" or both, where both sides compute in them.
+        layers: Name of a module of your own -> name of a module of vitconvert's ViT, or of the
+            module that it is compared with, such as `{"encoder.3.attention": "blocks.3.attn"}`:
+            their outputs are compared.
+        image_size, in_channels: Of the images, where neither side is a checkpoint.
+        images: Images, as for `predict`: the first 32 are compared as well. The checkpoint takes
+            its own preprocessing.
+        preprocess: With `images`, what a model of your own does with an image that Pillow opened,
+            to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
+        max_image_pixels: Of `images`, as for `predict`.
+        reading: How to read the checkpoint: `ReadArguments` lists these options. `table` and
+            `dialect` are of the module's names.
+
+    Returns:
+        Whether both compute the same, as far as was compared: `verified`, and each comparison.
+
+    Raises:
+        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
+        UsageError: Both are checkpoints; the two take other images or give other outputs; a model
+            of your own raises an error on such images; none of `images` can be read; or an argument
+            is wrong.
+        MissingFact: Nothing says how `images` are prepared.
+        ParityFailed: vitconvert's ViT does not compute what the checkpoint's library computes.
+
+    Example:
+        >>> model = vitconvert.load_model("my-vit")
+        >>> vitconvert.compare(lambda images: model(images), "my-vit").ok
+        True
+    """
+    from vitconvert.parity.own_models import verify_model
+
+    for name, side in (("source", source), ("against", against)):
+        _refuse_golden(name, side)
+    if not (callable(source) or callable(against)):
+        raise UsageError(
+            "Neither side is a model or a function.",
+            hint="vitconvert.verify(source, against=...) compares checkpoints.",
+        )
+    seen = _images(images, preprocess, max_image_pixels)
+    return verify_model(
+        *_models((source, against), reading, layers=layers),
+        options=ReadOptions.of(reading),
+        layers=layers,
+        image_size=cast(tuple[int, int] | None, image_size),
+        in_channels=in_channels,
+        seed=seed,
+        batch=batch,
+        images=seen,
+        tolerance=tolerance,
+        dtypes=dtypes,
+    )
+
+
+@checked(source=COMPARED, layers=NAMED_LAYERS)
+@plain_arithmetic()
+def check_golden(
+    source: "Source | Callable[..., Any]",
+    golden: str | PathLike[str],
+    *,
+    tolerance: float = 2e-5,
+    dtypes: Sequence[str] = ("float32", "float64"),
+    layers: Mapping[str, str] | None = None,
+    **reading: Unpack[ReadArguments],
+) -> "ParityReport":
+    """Compare a checkpoint, a model or a function with a golden file, which `record_golden` wrote.
+
+    The library that the weights came from is not needed. The file says which images are compared.
+
+    Args:
+        source: A checkpoint, a module or a function, as for `compare`.
+        golden: The file, NAME.golden.
+        tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
+        dtypes: "float32", "float64" or both, where `source` computes in them.
+        layers: Name of a module of your own -> name of a module of vitconvert's ViT.
+        reading: How to read a checkpoint: `ReadArguments` lists these options. `table` and
+            `dialect` are of a module's names.
+
+    Returns:
+        Whether both compute the same, as far as was compared: `verified`, and each comparison.
+
+    Raises:
+        SourceError, CorruptFile: The golden file cannot be read.
+        VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
+        UsageError: `golden` is no golden file; it was recorded of other weights; a model of your
+            own raises an error on its images; or an argument is wrong.
+
+    Example:
+        >>> golden = vitconvert.record_golden("my-vit", "my-vit.golden")
+        >>> vitconvert.check_golden("my-vit", "my-vit.golden").verified
+        True
+    """
+    from vitconvert.parity.golden import is_golden, read_golden
+    from vitconvert.parity.replay import verify_golden
+
+    if not is_golden(golden):
+        raise UsageError(
+            f"{fspath(golden)} is no golden file, whose name ends in .golden.",
+            hint="vitconvert.verify compares checkpoints, vitconvert.compare models and functions.",
+        )
+    recorded = read_golden(Path(golden))  # before anything is downloaded
+    (model,) = _models((source,), reading, layers=None)
+    return verify_golden(
+        model,
+        recorded,
+        options=ReadOptions.of(reading),
+        layers=layers,
+        tolerance=tolerance,
+        dtypes=dtypes,
+    )
+
+
+@checked()
+@plain_arithmetic()
 def record_golden(
     source: Source,
     output: str | PathLike[str],
@@ -157,14 +251,14 @@ def record_golden(
     batch: int = 2,
     tolerance: float = 2e-5,
     overwrite: bool = False,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "Golden":
     """Record what a checkpoint gives for images, so that others can be compared with it anywhere.
 
     The checkpoint is first proved equal to its own project's implementation. Where there is none,
     the golden file says "not verified", and so does each report of a comparison with it. The file
     (safetensors, a few hundred KB) has outputs in float64, digests of all layers, the sha256 of the
-    weights and of the images, and versions; `verify(model, against=output)` compares with it.
+    weights and of the images, and versions; `check_golden(model, output)` compares with it.
 
     Args:
         source: A path or a reference, as for `load_model`.
@@ -172,7 +266,7 @@ def record_golden(
         seed, batch: Which images, and how many of each kind.
         tolerance: Of the proof, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
-        reading: As for `load_checkpoint`.
+        reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
         What was recorded.
@@ -186,7 +280,7 @@ def record_golden(
 
     Example:
         >>> golden = vitconvert.record_golden("my-vit", "my-vit.golden")
-        >>> vitconvert.verify("my-vit", against="my-vit.golden").verified
+        >>> vitconvert.check_golden("my-vit", "my-vit.golden").verified
         True
     """
     from vitconvert.parity.golden import check_golden_output, write_golden
@@ -199,14 +293,15 @@ def record_golden(
     return golden
 
 
-@checked(ReadOptions, source=PREPARING)
+@checked(source=PREPARING)
+@plain_arithmetic()
 def record_pixels(
     source: "Source | Preprocessing",
     output: str | PathLike[str],
     *,
     preprocess: "Callable[[Image.Image], object] | None" = None,
     overwrite: bool = False,
-    **reading: object,
+    **reading: Unpack[ReadArguments],
 ) -> "PixelGolden":
     """Record what a model's preprocessing makes of images, for ports in other languages.
 
@@ -222,7 +317,7 @@ def record_pixels(
         preprocess: Own code in place of the project's: an image that Pillow opened to a tensor
             (C, H, W).
         overwrite: Replace a directory that vitconvert wrote, and nothing else.
-        reading: As for `load_checkpoint`.
+        reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
         What was recorded.
@@ -262,6 +357,7 @@ def record_pixels(
 
 
 @checked()
+@plain_arithmetic()
 def check_pixels(
     golden: str | PathLike[str], theirs: "str | PathLike[str] | Mapping[str, object]"
 ) -> "PixelReport":
@@ -296,6 +392,16 @@ def check_pixels(
 
     port = Path(theirs) if isinstance(theirs, str | PathLike) else theirs
     return check(read(Path(golden)), port)
+
+
+def _refuse_golden(name: str, side: object) -> None:
+    from vitconvert.parity.golden import is_golden
+
+    if isinstance(side, str | PathLike) and is_golden(side):
+        raise UsageError(
+            f"`{name}` is a golden file, {fspath(side)}.",
+            hint="vitconvert.check_golden(model, golden) compares with one.",
+        )
 
 
 def _images(images: Any, preprocess: Any, max_pixels: int | None) -> "Images | None":

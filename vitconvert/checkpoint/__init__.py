@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vitconvert.checkpoint.checkpoint import Checkpoint
     from vitconvert.checkpoint.model import build_model
-    from vitconvert.checkpoint.options import ReadOptions
+    from vitconvert.checkpoint.options import ReadArguments, ReadOptions
     from vitconvert.checkpoint.reading import read_checkpoint
 
-__all__ = ["Checkpoint", "ReadOptions", "build_model", "read_checkpoint"]
+__all__ = ["Checkpoint", "ReadArguments", "ReadOptions", "build_model", "read_checkpoint"]
 
 _MODULE_OF = {
     "Checkpoint": "checkpoint",
+    "ReadArguments": "options",
     "ReadOptions": "options",
     "build_model": "model",
     "read_checkpoint": "reading",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from vitconvert.arguments import (
     FACTS,
@@ -18,6 +18,7 @@ from vitconvert.arguments import (
     SHARE,
     TEXT,
     VALUES,
+    described_by,
     given,
     number,
     option,
@@ -42,13 +43,12 @@ IMAGES = "Images and classes"  # the heading of options on what a file of weight
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How to read a checkpoint: the keyword arguments of the public functions, and their flags.
-
-    `vitconvert.load_checkpoint` says what each is for.
-    """
+    """How to read a checkpoint, with the help of each option; `ReadArguments` are the arguments."""
 
     dialect: str | None = option(
-        TEXT, "Name of the source's dialect or ecosystem; default: detected."
+        TEXT,
+        "Name of the source's dialect or library; default: detected.",
+        more="Detected is the one table of `weights_map/` that explains every key.",
     )
     table: str | PathLike[str] | None = option(
         PATH,
@@ -61,6 +61,7 @@ class ReadOptions:
     overrides: JsonObject | None = option(
         FACTS,
         "Set a fact that tensors do not show, such as num_heads=3.",
+        more="The facts are the fields of ViTConfig.",
         flag="--set",
         metavar="FIELD=VALUE",
         repeats=True,
@@ -68,11 +69,13 @@ class ReadOptions:
     prefer: str | None = option(
         TEXT,
         "Which state dict of a torch checkpoint to read; default: averaged weights.",
+        more='Such as "model" of a file that has averaged weights too.',
         metavar="KEY",
     )
     tower: str | None = option(
         TEXT,
         "In a larger model, what the ViT's tensor names begin with; default: detected.",
+        more='Such as "vision_tower". Detected is the one vision encoder that is found.',
         metavar="PREFIX",
     )
     ignore: Sequence[str] = option(
@@ -85,23 +88,28 @@ class ReadOptions:
     rescue: bool = option(
         FLAG,
         "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+        more="Whether the model computes what their names say is not known.",
         default=False,
         kind=bool,
     )
     adapter: "str | PathLike[str] | Located | None" = option(
         LOCATED,
         "A LoRA or DoRA adapter of PEFT to merge into the model.",
+        more="It is a path or a reference. Where `source` is an adapter alone, it is merged into "
+        "the base that it names: a path that is here, or a repository.",
         metavar="DIR_OR_REPO",
     )
     lora_scale: float | None = option(
         number(-math.inf),
         "lora_alpha / r, where no adapter_config.json says it.",
+        more="The product of an adapter's two matrices is multiplied with it.",
         kind=float,
         metavar="NUMBER",
     )
     dequantise: str | None = option(
         TEXT,
         "Compute the weights of a quantised file in this.",
+        more='Such as of bitsandbytes, torchao and GGUF: "float32" or "bfloat16".',
         flag="--dtype",
         choices=("float32", "bfloat16"),
     )
@@ -111,14 +119,15 @@ class ReadOptions:
         kind=Path,
         heading=IMAGES,
     )
-    mean: Sequence[float] | None = option(
+    mean: float | Sequence[float] | None = option(
         NUMBERS,
         "Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41.",
+        more="A number or one for each channel, where the files are silent or wrong.",
         kind=tuple,
         metavar="NUMBERS",
         heading=IMAGES,
     )
-    std: Sequence[float] | None = option(
+    std: float | Sequence[float] | None = option(
         NUMBERS,
         "Likewise, their standard deviation.",
         kind=tuple,
@@ -257,3 +266,25 @@ class ReadOptions:
             return [read_table(Path(self.table))]
         dialect = self.dialect or written_as
         return find_tables(dialect) if dialect else None
+
+
+@described_by(ReadOptions)
+class ReadArguments(TypedDict, total=False):
+    """How to read a checkpoint: keyword arguments of `vitconvert.load_checkpoint` and others."""
+
+    dialect: str | None
+    table: str | PathLike[str] | None
+    architecture: str | None
+    overrides: JsonObject | None
+    prefer: str | None
+    tower: str | None
+    ignore: Sequence[str]
+    rescue: bool
+    adapter: "str | PathLike[str] | Located | None"
+    lora_scale: float | None
+    dequantise: str | None
+    labels: "str | PathLike[str] | Sequence[str] | None"
+    mean: float | Sequence[float] | None
+    std: float | Sequence[float] | None
+    crop: float | None
+    preprocessor: str | PathLike[str] | None

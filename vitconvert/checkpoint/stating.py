@@ -148,17 +148,18 @@ def names_in(file: Path) -> Sequence[str]:
     return names  # type: ignore[no-any-return]
 
 
-def for_channels(values: Sequence[float], name: str, channels: int) -> tuple[float, ...]:
+def for_channels(stated: float | Sequence[float], name: str, channels: int) -> tuple[float, ...]:
     """A number for each channel, where one may stand for all.
 
     Raises:
         ConflictingFact: There are other numbers of them.
     """
+    values = tuple(stated) if isinstance(stated, Sequence) else (stated,)
     if len(values) not in (1, channels):
         raise ConflictingFact(
             f"--{name} has {len(values)} numbers, and images have {channels} channels."
         )
-    return tuple(values) * (channels if len(values) == 1 else 1)
+    return values * (channels if len(values) == 1 else 1)
 
 
 def resized_for(image_size: tuple[int, int], share: float) -> JsonDict:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -144,11 +144,7 @@ columns are counted from 0.
         from vitconvert.pictures.maps import AttentionMaps
         from vitconvert.pictures.view import View
 
-        how: dict[str, Any] = {
-            "device": self.device,
-            "max_image_pixels": self.max_image_pixels,
-        }
-        attention = attention_maps(checkpoint, images, layers=layers, **how)
+        attention = attention_maps(checkpoint, images, layers=layers, **self.compute)
         features: Iterable[FeatureMaps | Unseen | None] = repeat(None)
         if self.features:
             try:
@@ -161,7 +157,7 @@ columns are counted from 0.
                 images,
                 foreground=known,
                 background=self.foreground != "all",
-                **how,
+                **self.compute,
             )
         model = without_secrets(name) if self.against else ""
         for maps, feature in zip(attention, features, strict=False):

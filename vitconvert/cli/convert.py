@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from vitconvert.arguments import options_of
 from vitconvert.cli.options import (
     DTYPES,
     Reading,
@@ -93,7 +94,7 @@ class Convert(Reading):
     )
     scan: bool = flag("For big_vision: all blocks stacked in one array.", default=False)
     write: Mapping[str, Any] = flags_of(WriteOptions)
-    dtype: str = flag("Cast the weights.", default="keep", type=DTYPES)
+    dtype: str = flag(options_of(WriteOptions)["dtype"].about, default="keep", type=DTYPES)
     verify: bool = flag("Compare logits; on by default.", "--verify/--no-verify", default=True)
     dry_run: bool = flag("Say what would be done, and write nothing.", default=False)
     verbose: bool = flag(

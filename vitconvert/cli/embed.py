@@ -1,13 +1,15 @@
 """`vitconvert embed MODEL IMAGE... -o FILE`."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from vitconvert.cli.images import ABOUT_IMAGES
-from vitconvert.cli.options import Reporting, flag, output_flag
+from vitconvert.cli.options import Reporting, flag, flags_of, output_flag
 from vitconvert.cli.report import tell
 from vitconvert.cli.scale import (
     Scaled,
@@ -16,7 +18,9 @@ from vitconvert.cli.scale import (
     report_check,
     require_directory,
 )
+from vitconvert.embedding.options import RunOptions
 from vitconvert.errors import UsageError
+from vitconvert.inference.options import FeatureOptions
 
 
 @dataclass(kw_only=True)
@@ -41,25 +45,9 @@ same command goes on after an interruption.
     projected: bool = flag(
         "CLIP's projection of the pooled features, for comparison with texts.", default=False
     )
-    layer: int | None = flag(
-        "Tokens after block N, from 1, without the final norm: hidden_states[N] of transformers; "
-        "-2 is what LLaVA reads.",
-        type=int,
-        metavar="N",
-    )
-    pool: str | None = flag(
-        "Of the tokens, take the class token, the mean of the patches, both in a row, the patches, "
-        "or all; "
-        "default: as the model pools, and of --layer all.",
-        type=click.Choice(["cls", "mean", "cls_mean", "patches", "tokens"]),
-    )
+    which: Mapping[str, Any] = flags_of(FeatureOptions)
     force: bool = flag("Replace an earlier file of features.", default=False)
-    store: str = flag(
-        "Numbers of features.",
-        default="float32",
-        heading=Scaled.heading,
-        type=click.Choice(["float32", "float16"]),
-    )
+    course: Mapping[str, Any] = flags_of(RunOptions, heading=Scaled.heading)
 
     def run(self) -> int:
         if self.check:
@@ -69,7 +57,6 @@ same command goes on after an interruption.
         from vitconvert.api import embed
         from vitconvert.inference.embed import Features
         from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
-        from vitconvert.inference.options import FeatureOptions
 
         if self.tokens and self.projected:
             raise UsageError(
@@ -83,8 +70,8 @@ same command goes on after an interruption.
         place = Path(self.output or "")
         if self.output:
             check_output(place, overwrite=self.force)
-        which = FeatureOptions(layer=self.layer, pool=self.pool)
-        which.check(computed, self.runtime, self.dtype)
+        which = FeatureOptions(**self.which)
+        which.check(computed, self.compute["runtime"], self.dtype)
         checkpoint = self.load_checkpoint()
         if not (which.asked or self.quiet):
             for note in checkpoint.read_by_larger:
@@ -95,8 +82,7 @@ same command goes on after an interruption.
             self.named_images(),
             tokens=self.tokens,
             projected=self.projected,
-            layer=self.layer,
-            pool=self.pool,
+            **self.which,
             **self.computing(),
         )
         results = self.reported(embeddings, printing=not self.output)

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
+from vitconvert.arguments import options_of
 from vitconvert.checkpoint.options import IMAGES
 from vitconvert.cli.options import (
     MEASURED,
@@ -16,11 +17,13 @@ from vitconvert.cli.options import (
     Reporting,
     argument,
     flag,
+    flags_of,
     image_size_flag,
     parse_dtype,
     refuse_given,
 )
 from vitconvert.cli.report import tell
+from vitconvert.inference.options import ComputeOptions
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
@@ -52,12 +55,9 @@ class Images(Reading):
     image_size: str | None = image_size_flag()
     recursive: bool = flag("Search subfolders too.", "-r", default=False)
     null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
-    max_image_pixels: int | None = flag(
-        "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
-        type=click.IntRange(min=1),
-        metavar="N",
+    compute: Mapping[str, Any] = flags_of(
+        ComputeOptions, heading="Computing", only=("max_image_pixels", "device")
     )
-    device: str = flag("Where to compute.", default="cpu", heading="Computing")
     as_json: bool = flag(
         "Print a line of JSON for each image, or, with a directory, for what happens.",
         "--json",
@@ -142,30 +142,8 @@ class Computing(Images):
 
     model: str = argument(required=False)  # `--check` needs neither
     images: tuple[str, ...] = argument(required=False)
-    dtype: str = flag(
-        "Compute in it: bfloat16 is faster if the processor has it, but less precise; auto: in "
-        "bfloat16 if it was measured to be faster than float32 here.",
-        default="keep",
-        type=MEASURED,
-    )
-    batch_size: int = flag(
-        "How many images to compute at once.", default=8, type=click.IntRange(min=1)
-    )
-    threads: int | None = flag(
-        "How many decode images, and how many torch takes; default: all processors.",
-        type=click.IntRange(min=1, max=4096),
-    )
-    runtime: str = flag(
-        "torch; onnxruntime or openvino, for which the model is exported once, checked and kept; "
-        "or auto: what was measured to be the fastest here. Default: torch; of --dtype auto, auto.",
-        default="",
-    )
-    fast: bool = flag("Faster arithmetic, equal within rounding.", "--fast/--no-fast", default=True)
-    fast_preprocessing: bool = flag(
-        "Read large images faster: pixels are close to the project's own, but not equal.",
-        default=False,
-        heading=Images.heading,
-    )
+    dtype: str = flag(options_of(ComputeOptions)["dtype"].about, default="keep", type=MEASURED)
+    compute: Mapping[str, Any] = flags_of(ComputeOptions)
 
     def require_arguments(self) -> None:
         """Refuse a call without MODEL or IMAGES.
@@ -184,13 +162,13 @@ class Computing(Images):
 
     def computing(self) -> dict[str, Any]:
         """The arguments that `vitconvert.predict` and `vitconvert.embed` share."""
-        if self.threads:
+        if threads := self.compute["threads"]:
             import torch
 
-            torch.set_num_threads(self.threads)
-        names = ("batch_size", "recursive", "fast", "fast_preprocessing", "max_image_pixels")
+            torch.set_num_threads(threads)
         return {
-            **{name: getattr(self, name) for name in (*names, "device", "threads", "runtime")},
+            **self.compute,
+            "recursive": self.recursive,
             "tell": None if self.quiet else partial(tell, err=True),
             "dtype": parse_dtype(self.dtype),
         }

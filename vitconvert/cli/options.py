@@ -7,18 +7,18 @@ verbs share are classes too, each built on the next: `Reading`, `Fetching`, `Rep
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from vitconvert.arguments import options_of
-from vitconvert.checkpoint import ReadOptions
+from vitconvert.arguments import Option, options_of
+from vitconvert.checkpoint import ReadArguments, ReadOptions
 from vitconvert.checkpoint.options import IMAGES
 from vitconvert.cli.report import print_json, silence, tell
 
@@ -79,7 +79,14 @@ def image_size_flag() -> Any:
     return flag(about, heading=IMAGES, metavar="SIZE")
 
 
-def flags_of(kind: type, side: str = "", *, heading: str = "", images: bool = True) -> Any:
+def flags_of(
+    kind: type,
+    side: str = "",
+    *,
+    heading: str = "",
+    images: bool = True,
+    only: Collection[str] | None = None,
+) -> Any:
     """A field that holds the options of a dataclass by name, each with a flag of its own.
 
     Args:
@@ -87,8 +94,9 @@ def flags_of(kind: type, side: str = "", *, heading: str = "", images: bool = Tr
         side: Which of two checkpoints they are about; the flags end with it: `--table-b`.
         heading: As of `flag`; an option may have its own.
         images: Whether those on images and classes are among them.
+        only: Names of the options that are among them; by default, all.
     """
-    of = (kind, side, images and not side)
+    of = (kind, side, images and not side, only)
     return field(default_factory=dict, metadata={"flags": of, "heading": heading})
 
 
@@ -100,25 +108,46 @@ def _numbers(_: click.Context, __: click.Parameter, typed: str | None) -> tuple[
         raise click.BadParameter(f"{typed!r} {wanted}") from None
 
 
-def _flags(kind: type, side: str, images: bool = False) -> dict[str, click.Option]:
-    only = f"For {f'--{side}' if side == AGAINST else side.upper()} only." if side else ""
+def _flags(
+    kind: type, side: str, images: bool = False, only: Collection[str] | None = None
+) -> dict[str, click.Option]:
+    of_side = f"For {f'--{side}' if side == AGAINST else side.upper()} only." if side else ""
+    defaults = {one.name: one.default for one in fields(kind)}
     flags = {}
     for name, one in options_of(kind).items():
-        if one.heading == IMAGES and not images:
+        if (one.heading == IMAGES and not images) or (only is not None and name not in only):
             continue
         typed = one.flag or f"--{name.replace('_', '-')}"
-        # `--dtype` is no option of reading where weights are cast: `Computed` has it.
-        if typed != "--dtype":
-            flags[name] = click.Option(
-                [f"{typed}-{side}" if side else typed],
-                help=only or one.about + " May be repeated." * one.repeats,
-                metavar=one.metavar,
-                multiple=one.repeats,
-                is_flag=one.kind is bool or None,
-                type=FILE if one.kind is Path else str if one.kind is tuple else one.kind,
-                callback=_numbers if one.kind is tuple else None,
-            )
+        if typed == "--dtype":  # which verbs have of their own: it is said of weights, or reading
+            continue
+        default = defaults[name]
+        usual: dict[str, Any] = (
+            {} if default in (None, ()) or default is False else {"default": default}
+        )
+        if default is True:
+            typed = f"{typed}/--no-{typed[2:]}"
+        flags[name] = click.Option(
+            [f"{typed}-{side}" if side else typed],
+            help=of_side or one.about + " May be repeated." * one.repeats,
+            **usual,
+            show_default=bool(usual) and default != "",
+            metavar=one.metavar,
+            multiple=one.repeats,
+            is_flag=one.kind is bool or None,
+            type=_type_of(one),
+            callback=_numbers if one.kind is tuple else None,
+        )
     return flags
+
+
+def _type_of(one: Option) -> Any:
+    """What click reads an option as."""
+    if one.choices:
+        return click.Choice(one.choices)
+    least = one.values.least
+    if least is not None and least >= 0:
+        return click.FloatRange(least) if one.kind is float else click.IntRange(int(least))
+    return FILE if one.kind is Path else str if one.kind is tuple else one.kind
 
 
 def _grouped(one: "Field[Any]", heading: str) -> Iterator[tuple[str, click.Parameter]]:
@@ -283,7 +312,7 @@ class Reading(Fetching):
     # Verbs without `--image-size` resample nothing.
     image_size: str | None = None
 
-    def reading(self) -> dict[str, Any]:
+    def reading(self) -> ReadArguments:
         """The same, as `vitconvert.load_checkpoint` takes them.
 
         Raises:
@@ -295,12 +324,13 @@ class Reading(Fetching):
 
             # As the model is, but for its revision and tower.
             adapter = locate(adapter, **self.fetching() | {"revision": None})
-        return {
+        read = {
             **self.read,
             "overrides": settings(self.read["overrides"]),
             "adapter": adapter,
             "dequantise": self.dequantise,
         }
+        return cast(ReadArguments, read)
 
     def read_options(self) -> ReadOptions:
         """The same, with what the weights are cast to."""

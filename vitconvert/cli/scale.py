@@ -2,39 +2,38 @@
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from vitconvert.arguments import options_of
 from vitconvert.cli.images import STDIN, Computing
-from vitconvert.cli.options import flag, given_options, parse_dtype, refuse_given
+from vitconvert.cli.options import flag, flags_of, given_options, parse_dtype, refuse_given
 from vitconvert.cli.report import tell
 from vitconvert.cli.shard_progress import duration, in_shards, progress
+from vitconvert.embedding.options import (
+    OF_RAY,
+    PARQUETS,
+    TARS,
+    RunOptions,
+    check_engine,
+)
 from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Task
-    from vitconvert.embedding.options import Event, RunOptions
+    from vitconvert.embedding.options import Event
     from vitconvert.embedding.sources import Sources
-
-
-def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
-    if value != "local":  # without importing what runs it
-        from vitconvert.embedding.options import check_engine
-
-        check_engine(value)
-    return value
 
 
 _OF_SHARDS = (
     *("shard_rows", "store", "keep", "image_column"),
     *("plan", "append", "retry_failed", "only", "max_errors", "check"),
 )
-_OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
-WORKERS = "Workers for that"
 
 
 @dataclass(kw_only=True)
@@ -44,50 +43,18 @@ class Scaled(Computing):
     heading = "Any number of images, into a directory of Parquet files"
 
     output: str | None = None
-    layer: int | None = None
-    pool: str | None = None
+    which: Mapping[str, Any] = field(default_factory=dict)
     force: bool = False
-    store: str = "float32"
-    shard_rows: int = flag(
-        "Images of a Parquet file, at most; it also ends after about a minute.",
-        default=65536,
-        type=click.IntRange(min=1),
-    )
+    course: Mapping[str, Any] = flags_of(RunOptions, only=options_of(RunOptions).keys() - {"store"})
     keep: tuple[str, ...] = flag("A column that is kept.", default=(), metavar="COLUMN")
     image_column: str | None = flag("The column of images in Parquet sources.")
     plan: bool = flag("Only count images, and estimate time and size.", default=False)
-    append: bool = flag("Add images of other sources.", default=False)
-    retry_failed: bool = flag("Compute only images that failed.", default=False)
-    only: str | None = flag("Compute the K-th of N parts of the images.", metavar="K/N")
-    max_errors: int | None = flag("End if more images fail.", type=click.IntRange(min=0))
-    check: str | None = flag("Only prove that an output is whole.", metavar="DIR")
-    engine: str = flag(
-        "This process, or workers of Ray.",
-        default="local",
-        heading=WORKERS,
-        metavar="local|ray",
-        callback=_engine,
-    )
-    address: str | None = flag(
-        "Of a cluster; default: $RAY_ADDRESS, the one of this machine, or a new one on it.",
-        heading=WORKERS,
-        metavar="HOST:PORT",
-    )
-    workers: int | None = flag(
-        "How many; default: all that fit.", heading=WORKERS, type=click.IntRange(min=1)
-    )
-    cpus_per_worker: float = flag(
-        "Processors that Ray reserves, and threads if --threads says nothing.",
-        default=1,
-        heading=WORKERS,
-        type=click.FloatRange(min=0),
-    )
-    gpus_per_worker: float = flag(
-        "GPUs that Ray reserves, for --device cuda.",
-        default=0,
-        heading=WORKERS,
-        type=click.FloatRange(min=0),
-    )
+    check: str | None = flag("Only check that an output is whole.", metavar="DIR")
+
+    def require_arguments(self) -> None:
+        """Refuse a call without MODEL or IMAGES, or with an engine that there is not."""
+        super().require_arguments()
+        check_engine(self.course["engine"])
 
 
 def is_directory(output: str, suffixes: tuple[str, ...]) -> bool:
@@ -104,10 +71,8 @@ def require_directory(images: tuple[str, ...], output: str | None) -> None:
     Raises:
         UsageError: One of them was typed.
     """
-    from vitconvert.embedding.options import PARQUETS, TARS
-
     archives = [image for image in images if image.lower().endswith((*TARS, *PARQUETS))]
-    for typed in (*given_options((*_OF_SHARDS, "engine", *_OF_RAY)), *archives):
+    for typed in (*given_options((*_OF_SHARDS, "engine", *OF_RAY)), *archives):
         raise UsageError(
             f"{typed} is for a directory of Parquet files.",
             evidence={"output": output or "stdout"},
@@ -182,7 +147,7 @@ def _check_options(options: Scaled) -> None:
             evidence={"output": options.output},
             hint="remove the directory, or name another with -o.",
         )
-    for option in given_options(_OF_RAY) if options.engine != "ray" else ():
+    for option in given_options(OF_RAY) if options.course["engine"] != "ray" else ():
         raise UsageError(f"{option} is for --engine ray.")
 
 
@@ -191,18 +156,13 @@ def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.embedding.embedder import Task
     from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
-    names = (
-        *("fast", "fast_preprocessing", "max_image_pixels"),
-        *("device", "batch_size", "threads", "runtime"),
-    )
-    dtype = parse_dtype(options.dtype)
-    computing = ComputeOptions(dtype=dtype, **{name: getattr(options, name) for name in names})
+    computing = ComputeOptions(**options.compute, dtype=parse_dtype(options.dtype))
     found = Task(
         model=options.model,
         computed=computed,
         fetching={**options.fetching(), "quiet": True},
         reading=options.read_options(),
-        which=FeatureOptions(layer=options.layer, pool=options.pool),
+        which=FeatureOptions(**options.which),
         computing=computing,
         make_engine=engines_for(computing, None if options.quiet else partial(tell, err=True)),
         **task,
@@ -226,17 +186,8 @@ def _sources(options: Scaled) -> "Sources":
     )
 
 
-def _how(options: Scaled) -> "RunOptions":
-    from vitconvert.embedding.options import RunOptions
-
-    names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
-    return RunOptions(
-        **{name: getattr(options, name) for name in names},
-        store=options.store,
-        only=_only(options.only),
-        cpus_per_worker=options.cpus_per_worker,
-        gpus_per_worker=options.gpus_per_worker,
-    )
+def _how(options: Scaled) -> RunOptions:
+    return RunOptions(**{**options.course, "only": _only(options.course["only"])})
 
 
 def _only(text: str | None) -> tuple[int, int] | None:

@@ -14,10 +14,13 @@ from vitconvert.cli.options import (
     argument,
     flag,
     output_flag,
+    refuse_given,
 )
 from vitconvert.cli.report import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.parity.report import ParityReport
 
@@ -99,13 +102,14 @@ class Verify(Computed, Against):
             self.require_against("--against is missing")
         elif is_golden(self.against):
             self.require_against("--against is a golden file")
+            why = "has no place here: a golden file says itself which images are compared"
+            refuse_given(("seed", "images", "max_image_pixels"), why)
         if wrong := [layer for layer in self.layers if not all(layer.partition("="))]:
             raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")
         if self.layers and not self.module:
             raise UsageError("--layer needs --module, a model of your own.")
 
     def _verify(self) -> "ParityReport":
-        from vitconvert.api import verify
         from vitconvert.checkpoint import read_checkpoint
         from vitconvert.checkpoint.companions import hashed
         from vitconvert.checkpoint.reading import not_quantised
@@ -129,35 +133,40 @@ class Verify(Computed, Against):
             dequantised = checkpoint.ledger.dequantised or against.ledger.dequantised
             if asked and not dequantised:
                 raise not_quantised(asked, self.model, self.against)
-        measured: dict[str, Any] = {
-            "tolerance": self.tolerance,
+        model, notes = self._model(checkpoint) if self.module else (checkpoint, ())
+        report = self._compare(model, against or (checkpoint if self.module else None))
+        return replace(report, notes=(*notes, *report.notes))
+
+    def _model(self, checkpoint: "Checkpoint") -> "tuple[Callable[..., Any], Sequence[str]]":
+        """The model that the user's own code builds, and what was loaded into it."""
+        from vitconvert.parity.own_models import build_own_model, load_into
+
+        model = build_own_model(str(self.module))
+        return model, [f"{self.module}: {load_into(model, checkpoint)}"]
+
+    def _compare(
+        self, model: "Checkpoint | Callable[..., Any]", against: "Checkpoint | str | None"
+    ) -> "ParityReport":
+        """Compare by the function of Python that takes these two."""
+        from torch import nn
+
+        from vitconvert.api import check_golden, compare, verify
+
+        how: dict[str, Any] = {"tolerance": self.tolerance}
+        if self.dtypes:
+            how["dtypes"] = [name.strip() for name in self.dtypes.split(",")]
+        seen: dict[str, Any] = {
             "seed": self.seed,
             "images": self.images or None,
             "max_image_pixels": self.max_image_pixels,
         }
-        if self.dtypes:
-            measured["dtypes"] = [name.strip() for name in self.dtypes.split(",")]
-        if not self.module:
-            return verify(checkpoint, against=against, **measured)
-        return self._verify_module(self.module, checkpoint, against or checkpoint, measured)
-
-    def _verify_module(
-        self,
-        module: str,
-        checkpoint: "Checkpoint",
-        against: "Checkpoint | str",
-        measured: dict[str, Any],
-    ) -> "ParityReport":
-        """Compare a model that the user's own code builds."""
-        from torch import nn
-
-        from vitconvert.api import verify
-        from vitconvert.parity.own_models import build_own_model, load_into
-
-        model = build_own_model(module)
-        loaded = f"{module}: {load_into(model, checkpoint)}"
-        layers = dict(layer.split("=", 1) for layer in self.layers)
-        if isinstance(model, nn.Module) and not layers:  # names of tensors match the modules
-            measured |= {name: self.read[name] for name in ("dialect", "table")}
-        report = verify(model, against=against, layers=layers or None, **measured)
-        return replace(report, notes=(loaded, *report.notes))
+        if not callable(model) and not isinstance(against, str):
+            return verify(model, against=against, **how, **seen)
+        if layers := dict(layer.split("=", 1) for layer in self.layers):
+            how["layers"] = layers
+        elif isinstance(model, nn.Module):  # names of tensors match the modules
+            how |= {name: self.read[name] for name in ("dialect", "table")}
+        if isinstance(against, str):
+            return check_golden(model, against, **how)
+        assert against is not None
+        return compare(model, against, **how, **seen)

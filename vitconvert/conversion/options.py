@@ -3,9 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from vitconvert.arguments import FLAG, VALUES, option, read_fields
+from vitconvert.arguments import FLAG, VALUES, described_by, option, read_fields
+from vitconvert.checkpoint.options import ReadArguments
 from vitconvert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,20 +19,24 @@ _CHANGES = ("image_size", "patch_size", "in_channels", "num_classes", "classes",
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """What to make of a checkpoint: keyword arguments of the public functions, and their flags.
-
-    `vitconvert.convert` says what each is for. None leaves the model as it is.
-    """
+    """What to make of a checkpoint, with the help of each option; None leaves it as it is."""
 
     to: "str | Table" = "vit"
     image_size: int | tuple[int, int] | None = option(
-        VALUES["image_size"], "Resample positions: 384 or 224x320 (height x width)."
+        VALUES["image_size"],
+        "Resample positions: 384 or 224x320 (height x width).",
+        more="Where nothing shows the size of the images, this states it.",
     )
     patch_size: int | tuple[int, int] | None = option(
-        VALUES["patch_size"], "Resize the patches, as in FlexiViT: 8 or 8x16."
+        VALUES["patch_size"],
+        "Resize the patches, as in FlexiViT: 8 or 8x16.",
+        more="Positions are resampled too.",
     )
     in_channels: int | None = option(
-        VALUES["in_channels"], "Adapt to images of this many channels.", kind=int
+        VALUES["in_channels"],
+        "Adapt to images of this many channels.",
+        more="As timm adapts a first convolution.",
+        kind=int,
     )
     num_classes: int | None = option(
         VALUES["num_classes"],
@@ -50,6 +55,8 @@ class WriteOptions:
     allow: Sequence[str] = option(
         VALUES["allow"],
         "Allow a step that the target needs; a refusal names those.",
+        more="Steps keep the function but change the bytes, or are lossy and measured "
+        '("norm-eps").',
         default=(),
         metavar="STEP",
         repeats=True,
@@ -57,12 +64,15 @@ class WriteOptions:
     image_only: bool = option(
         FLAG,
         "Leave the text tower behind, where the target has a place for both.",
+        more="Without it, a CLIP or SigLIP keeps both towers there; vitconvert computes the image "
+        "side only.",
         default=False,
         kind=bool,
     )
     max_shard_size: int | str | None = option(
         VALUES["max_shard_size"],
         "Split safetensors into files of at most this size, such as 5GB.",
+        more="They have an index.",
     )
 
     def __post_init__(self) -> None:
@@ -92,3 +102,22 @@ class WriteOptions:
         number, unit, binary = match.groups()
         power = " KMGT".index(unit.upper() or " ")
         return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+@described_by(WriteOptions)
+class WriteArguments(TypedDict, total=False):
+    """What to make of a checkpoint: keyword arguments of `vitconvert.convert`."""
+
+    image_size: int | tuple[int, int] | None
+    patch_size: int | tuple[int, int] | None
+    in_channels: int | None
+    num_classes: int | None
+    classes: Sequence[int | str] | None
+    dtype: "torch.dtype | None"
+    allow: Sequence[str]
+    image_only: bool
+    max_shard_size: int | str | None
+
+
+class ConvertArguments(WriteArguments, ReadArguments, total=False):
+    """What to make of a checkpoint, and how to read it."""

@@ -7,18 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from PIL import Image
 
-from vitconvert.arguments import options_of, read_fields, refuse, taken
-from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.arguments import read_fields, refuse, split
+from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions, read_checkpoint
 from vitconvert.conversion.changes import at_size
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import MakeEngine, Picture, ready
 from vitconvert.inference.embed import Embedding, Features, embed
-from vitconvert.inference.options import AUTO, ComputeOptions, FeatureOptions
+from vitconvert.inference.options import (
+    AUTO,
+    ComputeOptions,
+    FeatureArguments,
+    FeatureOptions,
+    TorchArguments,
+)
 from vitconvert.inference.predict import Prediction, predict, warn_of_names
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
@@ -166,6 +172,10 @@ class LoadedTask:
         return embed(self.running, pictures, self.features)
 
 
+class EmbedderArguments(FeatureArguments, TorchArguments, ReadArguments, total=False):
+    """Which features are taken of a model, how images go through it, and how it is read."""
+
+
 class Embedder:
     """A model that embeds images wherever it is sent: a few kB until the first image comes.
 
@@ -176,10 +186,9 @@ class Embedder:
         model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.
         computed: "features", "tokens" or "projected", as for `vitconvert.embed`.
         preprocessing: By default, the checkpoint's own.
-        how: As for `vitconvert.embed`, `layer`, `pool`, `batch_size`, `fast`,
-            `fast_preprocessing`, `dtype`, `device`, and `threads`: how many decode, and how many
-            torch computes with. What else there is is said of reading, as for
-            `vitconvert.load_checkpoint`.
+        how: Which features, how images go through the model, and how it is read:
+            `FeatureArguments`, `ComputeArguments` (but `runtime`) and `ReadArguments` list these
+            options. `threads` are those that decode and those that torch computes with.
 
     Raises:
         UsageError: An argument makes no sense.
@@ -198,21 +207,23 @@ class Embedder:
         *,
         computed: str = "features",
         preprocessing: Preprocessing | None = None,
-        **how: Any,
+        **how: Unpack[EmbedderArguments],
     ) -> None:
         if computed == "classes":
             raise UsageError("An Embedder has no classes.", hint="vitconvert.predict has.")
         if isinstance(model, str | PathLike) and os.path.exists(model):  # noqa: PTH110
             model = Path(model).absolute()  # processes elsewhere may start in another directory
-        names = options_of(ComputeOptions).keys() - {"runtime"}
-        computing = ComputeOptions(**{name: how.pop(name) for name in names & how.keys()})
+        which, others = split(how, FeatureOptions)
+        if "runtime" in others:
+            raise TypeError("'runtime' is no option of an Embedder, which computes in torch.")
+        computing, others = split(others, ComputeOptions)
         self.task = Task(
             model=model,
             computed=computed,
             preprocessing=preprocessing,
-            which=FeatureOptions(**taken(how, FeatureOptions)),
+            which=which,
             computing=computing,
-            reading=ReadOptions.of(how),
+            reading=ReadOptions.of(others),
         )
         self._loaded: LoadedTask | None = None
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
-from vitconvert.arguments import FLAG, TEXT, VALUES, option, options_of, read_fields, refuse
+from vitconvert.arguments import FLAG, TEXT, VALUES, described_by, option, read_fields, refuse
 from vitconvert.errors import UsageError, VitConvertError
+from vitconvert.inference.options import EmbedArguments
 
 ENGINES = ("local", "ray")
 TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PARQUETS = (".parquet",)
 STORES = {"float32": 4, "float16": 2}  # bytes of a number
+WORKERS = "Workers for that"  # the heading of options on where a run computes
 OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
 
 
@@ -29,7 +32,7 @@ def check_engine(name: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a run goes, whatever it computes: keyword arguments of the public function, and flags.
+    """How a run goes, whatever it computes, with the help of each option.
 
     `only` is (k, n): the k-th of n parts of the images, from 1. Images of an archive are of one
     part.
@@ -45,29 +48,41 @@ class RunOptions:
     append: bool = option(FLAG, "Add images of other sources.", default=False, kind=bool)
     retry_failed: bool = option(FLAG, "Compute only images that failed.", default=False, kind=bool)
     only: tuple[int, int] | None = option(
-        VALUES["only"], "Compute the K-th of N parts of the images.", metavar="K/N"
+        VALUES["only"],
+        "Compute the K-th of N parts of the images.",
+        more="In Python, (K, N).",
+        metavar="K/N",
     )
     max_errors: int | None = option(VALUES["max_errors"], "End if more images fail.", kind=int)
     engine: str = option(
-        TEXT, "This process, or workers of Ray.", default="local", metavar="local|ray"
+        TEXT,
+        "This process, or workers of Ray.",
+        default="local",
+        metavar="local|ray",
+        heading=WORKERS,
     )
     address: str | None = option(
         TEXT,
         "Of a cluster; default: $RAY_ADDRESS, the one of this machine, or a new one on it.",
         metavar="HOST:PORT",
+        heading=WORKERS,
     )
-    workers: int | None = option(VALUES["workers"], "How many; default: all that fit.", kind=int)
+    workers: int | None = option(
+        VALUES["workers"], "How many; default: all that fit.", kind=int, heading=WORKERS
+    )
     cpus_per_worker: float = option(
         VALUES["cpus_per_worker"],
         "Processors that Ray reserves, and threads if --threads says nothing.",
         default=1,
         kind=float,
+        heading=WORKERS,
     )
     gpus_per_worker: float = option(
         VALUES["gpus_per_worker"],
         "GPUs that Ray reserves, for --device cuda.",
         default=0,
         kind=float,
+        heading=WORKERS,
     )
 
     def __post_init__(self) -> None:
@@ -87,7 +102,25 @@ class RunOptions:
         return f"-{self.only[0]}-of-{self.only[1]}" if self.only else ""
 
 
-FLAGS = options_of(RunOptions)
+@described_by(RunOptions)
+class RunArguments(TypedDict, total=False):
+    """How a run goes: keyword arguments of `vitconvert.embed_dataset`."""
+
+    shard_rows: int
+    store: str
+    append: bool
+    retry_failed: bool
+    only: tuple[int, int] | None
+    max_errors: int | None
+    engine: str
+    address: str | None
+    workers: int | None
+    cpus_per_worker: float
+    gpus_per_worker: float
+
+
+class DatasetArguments(EmbedArguments, RunArguments, total=False):
+    """Which features are taken of a model, how images go through it, and how a run goes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """How a model computes: what the public functions take alike."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from vitconvert.arguments import (
     FLAG,
     TEXT,
     VALUES,
+    described_by,
     given,
     one_of,
     option,
@@ -15,10 +16,10 @@ from vitconvert.arguments import (
     such,
     whole_number,
 )
+from vitconvert.checkpoint.options import IMAGES
 
 if TYPE_CHECKING:
     import torch
-
 
 AUTO = "auto"
 
@@ -29,10 +30,7 @@ def _is_computed_in(value: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeOptions:
-    """How images go through a model: keyword arguments of the public functions.
-
-    `vitconvert.predict` says what each is for.
-    """
+    """How images go through a model, with the help of each option."""
 
     batch_size: int = option(
         VALUES["batch_size"], "How many images to compute at once.", default=8, kind=int
@@ -42,29 +40,43 @@ class ComputeOptions:
         "How many decode images, and how many torch takes; default: all processors.",
         kind=int,
     )
-    fast: bool = option(FLAG, "Faster arithmetic, equal within rounding.", default=True, kind=bool)
+    fast: bool = option(
+        FLAG,
+        "Faster arithmetic, equal within rounding.",
+        more="See `load_model`.",
+        default=True,
+        kind=bool,
+    )
     fast_preprocessing: bool = option(
         FLAG,
         "Read large images faster: pixels are close to the project's own, but not equal.",
+        more="See `Preprocessing`.",
         default=False,
         kind=bool,
+        heading=IMAGES,
     )
     max_image_pixels: int | None = option(
         VALUES["max_image_pixels"],
         "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
+        more="A number is obeyed whatever memory that takes. Where it is above Pillow's own limit, "
+        "PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.",
         kind=int,
         metavar="N",
+        heading=IMAGES,
     )
     dtype: "torch.dtype | str | None" = option(
         such(_is_computed_in, "a dtype of torch that models compute in, or auto", "'auto'"),
         "Compute in it: bfloat16 is faster if the processor has it, but less precise; auto: in "
         "bfloat16 if it was measured to be faster than float32 here.",
+        more="By default, as `load_model` does. In bfloat16, logits differ by 1 to 2 % of the "
+        "largest; with auto, `tell` says by how much on the first images.",
     )
     device: "torch.device | str" = option(VALUES["device"], "Where to compute.", default="cpu")
     runtime: str = option(
         TEXT,
         "torch; onnxruntime or openvino, for which the model is exported once, checked and kept; "
         "or auto: what was measured to be the fastest here. Default: torch; of --dtype auto, auto.",
+        more="All but torch need a checkpoint, `fast`, the CPU, and float32 or auto as `dtype`.",
         default="",
     )
 
@@ -83,6 +95,25 @@ class ComputeOptions:
         return self.dtype
 
 
+class TorchArguments(TypedDict, total=False):
+    """How images go through a model of torch."""
+
+    batch_size: int
+    threads: int | None
+    fast: bool
+    fast_preprocessing: bool
+    max_image_pixels: int | None
+    dtype: "torch.dtype | str | None"
+    device: "torch.device | str"
+
+
+@described_by(ComputeOptions)
+class ComputeArguments(TorchArguments, total=False):
+    """How images go through a model: keyword arguments of `vitconvert.predict` and others."""
+
+    runtime: str
+
+
 POOLS = {
     "cls": "class token",
     "mean": "mean of the patches",
@@ -95,7 +126,7 @@ POOLS = {
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
-    """Which features are taken of a model: keyword arguments of the public functions, and flags.
+    """Which features are taken of a model, with the help of each option.
 
     Without any, what the classification head reads, pooled as the model pools.
     """
@@ -137,3 +168,15 @@ class FeatureOptions:
             refuse(self.asked, "--dtype auto compares the model's own features.")
         if runtime not in ("", "torch"):
             refuse(self.asked, "torch alone computes other features than the model's own.")
+
+
+@described_by(FeatureOptions)
+class FeatureArguments(TypedDict, total=False):
+    """Which features are taken of a model: keyword arguments of `vitconvert.embed` and others."""
+
+    layer: int | None
+    pool: str | None
+
+
+class EmbedArguments(FeatureArguments, ComputeArguments, total=False):
+    """Which features are taken of a model, and how images go through it."""

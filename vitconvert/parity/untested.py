@@ -39,7 +39,7 @@ def unseen_of_checkpoints(
     both = (tested, against) if against else (tested,)
     facts = []
     if not tested.table.builtin:  # only the weights of that program were read
-        facts.append(f"{_OWN_CODE}: --module runs it (in Python, verify(model, against=...))")
+        facts.append(f"{_OWN_CODE}: --module runs it (in Python, compare(model, against))")
     facts += [_MERGED for checkpoint in both if checkpoint.merge]
     facts += shared_facts(tested, against or tested, reference)
     for checkpoint in both:

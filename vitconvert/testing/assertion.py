@@ -3,29 +3,33 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
-from vitconvert.api import verify
+from vitconvert.api import check_golden, compare, verify
+from vitconvert.arguments import refuse
 from vitconvert.comparison import allowed
 from vitconvert.errors import UsageError, printable
+from vitconvert.parity.golden import is_golden
 
 if TYPE_CHECKING:
-    from vitconvert.api.loading import Source
     from vitconvert.parity.report import ParityReport
 
 Tolerance = float | Mapping[str, float]
 """In float32, and in float64 a ten-millionth of it; or for each dtype that is to be compared."""
 
+_OF_MODELS = ("layers", "image_size", "in_channels", "preprocess")
+_OF_IMAGES = (*_OF_MODELS[1:], "seed", "batch", "images", "max_image_pixels")
 _AROUND = 12  # layers that are shown before and behind the first that departs
 
 
-def compare(
+def compared(
     model: object, against: object, *, tolerance: Tolerance, **options: Any
 ) -> "ParityReport":
-    """The report of `vitconvert.verify`, with a tolerance for each dtype if several are given."""
-    compared = partial(verify, cast("Source", model), against=cast("Source", against), **options)
+    """The report on two, with a tolerance for each dtype if several are given."""
+    one = partial(_compared, model, against, **options)
     if not isinstance(tolerance, Mapping):
-        return compared(tolerance=tolerance)
+        return one(tolerance=tolerance)
     if not tolerance:
         raise UsageError("`tolerance` names no dtype.", hint='such as {"float32": 1e-4}.')
     if others := sorted(set(tolerance) - {"float32", "float64"}):
@@ -34,8 +38,8 @@ def compare(
             hint="float32 and float64 have tolerances.",
         )
     reports = [
-        # In float64 verify allows a share of its tolerance.
-        compared(tolerance=limit / allowed(1.0, dtype), dtypes=[dtype])
+        # In float64 a share of the tolerance is allowed.
+        one(tolerance=limit / allowed(1.0, dtype), dtypes=[dtype])
         for dtype, limit in sorted(tolerance.items())
     ]
     return replace(
@@ -46,6 +50,19 @@ def compare(
             (r.first_divergence for r in reversed(reports) if r.first_divergence), None
         ),
     )
+
+
+def _compared(model: Any, against: Any, **options: Any) -> "ParityReport":
+    """The report of `check_golden`, `compare` or `verify`, whichever takes these two."""
+    if isinstance(against, str | PathLike) and is_golden(against):
+        of_images = [name for name in _OF_IMAGES if options.pop(name, None) is not None]
+        refuse(of_images, "a golden file says itself which images are compared.")
+        return check_golden(model, against, **options)
+    if callable(model) or callable(against):
+        return compare(model, against, **options)
+    own = [name for name in _OF_MODELS if options.pop(name, None) is not None]
+    refuse(own, "this is about a model of your own, and none is compared here.")
+    return verify(model, against=against, **options)
 
 
 def failure(report: "ParityReport") -> str:

@@ -78,10 +78,10 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
 
     def check(model: Any, against: Any = None, **options: Any) -> "ParityReport":
         from vitconvert.atomic_write import atomic_file
-        from vitconvert.testing.assertion import compare, failure
+        from vitconvert.testing.assertion import compared, failure
 
         __tracebackhide__ = True
-        report = compare(model, against, **{"tolerance": 2e-5, **stated, **options})
+        report = compared(model, against, **{"tolerance": 2e-5, **stated, **options})
         # Not by the fixture record_property, which warns of each strict reader of JUnit XML.
         request.node.user_properties.extend(_properties(report))
         if folder := request.config.getoption("--vitconvert-report"):
