@@ -268,10 +268,12 @@ def write_shard(
     rows = keys = 0
     waiting: list[Answered] = []
     failures: list[tuple[str, str, str]] = []
-    with output.folder.writing(f"{output.data}/{name}") as file:
-        writer = pq.ParquetWriter(
+    with (
+        output.folder.writing(f"{output.data}/{name}") as file,
+        pq.ParquetWriter(
             file, schema, compression="zstd", write_page_checksum=True, **encodings
-        )
+        ) as writer,
+    ):
         for item, answer in chain([first], answered):
             error = answer.error or _misfit(answer, schema)
             if error is None:
