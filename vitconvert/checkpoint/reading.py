@@ -50,7 +50,7 @@ def read_state_dict(
         VitConvertError: One of the errors of `vitconvert.load_checkpoint`.
     """
     nowhere = Located(reference=_IN_MEMORY, weights=None)
-    checkpoint = read_container(in_memory(state_dict), nowhere, options)
+    checkpoint = read_container(in_memory(state_dict), nowhere, options, before={})
     return dict(checkpoint.tensors), checkpoint.config
 
 
@@ -59,7 +59,7 @@ def read_container(
     located: Located,
     options: ReadOptions,
     *,
-    before: Mapping[Path, State] | None = None,
+    before: Mapping[Path, State],
 ) -> Checkpoint:
     """The checkpoint of an open file.
 
@@ -95,9 +95,7 @@ def read_container(
         labels, of_labels = own_labels(companions, config.num_classes)
     files = (*weights.container.files, *located.companions)
     # Of shards that are known only now, the state now.
-    opened = states_of(files) | {
-        file: state for file, state in (before or {}).items() if file in files
-    }
+    opened = states_of(files) | {file: before[file] for file in files if file in before}
     return Checkpoint(
         tensors=weights.tensors,
         config=config,
