@@ -12,12 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vitconvert.checkpoint import ReadOptions, read_checkpoint
-from vitconvert.conversion.target import (
-    OWN_LAYOUT,
-    choose_target,
-    describe,
-    ecosystems_that_hold,
-)
+from vitconvert.conversion.search import OWN_LAYOUT
+from vitconvert.conversion.target import choose_target, describe, ecosystems_that_hold
 from vitconvert.documents import JsonDict
 from vitconvert.errors import (
     MissingPackage,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
 from vitconvert.checkpoint.companions import hashed
-from vitconvert.checkpoint.reading import not_quantised, open_weights
+from vitconvert.checkpoint.reading import open_weights
+from vitconvert.checkpoint.recognition import not_quantised
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.comparison import ValueDifference, compare_values
 from vitconvert.documents import JsonDict

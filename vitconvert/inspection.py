@@ -5,21 +5,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from vitconvert.checkpoint.companions import what_is_read
+from vitconvert.checkpoint.adapters import merge_adapter, separate_adapter
+from vitconvert.checkpoint.companions import Companions, what_is_read
 from vitconvert.checkpoint.function_hash import function_hash, recorded_hash
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.reading import begun, open_weights, stages
-from vitconvert.checkpoint.recognition import Reading
+from vitconvert.checkpoint.reading import noting_doubts, open_weights, without_wrappers
+from vitconvert.checkpoint.recognition import RecognisedViT, gather, prove, recognise_vit
+from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.weights import Text
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict
 from vitconvert.errors import VitConvertError
 from vitconvert.facts.fact import Facts
+from vitconvert.facts.gathering import Gathered
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
 from vitconvert.sources.located import RECORD
-from vitconvert.tables.parts import Tower
+from vitconvert.tables.parts import FoundViT, Tower
 from vitconvert.tables.templates import numbers_of, skeleton_of
 
 # What the `format` of safetensors' metadata says of who wrote it: the frameworks of its own
@@ -162,16 +165,23 @@ def inspect_located(
         CorruptFile, UnsafeFile: The header cannot be read, or not safely.
     """
     container = open_weights(located, options)
-    reading = begun(container, located, options)
-    problem: VitConvertError | None = None
-    try:
-        for known in stages(reading):
-            reading = known
+    named, options = without_wrappers(container, options)
+    companions = Companions(located=located, container=named)
+    vit = merge = known = weights = text = problem = None
+    text_problem = ""
+    try:  # as `read_checkpoint`, as far as it leads
+        with noting_doubts(companions):
+            own, adapter = separate_adapter(named, located, options)
+            vit = recognise_vit(own, companions, options)
+            if adapter is not None:
+                vit, merge = merge_adapter(vit, adapter, options)
+            statements, known = gather(vit, options)
+            weights, _ = prove(vit, statements, known)
+            text, text_problem = find_text(weights, vit.companions)
     except VitConvertError as error:
         problem = error
-    part, gathered = reading.part, reading.gathered
-    weights = reading.weights
-    record = reading.companions.own if weights and not reading.merge else {}
+    part = vit.part if vit else None
+    record = companions.own if weights and not merge else {}
     tower = part.tower if part and part.tower.prefix else None
     readers: tuple[str, ...] = ()
     if part:
@@ -183,22 +193,22 @@ def inspect_located(
         wrapper=container.wrapper,
         tensors=container.manifest,
         dialect=part.recognised.table.name if part else None,
-        written_by=tuple(_writers(container, reading)),
+        written_by=tuple(_writers(container, companions, part)),
         opened_by=readers,
         tower=tower,
         prefix=part.tower.prefix + part.recognised.prefix if part else "",
-        facts=gathered.facts if gathered else {},
-        missing=gathered.asked if gathered else {},
+        facts=known.facts if known else {},
+        missing=known.asked if known else {},
         ignored=part.ignored if part else {},
-        notes=tuple(_notes(container, reading)),
+        notes=tuple(_notes(container, companions, vit, known)),
         problem=problem,
-        text=reading.text,
-        text_problem=reading.text_problem,
+        text=text,
+        text_problem=text_problem,
         recorded_hash=recorded_hash(record, weights.config) if weights else "",
         function_hash=function_hash(weights.config, weights.tensors)
         if weights and with_hash
         else "",
-        idle=_idle(gathered.facts, weights.config) if gathered and weights else frozenset(),
+        idle=_idle(known.facts, weights.config) if known and weights else frozenset(),
     )
 
 
@@ -207,23 +217,27 @@ def _idle(facts: Facts, config: ViTConfig) -> frozenset[str]:
     return frozenset(n for n, fact in facts.items() if fact.origin == RECORD and n not in played)
 
 
-def _notes(container: Container, reading: Reading) -> Iterator[str]:
-    if reading.gathered:
-        yield from reading.gathered.notes
+def _notes(
+    container: Container,
+    companions: Companions,
+    vit: RecognisedViT | None,
+    known: Gathered | None,
+) -> Iterator[str]:
+    if known:
+        yield from known.notes
     else:
         with suppress(VitConvertError):  # whoever needs the record says what is wrong with it
-            yield from reading.companions.record.doubts
+            yield from companions.record.doubts
     yield from container.notes
-    if reading.gathered:
-        yield from reading.found.notes
-        yield from what_is_read(reading.companions, reading.found.tower)
-        yield from reading.changes
+    if vit and known:
+        yield from vit.part.notes
+        yield from what_is_read(companions, vit.part.tower)
+        yield from vit.changes
 
 
-def _writers(container: Container, reading: Reading) -> Iterator[str]:
-    companions = reading.companions
-    if reading.part:
-        yield f"{reading.part.recognised.table.title} (names of the tensors)"
+def _writers(container: Container, companions: Companions, part: FoundViT | None) -> Iterator[str]:
+    if part:
+        yield f"{part.recognised.table.title} (names of the tensors)"
     if framework := container.metadata.get("format"):
         yield f"{_FRAMEWORKS.get(framework, framework)} (header of the file)"
     with suppress(VitConvertError):  # whoever needs these files says what is wrong with them

@@ -12,8 +12,8 @@ from tests.conversion.test_stream import simple
 from tests.facts.test_pairs import told
 from tests.spelling import google_arrays
 from vitconvert.conversion import conversion_plan, stream
+from vitconvert.conversion.search import Fit
 from vitconvert.conversion.steps import STEPS
-from vitconvert.conversion.target import Choice
 from vitconvert.facts.materialise import materialise
 from vitconvert.formats import open_container, weights_in, write_safetensors
 from vitconvert.formats.container import Container
@@ -126,8 +126,8 @@ def beit(tmp_path, monkeypatch):
         path = tmp_path / "model.safetensors"
         write_safetensors(path, materialise(writing, canonical.__getitem__))
         chosen = Target(table=table, plan=target, their_config={})
-        choice = Choice(target=chosen, steps=(), passed_over={})
-        monkeypatch.setattr(conversion_plan, "choose_target", lambda *_: choice)
+        fit = Fit(target=chosen, steps=(), passed_over={})
+        monkeypatch.setattr(conversion_plan, "choose_target", lambda *_: fit)
         options = {"dialect": source.name, "overrides": told(config)}
         return vitconvert.plan_conversion(path, **options)
 

@@ -27,7 +27,7 @@ mask = "qkv" -> expected numbers, a colon and axes, found 'qkv'
 mask = "1 0 1 : qkv : int8" -> 'int8' is neither int32 nor int64, the dtypes that can be said
 "{i}.{u}.mask" = "1 0 1 : qkv" -> the only index is that of the block, {i}
 [dialect]
-layouts = ["timm", "hf"] -> unknown key; {dialect_keys} (hint: only `--to vit` has layouts: vitconvert/conversion/target.py.)
+layouts = ["timm", "hf"] -> unknown key; {dialect_keys} (hint: only `--to vit` has layouts: vitconvert/conversion/search.py.)
 author = "me" -> unknown key; {dialect_keys}
 rows = 3 -> unknown key; {dialect_keys}
 requires = 3 -> expected a text or a list of texts

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.recognition import Reading
+from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.recognition import RecognisedViT
 from vitconvert.checkpoint.stating import with_stated_pixels
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
@@ -34,7 +35,7 @@ _UNKNOWN = "preprocessing is unknown"  # how a note on it begins
 
 
 def preprocessing_of(
-    read: Reading, config: ViTConfig
+    vit: RecognisedViT, said: Statements, config: ViTConfig, options: ReadOptions
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """How an image becomes the ViT's input, or None if nothing states it; and notes on it.
 
@@ -45,8 +46,7 @@ def preprocessing_of(
             images cannot be.
         MissingFact, NotRepresentable: What the options say is not known.
     """
-    options = read.options
-    known, notes = (None, ()) if options.preprocessor else _known(read, config)
+    known, notes = (None, ()) if options.preprocessor else _known(vit, said, config)
     found = with_stated_pixels(known, options, config)
     if found is None or found is known:
         return found, notes
@@ -54,13 +54,14 @@ def preprocessing_of(
     return found, (*kept, f"preprocessing: {found.origin}")
 
 
-def _known(read: Reading, config: ViTConfig) -> tuple[Preprocessing | None, tuple[str, ...]]:
+def _known(
+    vit: RecognisedViT, said: Statements, config: ViTConfig
+) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """The preprocessing by files and tensors."""
-    assert read.statements is not None
-    stated, notes = _stated(read.companions, read.found, config, read.statements)
+    stated, notes = _stated(vit.companions, vit.part, config, said)
     # Where the files leave normalising to the project's model, two tensors hold its mean and
     # deviation, which `[constants]` of the dialect's table names.
-    container, table = read.container, read.found.recognised.table
+    container, table = vit.container, vit.part.recognised.table
     usual, ends = table.preprocessing, [table.normalising.get(name) for name in ("mean", "std")]
     keys = [key for end in ends for key in container.manifest if end and key.endswith(end)]
     if stated is None or len(keys) != 2:

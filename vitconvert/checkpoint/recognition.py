@@ -1,16 +1,14 @@
-"""From a header to a configuration: the ViT and its dialect, whom to believe, and the proof.
+"""From a header to a configuration: the ViT and its dialect, whom to believe, and the proof."""
 
-A `Reading` is what is known of a checkpoint so far. Each stage of `checkpoint.reading` gives the
-next one.
-"""
-
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.companions import Companions, statements_on
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.weights import Text, Weights
+from vitconvert.checkpoint.weights import Weights
 from vitconvert.config import ViTConfig
+from vitconvert.documents import JsonObject
 from vitconvert.errors import (
     AmbiguousDialect,
     ConflictingFact,
@@ -18,6 +16,7 @@ from vitconvert.errors import (
     NotRepresentable,
     Quantised,
     TensorMismatch,
+    UsageError,
     VitConvertError,
     some,
 )
@@ -43,8 +42,6 @@ from vitconvert.tables.towers import find_part
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from vitconvert.checkpoint.adapters.merging import Adapter, Merge
-
 _SMALL = (*FLOATS_OF_8_BITS, "int8", "uint8")  # dtypes of quantised weights
 _DOUBT = "the architecture that the training script names is not this one: it was not believed"
 _LARGEST_GRID = 128  # patches a side to which positions may be scaled
@@ -52,57 +49,91 @@ _ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounde
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """The state of reading a checkpoint after some of the stages.
+class RecognisedViT:
+    """The ViT of an open file, which a table explains.
 
     Attributes:
-        container: The open file, as the stages so far see it.
-        companions: The small files next to it, and which part of them is about the ViT.
-        options: How to read them.
-        adapter: To be merged.
-        part: The ViT in the file.
-        merge: How the adapter was merged.
+        container: Its tensors alone, under the names of its dialect.
+        part: Which part of the file it is.
+        companions: The small files beside it, and which part of them is about it.
         changes: What reading does to the numbers of tensors, a sentence each.
-        statements: The facts that files and the user state.
-        gathered: All facts that are known.
-        weights, ledger: The proof that all of it fits.
-        text, text_problem: The text tower of the file, or why it cannot be carried over.
     """
 
     container: Container
+    part: FoundViT
     companions: Companions
-    options: ReadOptions
-    adapter: "Adapter | None" = None
-    part: FoundViT | None = None
-    merge: "Merge | None" = None
     changes: tuple[str, ...] = ()
-    statements: Statements | None = None
-    gathered: Gathered | None = None
-    weights: Weights | None = None
-    ledger: Ledger | None = None
-    text: Text | None = None
-    text_problem: str = ""
-
-    @property
-    def found(self) -> FoundViT:
-        """The ViT in the file, once it is found."""
-        assert self.part is not None
-        return self.part
 
 
-def find_vit(reading: Reading) -> FoundViT:
+def recognise_vit(
+    container: Container, companions: Companions, options: ReadOptions
+) -> RecognisedViT:
+    """Find the ViT in a file, among the weights that quantised ones stand for if that is asked for.
+
+    Raises:
+        UnknownDialect, AmbiguousDialect, TensorMismatch: There is none, or several.
+        Quantised: The weights are quantised, and it is not asked for.
+        UsageError: They are not, and it is asked for.
+        VitConvertError: As `quantised.dequantised`.
+    """
+    asked = options.dequantise
+    dtype = asked or options.cast_to
+    changes: tuple[str, ...] = ()
+    try:
+        part = _find_vit(container, companions, options)
+    except Quantised as error:
+        # Of a header alone, what says how weights are packed is not here.
+        if dtype is None or companions.located.fetched or not error.computable:
+            raise
+        from vitconvert.checkpoint import quantised  # few files have such weights
+
+        container, weights = quantised.dequantised(container, dtype, companions.quantisation)
+        part = _find_vit(container, companions, options)
+        changes = quantised.describe_changes(part, weights, dtype)
+    else:
+        stored = {container.manifest[name].dtype for name in part.used}
+        if stored.intersection(FLOATS_OF_8_BITS):
+            container = _widened(container, part, asked or "float32")
+        elif asked:
+            raise not_quantised(asked, container.path)
+    if not part.is_whole:
+        container = container.renamed(part.names)
+        companions = replace(companions, section=part.tower.section)
+    return RecognisedViT(container=container, part=part, companions=companions, changes=changes)
+
+
+def _widened(container: Container, part: FoundViT, dtype: str) -> Container:
+    """The file with its numbers of 8 bits, which are weights by themselves, in a wider dtype."""
+    from vitconvert.checkpoint.quantised.scaled import widened
+
+    stored = Counter(container.manifest[name].dtype for name in part.used)
+    small = [name for name in FLOATS_OF_8_BITS if name in stored]
+    count = sum(stored[name] for name in small)
+    note = f"{count} tensors of {' and '.join(small)} are read as {dtype}, which is exact"
+    return widened(replace(container, notes=(*container.notes, note)), dtype)
+
+
+def not_quantised(dtype: str, *files: object) -> UsageError:
+    """The error for a dtype of quantised weights where no file has any."""
+    return UsageError(
+        f"dequantise = {dtype!r} computes the weights of a quantised file, and there is none.",
+        evidence={"read": ", ".join(map(str, files))},
+        hint="leave out --dtype (in Python, dequantise).",
+    )
+
+
+def _find_vit(container: Container, companions: Companions, options: ReadOptions) -> FoundViT:
     """The ViT in a file; vitconvert.json names its dialect in a directory that vitconvert wrote.
 
     Raises:
         UnknownDialect, AmbiguousDialect, TensorMismatch, Quantised: There is none, or several.
     """
-    container, options = reading.container, reading.options
     shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = options.tables(reading.companions.own.get("target"))
+    tables = options.tables(companions.own.get("target"))
     ignored = options.ignored(shapes, container.path)
     header = Header(
         shapes={name: shape for name, shape in shapes.items() if name not in ignored},
-        config=reading.companions.config,
+        config=companions.config,
         tables=None if tables is None else tuple(tables),
         ignored=ignored,
         settings=container.extras,
@@ -110,18 +141,18 @@ def find_vit(reading: Reading) -> FoundViT:
     try:
         part = find_part(header, options.tower)
     except AmbiguousDialect as error:
-        part = _told_apart(error, header, reading)
-    _check_numbers(part, reading)
+        part = _told_apart(error, header, companions, options)
+    _check_numbers(part, container, companions.quantisation)
     return part
 
 
-def _check_numbers(part: FoundViT, reading: Reading) -> None:
+def _check_numbers(part: FoundViT, container: Container, stated: JsonObject) -> None:
     """Refuse small numbers that are weights only with scales, whoever ignores these.
 
     Raises:
         Quantised: That is so.
     """
-    manifest, stated = reading.container.manifest, reading.companions.quantisation
+    manifest = container.manifest
     small = [name for name in part.used if manifest[name].dtype in _SMALL]
     if not small:
         return
@@ -153,13 +184,15 @@ def _check_numbers(part: FoundViT, reading: Reading) -> None:
         )
 
 
-def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> FoundViT:
+def _told_apart(
+    error: AmbiguousDialect, header: Header, companions: Companions, options: ReadOptions
+) -> FoundViT:
     """The one of several dialects that fits the number of positions, and what is stated.
 
     Raises:
         AmbiguousDialect: Nothing tells them apart. Names those that are left.
     """
-    said = statements_on(reading.companions, reading.options)
+    said = statements_on(companions, options)
 
     def is_possible(part: FoundViT) -> bool:
         try:
@@ -169,7 +202,7 @@ def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> Fo
         return not known.conflicts and "image_size" not in known.asked
 
     found = [
-        find_part(replace(header, tables=(builtin_tables()[name],)), reading.options.tower)
+        find_part(replace(header, tables=(builtin_tables()[name],)), options.tower)
         for name in error.dialects
         if name in builtin_tables()
     ]
@@ -185,13 +218,13 @@ def _told_apart(error: AmbiguousDialect, header: Header, reading: Reading) -> Fo
     raise ambiguous([part.recognised.binding for part in left]) if left else error
 
 
-def gathered(reading: Reading) -> Reading:
-    """Gather what is stated and shown of the ViT, and decide whom to believe.
+def gather(vit: RecognisedViT, options: ReadOptions) -> tuple[Statements, Gathered]:
+    """What is stated of the ViT, and the facts that are known of it by statements and tensors.
 
     Raises:
         VitConvertError: As `Statements.facts`.
     """
-    part, said = reading.found, statements_on(reading.companions, reading.options)
+    part, said = vit.part, statements_on(vit.companions, options)
     known = _gather(part, said)
     if said.trained and known.conflicts:
         # A training script names the architecture before its arguments changed it.
@@ -199,10 +232,10 @@ def gathered(reading: Reading) -> Reading:
         if not _gather(part, untold).conflicts:
             said = replace(untold, doubts=(*said.doubts, _DOUBT))
             known = _gather(part, said)
-    if "image_size" in known.asked and (size := reading.options.image_size):
+    if "image_size" in known.asked and (size := options.image_size):
         said = replace(said, user={**said.user, "image_size": size})
         known = _gather(part, said)
-    return replace(reading, statements=said, gathered=known)
+    return said, known
 
 
 def _gather(part: FoundViT, said: Statements) -> Gathered:
@@ -211,7 +244,7 @@ def _gather(part: FoundViT, said: Statements) -> Gathered:
     return replace(known, notes=(*known.notes, *said.doubts))
 
 
-def proved(reading: Reading) -> Reading:
+def prove(vit: RecognisedViT, said: Statements, known: Gathered) -> tuple[Weights, Ledger]:
     """Prove from headers alone that every fact is known and every tensor accounted for.
 
     Raises:
@@ -219,21 +252,19 @@ def proved(reading: Reading) -> Reading:
         NotRepresentable: The project's class computes another function from the tensors, or the
             rotary embedding that is stored is none of ours.
     """
-    container, part, known = reading.container, reading.found, reading.gathered
-    assert known is not None
-    assert reading.statements is not None
+    container, part = vit.container, vit.part
     recognised, file = part.recognised, str(container.path)
     binding = recognised.binding
     try:
         config = _with_stored_grid(container, recognised, known.config())
     except MissingFact:
-        _check_answerable(part, reading.statements, known, file)
+        _check_answerable(part, said, known, file)
         check_explained(binding, file, part.called)
         raise
     check_accounts(binding, config, file, part.called)
     manifest, prefix = container.manifest, recognised.prefix
     check_float_dtypes(binding, {key: manifest[prefix + key].dtype for key in binding.shapes}, file)
-    reading.statements.check_class(recognised.table, config)
+    said.check_class(recognised.table, config)
     notes = (*known.notes, *container.notes, *part.notes)
     ledger = open_ledger(binding, config, notes, part.beside)
     weights = Weights(
@@ -243,7 +274,7 @@ def proved(reading: Reading) -> Reading:
         tower=part.tower,
         head=part.head,
     )
-    return replace(reading, weights=weights, ledger=ledger.with_changes(reading.changes))
+    return weights, ledger.with_changes(vit.changes)
 
 
 def _check_answerable(part: FoundViT, said: Statements, known: Gathered, file: str) -> None:

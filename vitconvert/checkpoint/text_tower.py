@@ -5,10 +5,8 @@ towers have a place.
 """
 
 import math
-from dataclasses import replace
 
 from vitconvert.checkpoint.companions import Companions
-from vitconvert.checkpoint.recognition import Reading
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import TextConfig, field_names
 from vitconvert.documents import JsonDict, JsonObject
@@ -22,17 +20,8 @@ from vitconvert.tables.dialects import text_tables_beside
 _OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
 
 
-def text_found(reading: Reading) -> Reading:
-    """Find the text tower of a file, or why it cannot be carried."""
-    assert reading.weights is not None
-    found = _find_text(reading.weights, reading.companions)
-    if isinstance(found, Text):
-        return replace(reading, text=found)
-    return replace(reading, text_problem=found)
-
-
-def _find_text(weights: Weights, companions: Companions) -> Text | str:
-    """The text tower, or why it cannot be carried; "" if there is none.
+def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
+    """The text tower of a file, or None and why it cannot be carried; "" if there is none.
 
     It can where one table explains every tensor that the image tower leaves, and everything that
     decides its function is known.
@@ -42,17 +31,18 @@ def _find_text(weights: Weights, companions: Companions) -> Text | str:
     shapes = {key: binding.shapes[key] for key in binding.ignored}
     found = [tried for table in tables if (tried := bind(table, shapes)).links]
     if not found:
-        return ""
+        return None, ""
     fitting = next((tried for tried in found if tried.fits), None)
     if fitting is None:
         nearest = max(found, key=lambda tried: tried.explained)
         left = [*nearest.unexplained, *nearest.misfits, *nearest.misshapen]
         lacking = [" or ".join(group) for group in nearest.lacking]
         what = f"does not explain {some(left)}" if left else f"finds no {', '.join(lacking)}"
-        return f"the table of {nearest.table.title} {what}"
+        return None, f"the table of {nearest.table.title} {what}"
     if stated := denied_by(fitting.table, companions.whole_config):
         title = fitting.table.title
-        return f"config.json says {stated}, whose texts may be read otherwise than by {title}"
+        said = f"config.json says {stated}"
+        return None, f"{said}, whose texts may be read otherwise than by {title}"
     container, prefix = weights.container, weights.recognised.prefix
     try:
         config = derive_text(fitting, companions.whole_config)
@@ -61,11 +51,11 @@ def _find_text(weights: Weights, companions: Companions) -> Text | str:
         dtypes = {key: container.manifest[prefix + key].dtype for key in fitting.shapes}
         check_float_dtypes(fitting, dtypes, file)
     except NotRepresentable as error:
-        return error.in_one_line()
+        return None, error.in_one_line()
     except VitConvertError as error:
-        return "; ".join((error.fact.rstrip("."), *error.details))
+        return None, "; ".join((error.fact.rstrip("."), *error.details))
     recognised = Recognised(binding=fitting, prefix=prefix)
-    return Text(config=config, recognised=recognised, container=container)
+    return Text(config=config, recognised=recognised, container=container), ""
 
 
 def derive_text(binding: Binding, their_config: JsonObject) -> TextConfig:

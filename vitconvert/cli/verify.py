@@ -112,7 +112,7 @@ class Verify(Computed, Against):
     def _verify(self) -> "ParityReport":
         from vitconvert.checkpoint import read_checkpoint
         from vitconvert.checkpoint.companions import hashed
-        from vitconvert.checkpoint.reading import not_quantised
+        from vitconvert.checkpoint.recognition import not_quantised
         from vitconvert.errors import UnknownDialect
         from vitconvert.parity.golden import is_golden
 

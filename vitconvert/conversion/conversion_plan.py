@@ -14,11 +14,13 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.weights import Text
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.changes import changed, empty_tensors, with_steps, without_numbers
+from vitconvert.conversion.families import family_note
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.output import check_source
+from vitconvert.conversion.search import OWN_LAYOUT
 from vitconvert.conversion.steps import Step
 from vitconvert.conversion.stream import Move, moves
-from vitconvert.conversion.target import OWN_LAYOUT, choose_target, describe, family_note
+from vitconvert.conversion.target import choose_target, describe
 from vitconvert.conversion.text_tower import small_files, with_text, with_tokenizer
 from vitconvert.conversion.weights import index_name, weights_files
 from vitconvert.documents import JsonDict
@@ -189,22 +191,22 @@ def make_plan(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) 
     after = changed(before, options, measured=measured)
     described = _with_wanted_text(after, options)
     model = describe(described)
-    choice = choose_target(options.to, model, options.allow)
-    placed = with_text(described, choice.target)
+    fit = choose_target(options.to, model, options.allow)
+    placed = with_text(described, fit.target)
     notes = (
-        *_on_sums(choice.target),
-        *_on_names(choice.target),
-        *_on_the_problem(choice.target, after.config),
-        family_note(placed, choice.target, model),
+        *_on_sums(fit.target),
+        *_on_names(fit.target),
+        *_on_the_problem(fit.target, after.config),
+        family_note(placed, fit.target, model),
     )
     noted = replace(placed, ledger=placed.ledger.with_notes(notes))
     return ConversionPlan(
         before=before,
         changed=after,
-        source=with_steps(noted, choice.steps, measured=measured),
-        target=choice.target,
-        steps=choice.steps,
-        passed_over=choice.passed_over,
+        source=with_steps(noted, fit.steps, measured=measured),
+        target=fit.target,
+        steps=fit.steps,
+        passed_over=fit.passed_over,
         options=options,
     )
 

@@ -22,7 +22,8 @@ from vitconvert.conversion.record import (
     weights_metadata,
     write_record,
 )
-from vitconvert.conversion.target import OWN_LAYOUT, choose_without_steps
+from vitconvert.conversion.search import OWN_LAYOUT
+from vitconvert.conversion.target import choose_without_steps
 from vitconvert.conversion.text_tower import small_files, write_small_files
 from vitconvert.conversion.weights import contents_for, write_weights
 from vitconvert.documents import JsonDict

@@ -4,7 +4,7 @@ Each is exact in real arithmetic and says why, but for those that are lossy and 
 rounding or the step itself makes of the numbers is measured by whoever takes it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -387,6 +387,16 @@ STEPS: Mapping[str, Step] = {
 """Every step, by name."""
 
 NORM_EPS = "norm-eps"
+
+
+def config_after(steps: Iterable[Step], config: ViTConfig) -> ViTConfig | None:
+    """The configuration after steps, or None if one of them would change nothing of it."""
+    for step in steps:
+        before = config
+        config = step.becomes(before) if step.applies(before) else before
+        if config == before:
+            return None
+    return config
 
 
 def replace_norm_eps(eps: float) -> Step:

@@ -17,7 +17,8 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model, read_che
 from vitconvert.comparison import TOLERANCE
 from vitconvert.conversion.convert import convert_checkpoint
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.conversion.target import OWN_LAYOUT, holders
+from vitconvert.conversion.search import OWN_LAYOUT
+from vitconvert.conversion.target import holders
 from vitconvert.errors import MissingFact, MissingPackage
 from vitconvert.inference.batches import Ready
 from vitconvert.inference.predict import predict

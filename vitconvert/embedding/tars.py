@@ -18,8 +18,8 @@ from typing import IO, Any
 from vitconvert.embedding.files import (
     MOST_BYTES,
     MOST_TIMES,
+    InputFile,
     Item,
-    Reading,
     Wanted,
     grouped,
     lowered,
@@ -140,9 +140,9 @@ class _Forward:
         held: Closes what unpacks it.
     """
 
-    def __init__(self, file: Reading, name: str, held: ExitStack) -> None:
+    def __init__(self, file: InputFile, name: str, held: ExitStack) -> None:
         self._name = name
-        self._file: Reading | IO[bytes] = file
+        self._file: InputFile | IO[bytes] = file
         found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(name).endswith(end))
         self._most: int | None = None
         if unpack := next(found, None):

@@ -22,7 +22,7 @@ from vitconvert.facts.fact import (
     state,
 )
 from vitconvert.facts.image_size import read_image_size
-from vitconvert.facts.tensor_evidence import Findings, read_tensors
+from vitconvert.facts.tensor_evidence import TensorEvidence, read_tensors
 from vitconvert.tables.architectures import architectures, cards, named
 from vitconvert.tables.binding import Binding
 from vitconvert.tables.table import SCALED_BY_WIDTH, Table
@@ -113,7 +113,7 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
         binding: A table laid over a checkpoint's header.
         stated: What is known from elsewhere, strongest already chosen.
     """
-    found = Findings(binding, stated)
+    found = TensorEvidence(binding, stated)
     read_tensors(found)
     _doubt_pooling(found)
     _doubt_activation(found)
@@ -150,7 +150,7 @@ def _usual(table: Table, field: str) -> str:
     return f"; where {mapping.file} is silent, the library has {named}"
 
 
-def _doubt_pooling(found: Findings) -> None:
+def _doubt_pooling(found: TensorEvidence) -> None:
     """A source that is wrong about the last norms is not believed about the pooling either.
 
     The two belong together: timm norms the mean of the tokens instead of all tokens. A fine-tuned
@@ -167,7 +167,7 @@ def _doubt_pooling(found: Findings) -> None:
         found.notes.append(f"pooling = {said} ({origin}), but the tensors have other last norms")
 
 
-def _doubt_activation(found: Findings) -> None:
+def _doubt_activation(found: TensorEvidence) -> None:
     """An architecture without gates was built by code that gave it some, and maybe an activation.
 
     timm's config.json has no word for a class of MLPs; cards of models say it as code.
@@ -183,7 +183,7 @@ def _doubt_activation(found: Findings) -> None:
     found.missing["activation"] = why
 
 
-def _take_stated(found: Findings) -> None:
+def _take_stated(found: TensorEvidence) -> None:
     """Take the strongest statement on each field that no tensor shows; the table is the weakest."""
     table = found.binding.table
     for field, fact in found.stated.items():
@@ -202,7 +202,7 @@ def _take_stated(found: Findings) -> None:
             found.missing[asked.name] = asked.value
 
 
-def _miss_last_norm(found: Findings) -> None:
+def _miss_last_norm(found: TensorEvidence) -> None:
     """Few ViTs end without a norm, and a truncated file must not be taken for one of them."""
     rows = found.binding.table.row_of
     if "norm.weight" not in rows and "fc_norm.weight" not in rows:
@@ -215,7 +215,7 @@ def _miss_last_norm(found: Findings) -> None:
         found.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
 
 
-def _miss_what_leaves_no_trace(found: Findings) -> None:
+def _miss_what_leaves_no_trace(found: TensorEvidence) -> None:
     """Ask where the tensors would fit a known model that does something no tensor shows."""
     table = found.binding.table
     rows = architectures().get(table.name)
@@ -233,7 +233,7 @@ def _miss_what_leaves_no_trace(found: Findings) -> None:
             )
 
 
-def _miss_positions(found: Findings) -> None:
+def _miss_positions(found: TensorEvidence) -> None:
     """Ask where a table alone says that there are no positions, of blocks that have none either.
 
     Code may compute fixed ones that no file holds. A config.json that names a project's class says
@@ -261,7 +261,7 @@ def open_arguments(names: Iterable[str]) -> Mapping[str, str]:
     return _TORCH_ARGUMENTS if of_torch else {}
 
 
-def _miss_arguments_of_torch(found: Findings) -> None:
+def _miss_arguments_of_torch(found: TensorEvidence) -> None:
     """Ask of a user's own table what the names of torch's own layers leave open."""
     if found.binding.table.builtin:
         return
@@ -270,7 +270,7 @@ def _miss_arguments_of_torch(found: Findings) -> None:
             found.missing[field] = why
 
 
-def _looks_like(found: Findings, row: Mapping[str, object]) -> bool:
+def _looks_like(found: TensorEvidence, row: Mapping[str, object]) -> bool:
     """Whether everything that the tensors show is also true of an architecture."""
     shown = {name: fact.value for name, fact in found.facts.items() if fact.origin == TENSORS}
     if (row["pooling"] == "map") != (shown.get("pooling") == "map"):

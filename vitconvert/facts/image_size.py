@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 from vitconvert.config.properties import patches_of, pixels_of, stem_positions, stem_stride
 from vitconvert.facts.fact import TENSORS, UNKNOWN, USER, Fact, show
-from vitconvert.facts.tensor_evidence import Findings
+from vitconvert.facts.tensor_evidence import TensorEvidence
 
 _Image = tuple[int, int]
 _Grid = tuple[int, int]
 
 
-def read_image_size(found: Findings) -> None:
+def read_image_size(found: TensorEvidence) -> None:
     """Learn `image_size` and `no_embed_class`; everything else is known by then."""
     if "patch_stride" in found.missing:  # without it, nothing shows a grid
         return
@@ -38,12 +38,12 @@ def read_image_size(found: Findings) -> None:
             found.missing["image_size"] = why
 
 
-def _set_aside(found: Findings, field: str) -> Fact:
+def _set_aside(found: TensorEvidence, field: str) -> Fact:
     """What is known so far of a field that positions decide: it is no fact until they have."""
     return found.facts.pop(field, UNKNOWN)
 
 
-def _read_positions(found: Findings, rows: int) -> None:
+def _read_positions(found: TensorEvidence, rows: int) -> None:
     """The number of positions tells the grid, or checks the stated one."""
     image, origin = _set_aside(found, "image_size")
     # Tokens that have a position, if any but the patches have one.
@@ -65,7 +65,7 @@ def _read_positions(found: Findings, rows: int) -> None:
     _assume_square_grid(found, rows, prefix, counts)
 
 
-def _assume_own_grid(found: Findings) -> None:
+def _assume_own_grid(found: TensorEvidence) -> None:
     """Positions with a grid of their own fit every image; most likely one of that grid."""
     grid = found.value("position_grid", ())
     resampled = found.value("position_resampling", "") != "first"
@@ -75,7 +75,7 @@ def _assume_own_grid(found: Findings) -> None:
         found.facts["image_size"] = Fact(image, assumed)
 
 
-def _place_positions(found: Findings, fitting: list[bool]) -> None:
+def _place_positions(found: TensorEvidence, fitting: list[bool]) -> None:
     """Whether the prefix tokens have positions, where the size of the images leaves this open."""
     said, origin = _set_aside(found, "no_embed_class")
     how = said if said in fitting else fitting[0]
@@ -89,7 +89,7 @@ def _place_positions(found: Findings, fitting: list[bool]) -> None:
 
 
 def _assume_square_grid(
-    found: Findings, rows: int, prefix: int, counts: Mapping[bool, int]
+    found: TensorEvidence, rows: int, prefix: int, counts: Mapping[bool, int]
 ) -> None:
     said, origin = _set_aside(found, "no_embed_class")
     options = [said] if said is not None else [how for how in counts if prefix or not how]
@@ -105,7 +105,7 @@ def _assume_square_grid(
     found.facts["no_embed_class"] = Fact(square[0], origin if said is not None else assumed)
 
 
-def _read_relative_positions(found: Findings, rows: int) -> None:
+def _read_relative_positions(found: TensorEvidence, rows: int) -> None:
     """(2 rows - 1) (2 columns - 1) offsets, and three for the class token."""
     image, origin = _set_aside(found, "image_size")
     found.facts.pop("no_embed_class", None)
@@ -130,7 +130,7 @@ def _read_relative_positions(found: Findings, rows: int) -> None:
     found.facts["image_size"] = Fact(_pixels(found, side), assumed)
 
 
-def _grid_of(found: Findings, image: _Image) -> _Grid:
+def _grid_of(found: TensorEvidence, image: _Image) -> _Grid:
     """Patches down and across."""
     height, width = image
     if found.value("stem"):
@@ -138,26 +138,26 @@ def _grid_of(found: Findings, image: _Image) -> _Grid:
     return patches_of((height, width), *_patches(found))
 
 
-def _patches(found: Findings) -> tuple[_Image, tuple[int, ...]]:
+def _patches(found: TensorEvidence) -> tuple[_Image, tuple[int, ...]]:
     """Size of the patches, and the pixels from one to the next."""
     stride = found.value("patch_stride", ())
     sound = len(stride) == 2 and min(stride) > 0  # ViTConfig refuses another
     return found.value("patch_size"), stride if sound else ()
 
 
-def _pixels(found: Findings, side: int) -> _Image:
+def _pixels(found: TensorEvidence, side: int) -> _Image:
     """The image that so many patches cover, down and across."""
     height, width = pixels_of((side, side), *_patches(found))
     stride = stem_stride(*_stem(found)) if found.value("stem") else 1
     return height * stride, width * stride
 
 
-def _stem(found: Findings) -> tuple[str, tuple[int, ...]]:
+def _stem(found: TensorEvidence) -> tuple[str, tuple[int, ...]]:
     """Style and depths of the stem."""
     return found.value("stem_style", "google"), found.value("stem_depths")
 
 
-def _read_windows(found: Findings) -> None:
+def _read_windows(found: TensorEvidence) -> None:
     """Learn window_size, global_blocks and image_size, after what was stated.
 
     The vectors of a block show how many patches down and across its attention sees at once. A
@@ -197,7 +197,7 @@ def _read_windows(found: Findings) -> None:
         found.facts["window_size"] = Fact(0, TENSORS)
 
 
-def _find_windows(found: Findings, grids: dict[int, _Grid]) -> None:
+def _find_windows(found: TensorEvidence, grids: dict[int, _Grid]) -> None:
     """Where nothing is stated, the blocks that see less have windows."""
     seen = sorted({*grids.values()})
     positions = found.value("position_grid", ())
@@ -210,7 +210,7 @@ def _find_windows(found: Findings, grids: dict[int, _Grid]) -> None:
         )
 
 
-def _read_grid(found: Findings, grid: _Grid) -> None:
+def _read_grid(found: TensorEvidence, grid: _Grid) -> None:
     image, origin = found.facts.get("image_size") or UNKNOWN
     if image is not None:
         if _grid_of(found, image) == grid:

@@ -90,7 +90,7 @@ _COUNTED = {
 _RELEASED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
-class Findings:
+class TensorEvidence:
     """The facts so far, with the problems and notes that came up."""
 
     def __init__(self, binding: Binding, stated: Facts) -> None:
@@ -132,7 +132,7 @@ class Findings:
         (self.notes if tolerated else self.conflicts).append(text)
 
 
-def read_tensors(found: Findings) -> None:
+def read_tensors(found: TensorEvidence) -> None:
     """Learn all that the tensors show, but for the size of the images."""
     _read_presence(found)
     _read_counts(found)
@@ -144,7 +144,7 @@ def read_tensors(found: Findings) -> None:
     _read_merging(found)
 
 
-def _read_presence(found: Findings) -> None:
+def _read_presence(found: TensorEvidence) -> None:
     """A word on which tensors depend holds if they are there."""
     links = found.binding.links.values()
     names = {link.tensor.name.text for group in links for link in group}
@@ -167,7 +167,7 @@ def _read_presence(found: Findings) -> None:
     found.learn("representation_size", size)
 
 
-def _read_own_grid(found: Findings) -> None:
+def _read_own_grid(found: TensorEvidence) -> None:
     """Rows and columns of positions with a grid of their own, if a dimension holds both."""
     sizes, both = found.sizes, frozenset({"grid_y", "grid_x"})
     if found.present["axis_positions"]:
@@ -192,7 +192,7 @@ def _read_own_grid(found: Findings) -> None:
         found.missing["position_grid"] = f"{count} positions form no square grid"
 
 
-def _read_merging(found: Findings) -> None:
+def _read_merging(found: TensorEvidence) -> None:
     """An MLP that merges patches shows how many make up its inputs."""
     if not found.present["merge_mlp"]:
         found.learn("merge_mlp_dim", 0)
@@ -206,7 +206,7 @@ def _read_merging(found: Findings) -> None:
         found.missing["merge_size"] = f"{count} patches form no square"
 
 
-def _read_counts(found: Findings) -> None:
+def _read_counts(found: TensorEvidence) -> None:
     blocks: set[int] = set()
     stages: dict[int, int] = {}
     branches = 1
@@ -224,7 +224,7 @@ def _read_counts(found: Findings) -> None:
         found.learn("stem_depths", tuple(stages.get(s, 0) for s in range(last + 1)))
 
 
-def _read_sizes(found: Findings) -> None:
+def _read_sizes(found: TensorEvidence) -> None:
     sizes = found.sizes
     if {"joined_in", "joined_out", "dim"} <= sizes.keys():
         # The first has q, k and v beside the hidden channels; the second one as wide as they.
@@ -239,7 +239,7 @@ def _read_sizes(found: Findings) -> None:
             found.learn(field, sizes[axis])
 
 
-def _read_heads(found: Findings) -> None:
+def _read_heads(found: TensorEvidence) -> None:
     """Most files show only the product of head count and head width."""
     inner = found.binding.sizes.products.get(frozenset({"head", "dim"}))
     if inner is None:
@@ -266,7 +266,7 @@ def _read_heads(found: Findings) -> None:
     found.missing["head_dim"] = ""
 
 
-def _read_kv_heads(found: Findings) -> None:
+def _read_kv_heads(found: TensorEvidence) -> None:
     """Heads of k and v, block by block, where they are not always as many as of q."""
     axes = [f"kv_head{i}" for i in range(found.value("depth"))]
     products = found.binding.sizes.products
@@ -278,7 +278,7 @@ def _read_kv_heads(found: Findings) -> None:
     found.learn("kv_heads", tuple(n or most for n in heads) if most else ())
 
 
-def _read_patches(found: Findings) -> None:
+def _read_patches(found: TensorEvidence) -> None:
     """A patch kernel shows its size; flattened patches show only pixels times channels."""
     sizes = found.sizes
     if {"y", "x", "channel"} <= sizes.keys():
@@ -296,7 +296,7 @@ def _read_patches(found: Findings) -> None:
         _split_patch(found, flattened * known)
 
 
-def _split_patch(found: Findings, area: int) -> None:
+def _split_patch(found: TensorEvidence, area: int) -> None:
     said = found.stated | found.facts
     patch, patch_origin = said.get("patch_size") or UNKNOWN
     channels, channels_origin = said.get("in_channels") or UNKNOWN

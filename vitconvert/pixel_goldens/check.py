@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, nearest
 from vitconvert.pixel_goldens import faults
-from vitconvert.pixel_goldens.faults import EXACT, ROUNDED, Fault, Fit
+from vitconvert.pixel_goldens.faults import EXACT, ROUNDED, Fault, LinearFit
 from vitconvert.pixel_goldens.filters import Numbers
 from vitconvert.pixel_goldens.golden import (
     STEPS,
@@ -137,7 +137,7 @@ def check(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> PixelRepo
         SourceError, CorruptFile: The file cannot be read.
         UsageError: An array is of none of the golden's images and steps.
     """
-    return _Comparison(golden, _port(golden, theirs)).report()
+    return _PortCheck(golden, _port(golden, theirs)).report()
 
 
 def _port(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> dict[_PORT, Numbers]:
@@ -186,7 +186,7 @@ def _laid_out(array: pixels.Pixels, golden: pixels.Pixels, *, scaled: bool) -> N
     return made * {(True, False): 255, (False, True): 1 / 255}.get(of_levels, 1)
 
 
-class _Comparison:
+class _PortCheck:
     """A port's arrays and a golden."""
 
     def __init__(self, golden: PixelGolden, port: Mapping[_PORT, Numbers]) -> None:
@@ -217,7 +217,7 @@ class _Comparison:
         apart[np.isnan(apart)] = np.inf
         return Departure(most=float(apart.max()), share=float((apart > EXACT).mean()))
 
-    def own_fit(self, step: str, channels: int) -> Fit:
+    def own_fit(self, step: str, channels: int) -> LinearFit:
         """How the golden's own numbers follow from levels."""
         slope, shift = np.ones(channels), np.zeros(channels)
         factor = self.steps.rescale_factor or 1.0
@@ -226,7 +226,7 @@ class _Comparison:
             slope, shift = factor / std, -mean / std
         elif step != "decoded" and BACKENDS[self.steps.backend].numbers == "first":
             slope = slope * factor
-        return Fit(slope=slope, shift=shift, order=(*range(channels),), most=0.0, mean=0.0)
+        return LinearFit(slope=slope, shift=shift, order=(*range(channels),), most=0.0, mean=0.0)
 
     def within(self, step: str) -> tuple[str, ...]:
         """The steps that may be wrong: those since the last that is known to be equal."""
@@ -253,7 +253,7 @@ class _Comparison:
                 if said := self.cause_of_image(image, of, way, own):
                     yield f"{image}: {said}"
 
-    def search(self, step: str, images: Sequence[str]) -> tuple[Fault, Fit] | None:
+    def search(self, step: str, images: Sequence[str]) -> tuple[Fault, LinearFit] | None:
         """The mistakes that leave least of what the port makes of these images."""
         decoded = {image: self.decoded(image) for image in images}
         # Fine detail tells most.
@@ -277,13 +277,13 @@ class _Comparison:
             seen = seen_of(self.golden.folder / image, self.steps)["decoded"]
         return seen.astype(np.uint8)
 
-    def said(self, way: Fault, fit: Fit, step: str) -> Iterator[str]:
+    def said(self, way: Fault, fit: LinearFit, step: str) -> Iterator[str]:
         left = "" if fit.most <= EXACT else f" (at most {fit.most:.3g} levels are left)"
         own = self.own_fit(step, len(fit.slope))
         first, *others = [*way.said, *faults.normalisation_faults(fit, own)] or ["rounding"]
         yield from (f"{first}{left}", *others)
 
-    def cause_of_image(self, image: str, step: str, way: Fault, fit: Fit) -> str:
+    def cause_of_image(self, image: str, step: str, way: Fault, fit: LinearFit) -> str:
         """What is wrong with an image, beside what is wrong with all; "" if nothing is."""
         theirs = self.port[image, step].astype(np.float32)
 

@@ -143,7 +143,7 @@ def sizes_of(own: Fault) -> dict[str, Fault]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class LinearFit:
     """How a port's arrays follow from levels: array = slope * levels + shift, for each channel.
 
     Attributes:
@@ -172,7 +172,7 @@ class Fit:
         return float(apart.max()), float(apart.mean())
 
 
-def fitted(made: Sequence[Levels], theirs: Sequence[Levels]) -> Fit | None:
+def fitted(made: Sequence[Levels], theirs: Sequence[Levels]) -> LinearFit | None:
     """The fit that leaves least, over all images and both orders of channels."""
     if any(one.shape != other.shape for one, other in zip(made, theirs, strict=True)):
         return None
@@ -189,11 +189,13 @@ def fitted(made: Sequence[Levels], theirs: Sequence[Levels]) -> Fit | None:
             continue
         shift = of_y[:, 0] - slope * of_x[:, 0]
         apart = np.abs((port - shift[:, None]) / slope[:, None] - x)
-        fits.append(Fit(slope=slope, shift=shift, order=order, most=apart.max(), mean=apart.mean()))
+        fits.append(
+            LinearFit(slope=slope, shift=shift, order=order, most=apart.max(), mean=apart.mean())
+        )
     return min(fits, key=lambda fit: fit.mean, default=None)
 
 
-def normalisation_faults(fit: Fit, own: Fit) -> Iterator[str]:
+def normalisation_faults(fit: LinearFit, own: LinearFit) -> Iterator[str]:
     """What is said of channels, mean, std and scale, where they are not the golden's own."""
     exact = fit.most <= ROUNDED
     near = 1e-3 if exact else 0.05
@@ -271,7 +273,7 @@ def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[
 
 def best(
     ways: Iterable[Fault], decoded: Sequence[NDArray[np.uint8]], theirs: Sequence[Levels], step: str
-) -> tuple[Fault, Fit] | None:
+) -> tuple[Fault, LinearFit] | None:
     """The way that leaves least of a port's arrays, and its fit.
 
     All ways are tried on the first image, and those that leave least of it on all images.

@@ -170,7 +170,7 @@ def export_checkpoint(
                     quantise(whole, draft)
         else:
             write_graph(checkpoint, draft, wanted, shape, metadata)
-        found = _verified(trial, draft, wanted.computed_in, images) if verify else _Found()
+        found = _verified(trial, draft, wanted.computed_in, images) if verify else _Verified()
         if wanted.int8 and verify and GOLDEN in metadata:
             restate(draft, GOLDEN, as_measured(metadata[GOLDEN], draft))
         remaining = wanted.runtime.remaining(draft)
@@ -215,7 +215,7 @@ class _Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Verified:
     """The comparisons of a file; empty where there were none."""
 
     comparisons: tuple[Comparison, ...] = ()
@@ -248,7 +248,9 @@ def _expected(trial: _Trial) -> Expected:
     return Expected(build_model(trial.checkpoint, dtype=torch.float32), trial.shape)
 
 
-def _verified(trial: _Trial, path: Path, dtype: str, images: "Iterable[Picture] | None") -> _Found:
+def _verified(
+    trial: _Trial, path: Path, dtype: str, images: "Iterable[Picture] | None"
+) -> _Verified:
     """Compare a file in its runtime with vitconvert's own model in float32."""
     expected = _expected(trial)
     prepared = trial.checkpoint.preprocessing
@@ -274,7 +276,9 @@ def _verified(trial: _Trial, path: Path, dtype: str, images: "Iterable[Picture] 
         kept, _ = agree(of.preprocessing, of.held_out, called="held out")
         unreadable += of.unreadable
     _require([found for found in (seen, kept) if found], trial)
-    return _Found(comparisons=comparisons, photographs=seen, held_out=kept, unreadable=unreadable)
+    return _Verified(
+        comparisons=comparisons, photographs=seen, held_out=kept, unreadable=unreadable
+    )
 
 
 def _require(comparisons: Sequence[Comparison], trial: _Trial) -> None:

@@ -105,7 +105,7 @@ _FORMER: Mapping[str, str] = {
     "dialect.beside": "the module of vitconvert/programs says it: Program.beside.",
     "preprocessing.mean_in": '[constants] says it: "KEY" = "mean : AXES".',
     "preprocessing.std_in": '[constants] says it: "KEY" = "std : AXES".',
-    "dialect.layouts": "only `--to vit` has layouts: vitconvert/conversion/target.py.",
+    "dialect.layouts": "only `--to vit` has layouts: vitconvert/conversion/search.py.",
 }
 
 # What stands under a key of [preprocessing]; a text under any other.

@@ -1,7 +1,7 @@
-"""The stages of an adapter: LoRA and DoRA, in a directory of their own or among a model's tensors.
+"""Adapters: LoRA and DoRA, in a directory of their own or among a model's tensors.
 
-Before the dialect is recognised, `separated` sets the adapter apart; after it, `merged` lays it
-over the model's file. Only headers and adapter_config.json are read here.
+Before the dialect is recognised, `separate_adapter` sets the adapter apart; after it,
+`merge_adapter` lays it over the model's file. Only headers and adapter_config.json are read here.
 """
 
 import os
@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitconvert.checkpoint.adapters.config import AdapterConfig, parse_adapter_config
-from vitconvert.checkpoint.adapters.merging import Adapter, LowRank, merge_into
+from vitconvert.checkpoint.adapters.merging import Adapter, LowRank, Merge, merge_into
 from vitconvert.checkpoint.adapters.placement import AdapterNames, Wanted, read_names
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.recognition import Reading, gathered, proved
+from vitconvert.checkpoint.recognition import RecognisedViT, gather, prove
 from vitconvert.documents import read_object
 from vitconvert.errors import (
     ConflictingFact,
@@ -34,7 +34,9 @@ _TIMES_INSIDE = 2
 _ITS_FILE = "adapter_model"  # PEFT's own name: adapters of other types have other tensors
 
 
-def separated(reading: Reading) -> Reading:
+def separate_adapter(
+    container: Container, located: Located, options: ReadOptions
+) -> tuple[Container, Adapter | None]:
     """The model's own tensors, and the adapter to merge into them: one beside, or one within.
 
     Raises:
@@ -42,19 +44,17 @@ def separated(reading: Reading) -> Reading:
         MissingFact: Nothing states the scale.
         UsageError: An adapter is given for a file that has one, or a scale for one without.
     """
-    container, options = reading.container, reading.options
-    located = reading.companions.located
     names = read_names(container.manifest)
     named_so = located.adapter is not None and container.path.name.startswith(_ITS_FILE)
     if not names.low_rank and not named_so:
         if options.adapter is not None:
-            return replace(reading, adapter=open_adapter(options.adapter, options.lora_scale))
+            return container, open_adapter(options.adapter, options.lora_scale)
         if options.lora_scale is not None:
             raise UsageError(
                 "lora_scale is for an adapter, and there is none here.",
                 hint="--adapter (in Python, adapter=) names one; else leave the scale out.",
             )
-        return reading
+        return container, None
     if not names.has_base:
         # An adapter of another type is refused by its name.
         base = _stated(located.adapter).base if located.adapter else None
@@ -84,32 +84,30 @@ def separated(reading: Reading) -> Reading:
         )
     config = _config(located, container, options.lora_scale)
     adapter = _adapter(container, names, config, "within the file", saved=names.saved, files=())
-    own = container.renamed({**names.rest, **names.replaced})
-    return replace(reading, container=own, adapter=adapter)
+    return container.renamed({**names.rest, **names.replaced}), adapter
 
 
-def merged(reading: Reading) -> Reading:
-    """The tensors as they are with the adapter, whose head may make another dialect of them.
+def merge_adapter(
+    vit: RecognisedViT, adapter: Adapter, options: ReadOptions
+) -> tuple[RecognisedViT, Merge]:
+    """The ViT as it is with the adapter, whose head may make another dialect of it.
 
     Raises:
         TensorMismatch: The adapter does not fit the model, or the model is not one without it.
     """
-    if reading.adapter is None:
-        return reading
-    part, companions = reading.found, reading.companions
-    base = proved(gathered(reading)).weights
-    assert base is not None
-    merge = merge_into(base, reading.adapter, part)
+    base, _ = prove(vit, *gather(vit, options))
+    merge = merge_into(base, adapter, vit.part)
     container = merge.container()
     shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = reading.options.tables(companions.own.get("target"))
-    return replace(
-        reading,
+    tables = options.tables(vit.companions.own.get("target"))
+    recognised = recognise(shapes, tables, vit.companions.config)
+    with_adapter = replace(
+        vit,
         container=container,
-        part=replace(part, recognised=recognise(shapes, tables, companions.config)),
-        merge=merge,
-        changes=(*reading.changes, merge.description),
+        part=replace(vit.part, recognised=recognised),
+        changes=(*vit.changes, merge.description),
     )
+    return with_adapter, merge
 
 
 def with_base(located: Located, options: ReadOptions) -> tuple[Located, ReadOptions]:
@@ -156,7 +154,7 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
     """Open a PEFT directory or repository, and read headers and adapter_config.json.
 
     Raises:
-        VitConvertError: As `separated`.
+        VitConvertError: As `separate_adapter`.
     """
     located = reference if isinstance(reference, Located) else locate(str(reference))
     path = located.weights_file()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from vitconvert.checkpoint.adapters.config import AdapterConfig
-from vitconvert.checkpoint.adapters.placement import HEAD, Placement, Wanted, place
+from vitconvert.checkpoint.adapters.placement import HEAD, AdapterPlacement, Wanted, place
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.errors import TensorMismatch
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
@@ -106,7 +106,7 @@ class Merge:
 
     base: Weights
     adapter: Adapter
-    placement: Placement
+    placement: AdapterPlacement
     effects: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property

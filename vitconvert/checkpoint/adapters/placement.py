@@ -131,7 +131,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class AdapterPlacement:
     """Where an adapter's tensors belong.
 
     Attributes:
@@ -157,7 +157,7 @@ def place(
     *,
     tower: bool = False,
     file: str = "",
-) -> Placement:
+) -> AdapterPlacement:
     """Find the place of every tensor of an adapter in a model.
 
     Args:
@@ -172,7 +172,7 @@ def place(
         TensorMismatch: Tensors are left over, or have other shapes than the model's.
         AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
     """
-    tried: list[tuple[Placement, Mapping[str, str]]] = []
+    tried: list[tuple[AdapterPlacement, Mapping[str, str]]] = []
     for spellings in _spellings(wanted, config, base, prefixes):
         attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in spellings]
         # By the place of every tensor: two spellings that agree on it are one answer.
@@ -244,7 +244,7 @@ def _spellings(
 
 def _attempt(
     wanted: Mapping[str, Wanted], config: ViTConfig, table: Table, prefix: str, tower: bool
-) -> tuple[Placement, Mapping[str, str]]:
+) -> tuple[AdapterPlacement, Mapping[str, str]]:
     """The place of what a table explains, and why other tensors fit nowhere."""
     inside = {name: one for name, one in wanted.items() if name.startswith(prefix)}
     found = _links(table, inside, prefix)
@@ -285,7 +285,9 @@ def _attempt(
         else:
             left[name] = f"{list(one.shape)}, of which {table.name} knows nothing"
     links = {name: several for name, several in found.items() if name not in left}
-    return Placement(table=table, links=links, ignored=ignored, heads=heads, sizes=sizes), left
+    return AdapterPlacement(
+        table=table, links=links, ignored=ignored, heads=heads, sizes=sizes
+    ), left
 
 
 def _links(table: Table, inside: Mapping[str, Wanted], prefix: str) -> dict[str, tuple[Link, ...]]:

@@ -1,4 +1,4 @@
-"""The stage of quantised weights: the file of weights that they stand for.
+"""Quantised weights: the file of weights that they stand for.
 
 bitsandbytes, torchao, llama.cpp and others keep a weight as small numbers, with scales. Headers,
 and the few words that say how a weight was packed, are read and proved first; a weight is computed
@@ -26,38 +26,17 @@ from vitconvert.checkpoint.quantised.weight import (
     quantised_names,
     unfit,
 )
-from vitconvert.checkpoint.recognition import Reading, find_vit
 from vitconvert.documents import JsonObject
 from vitconvert.errors import UsageError
 from vitconvert.facts.accounts import DEQUANTISED
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.tables.parts import FoundViT
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 COMFY_MARK = "scaled_fp8"  # ComfyUI's, of files whose weights may have scales: no numbers
 _DTYPES = ("float32", "bfloat16")  # that quantised weights are computed in
-
-
-def computed(reading: Reading, dtype: str) -> Reading:
-    """The ViT among the weights that quantised ones stand for.
-
-    Raises:
-        VitConvertError: As `dequantised` and `find_vit`.
-    """
-    stated = reading.companions.quantisation
-    container, weights = dequantised(reading.container, dtype, stated)
-    part = find_vit(replace(reading, container=container))
-    used = [weights[name] for name in part.names.values() if name in weights]
-    titles = " and ".join(sorted({weight.title for weight in used}))
-    count = "1 weight" if len(used) == 1 else f"{len(used)} weights"
-    change = (
-        f"{DEQUANTISED} {count} ({titles}) to {dtype}: the numbers are the quantised model's, not "
-        "those that it was made from"
-    )
-    if any(weight.rounds_inputs for weight in used):
-        change += "; the library also rounds what they are multiplied with, which is not done"
-    return replace(reading, container=container, part=part, changes=(change,) if used else ())
 
 
 def dequantised(
@@ -114,3 +93,19 @@ def dequantised(
     places = {name: place for name, place in container.places.items() if name not in of}
     opened = replace(container, manifest=manifest, places=places, reader=read)
     return widened(opened, dtype), weights
+
+
+def describe_changes(part: FoundViT, weights: Mapping[str, Weight], dtype: str) -> tuple[str, ...]:
+    """What dequantising did to the weights of a ViT, in a sentence; none if it has none of them."""
+    used = [weights[name] for name in part.names.values() if name in weights]
+    if not used:
+        return ()
+    titles = " and ".join(sorted({weight.title for weight in used}))
+    count = "1 weight" if len(used) == 1 else f"{len(used)} weights"
+    change = (
+        f"{DEQUANTISED} {count} ({titles}) to {dtype}: the numbers are the quantised model's, not "
+        "those that it was made from"
+    )
+    if any(weight.rounds_inputs for weight in used):
+        change += "; the library also rounds what they are multiplied with, which is not done"
+    return (change,)

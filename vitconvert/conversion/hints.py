@@ -1,0 +1,113 @@
+"""What a refusal says: which dialect comes nearest, and what would make the model fit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vitconvert.conversion.search import (
+    Fit,
+    Misfit,
+    attempts,
+    changed_classes,
+    fit,
+    lossy_steps,
+    search,
+    with_any_eps,
+    zeroing_steps,
+)
+from vitconvert.conversion.steps import NORM_EPS, STEPS
+from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind
+from vitconvert.programs.program import DescribedModel
+from vitconvert.tables.dialects import builtin_tables, ecosystem_of
+from vitconvert.tables.table import Table
+
+
+def refusal(to: str | Table, misfit: Misfit) -> NotRepresentable:
+    """Why a target does not hold a model, led by the dialect that comes nearest."""
+    errors = misfit.refusals
+    if len(errors) == 1:
+        return next(iter(errors.values()))
+    # It has a place for all tensors, or its models are at least of this kind, or it has a place for
+    # most. Of several, it is the one that the ecosystem is called after, or its reason is shorter.
+    reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
+
+    def distance(name: str) -> tuple[int, int, bool, int]:
+        error = errors[name]
+        rank = 0 if isinstance(error, OtherFunction) else 2 if isinstance(error, OtherKind) else 1
+        lacking = len(error.evidence.get("tensors", reasons[name]))
+        return rank, lacking if rank else 0, name != to, len(reasons[name])
+
+    nearest = min(reasons, key=distance, default=None)
+    come_near = f"; the nearest is {reasons[nearest]}" if nearest else ""
+    others = f"{len(reasons) - 1}; -v lists them (in Python, details)"
+    name = to if isinstance(to, str) else to.name
+    error = NotRepresentable(
+        f"No dialect of {name!r} computes the function of these weights{come_near}.",
+        evidence={"others": others} if len(reasons) > 1 else {},
+        details=list(reasons.values()),
+        hint=errors[nearest].hint if nearest else None,
+    )
+    error.folded = True
+    return error
+
+
+def refusal_with_hints(
+    to: str | Table, misfit: Misfit, model: DescribedModel, holders: tuple[str, ...]
+) -> NotRepresentable:
+    """The same, with what would help.
+
+    Args:
+        to: The target.
+        misfit: Why it does not hold the model.
+        model: The model.
+        holders: The ecosystems that hold it as it is.
+    """
+    error = refusal(to, misfit)
+    if offer := _offer(to, model):
+        error.steps, error.hint = offer
+    elif bare := _without_head(to, model):
+        error.without_head, error.hint = bare
+    error.holders = holders
+    if model.dialect is not None and model.dialect in builtin_tables():
+        error.source = ecosystem_of(model.dialect)
+    error.meaning = f"Targets that hold it as it is: {', '.join(holders)}."
+    return error
+
+
+def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
+    """All steps that together would help, if any do, and the hint that names them."""
+    if model.text and isinstance(fit(to, with_any_eps(model)), Fit):
+        return (NORM_EPS,), f"--allow {NORM_EPS} makes it fit; it changes the text tower's norms."
+    exact = (step for step in STEPS.values() if not step.free)
+    classes = dict.fromkeys(((), changed_classes(to)))
+    tried = attempts(exact, lossy_steps(to, model, [NORM_EPS]), classes)
+    found = search(to, model, tried)
+    return _names_and_hint(found, model) if isinstance(found, Fit) else None
+
+
+def _without_head(to: str | Table, model: DescribedModel) -> tuple[Sequence[str], str] | None:
+    """The steps with which it fits without its head, if only that stands in the way; and a hint."""
+    if not model.config.num_classes:
+        return None
+    bare = replace(model, config=model.config.replace(num_classes=0), labels=None)
+    as_it_is = isinstance(fit(to, bare), Fit)
+    offer = ((), "") if as_it_is else _offer(to, bare)
+    if offer is None:
+        return None
+    steps, _ = offer
+    names = "".join(f" --allow {step}" for step in steps)
+    return steps, f"without its head it fits: --num-classes 0{names}."
+
+
+def _names_and_hint(found: Fit, model: DescribedModel) -> tuple[tuple[str, ...], str]:
+    zeroing = [step.name for step in zeroing_steps(found, model)]
+    allowed = [step.name for step in found.steps if not step.free]
+    names = (*allowed, *found.classes, *zeroing)
+    options = " ".join(f"--allow {name}" for name in names)
+    # Headers do not tell whether what the target leaves out is zero.
+    condition = "".join(f"; {step} only if the bias of the keys is not zero" for step in zeroing)
+    if fewer := [step.change for step in found.steps if step.narrows]:
+        return names, f"{options} makes it fit: {', '.join(fewer)}{condition}."
+    if lossy := [step.change for step in found.steps if step.lossy]:
+        changes = f"it is lossy ({', '.join(lossy)}), and its effect on the outputs is measured"
+        return names, f"{options} makes it fit; {changes}{condition}."
+    return names, f"{options} makes it fit, with the same function and other bytes{condition}."
