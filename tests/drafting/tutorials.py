@@ -414,8 +414,35 @@ class MlpHead(StoredSinusoid):
         self.fc = nn.Sequential(nn.Linear(WIDTH, 24), nn.ReLU(), nn.Linear(24, CLASSES))
 
 
+class ComputedSinusoid(StoredSinusoid):
+    """emnzn/ViT-from-scratch, `learnable_pe = False`: a sinusoid that no file holds."""
+
+    after_token = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.pos_encoding
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.to_tokens(images).flatten(2).transpose(1, 2)
+        if self.after_token:
+            x = x + _table(WIDTH, PATCHES)
+        x = torch.cat([self.cls.expand(len(x), -1, -1), x], dim=1)
+        if not self.after_token:
+            x = x + _table(WIDTH, PATCHES + 1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(self.ln_out(x)[:, 0])
+
+
+class SinusoidOfPatches(ComputedSinusoid):
+    """The same, added before the class token is put in front."""
+
+    after_token = True
+
+
 EQUAL = (HeadsAsModules, LanguageModelHabits, PaperReplicating, LightningNotebook, TorchEncoder)
-EQUAL += (Mended, StoredSinusoid, OneNorm, Unnamed, MlpHead)
+EQUAL += (Mended, StoredSinusoid, OneNorm, Unnamed, MlpHead, ComputedSinusoid, SinusoidOfPatches)
 REFUSED = (PostNorm, SequentialOfSequentials, HeadsOfSlices, TwiceActivated)
 SURPLUS = (LightningNotebook, StoredSinusoid, OneNorm, Unnamed, MlpHead)
 """Those that keep more positions than they use."""
