@@ -397,6 +397,31 @@ class Unnamed(StoredSinusoid):
             return x + self.v(F.gelu(self.u(self.z(x))))
 
 
+class BareMatrices(StoredSinusoid):
+    """Apzmie/Vision-Transformer-From-Scratch: parameters instead of layers, as [in, out]."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = HEADS
+            for name in ("W_Q", "W_K", "W_V", "W_O"):
+                setattr(self, name, nn.Parameter(torch.empty(WIDTH, WIDTH)))
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.W1, self.b1 = (
+                nn.Parameter(torch.empty(WIDTH, HIDDEN)),
+                nn.Parameter(torch.zeros(HIDDEN)),
+            )
+            self.W2, self.b2 = (
+                nn.Parameter(torch.empty(HIDDEN, WIDTH)),
+                nn.Parameter(torch.zeros(WIDTH)),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm1(x)
+            x = x + _attend(y @ self.W_Q, y @ self.W_K, y @ self.W_V, HEADS) @ self.W_O
+            return x + F.gelu(self.norm2(x) @ self.W1 + self.b1) @ self.W2 + self.b2
+
+
 class TwiceActivated(StoredSinusoid):
     """keras.io's `mlp`, copied to torch: an activation after each layer, the last as well."""
 
@@ -443,6 +468,7 @@ class SinusoidOfPatches(ComputedSinusoid):
 
 EQUAL = (HeadsAsModules, LanguageModelHabits, PaperReplicating, LightningNotebook, TorchEncoder)
 EQUAL += (Mended, StoredSinusoid, OneNorm, Unnamed, MlpHead, ComputedSinusoid, SinusoidOfPatches)
+EQUAL += (BareMatrices,)
 REFUSED = (PostNorm, SequentialOfSequentials, HeadsOfSlices, TwiceActivated)
-SURPLUS = (LightningNotebook, StoredSinusoid, OneNorm, Unnamed, MlpHead)
+SURPLUS = (LightningNotebook, StoredSinusoid, OneNorm, Unnamed, MlpHead, BareMatrices)
 """Those that keep more positions than they use."""
