@@ -124,6 +124,9 @@ IMPOSSIBLE = {
     "sincos2d positions need embed_dim divisible by 4, and 8 at least, not 30": [
         {"position_embedding": "sincos2d"}
     ],
+    "sincos1d positions need an even embed_dim, not 33": [
+        {"position_embedding": "sincos1d", "embed_dim": 33, "head_dim": 33, "num_heads": 1}
+    ],
     "the stem's 32 groups do not divide stem_width 33": [
         STEM | {"patch_size": (1, 1), "stem_width": 33}
     ],

@@ -243,6 +243,7 @@ BEFORE = {
     "norm-before-pooling": {"final_norm": False, "fc_norm": True},
     "token-as-register": {"dist_token": True, "num_registers": 0},
     "register-as-token": {"dist_token": False, "num_registers": 1, "register_positions": True},
+    "store-positions": {"position_embedding": "sincos1d"},
     "store-rope-periods": {"rope": "dinov3", "position_embedding": "none"},
     "compute-rope-periods": {"rope": "dinov3", "position_embedding": "none", "rope_periods": True},
     "rotary-pairs": {"rope": "axial", "position_embedding": "none"},
@@ -312,6 +313,7 @@ NOT = {
         *({}, {"final_norm": False}, {"fc_norm": True}),
     ],
     "compute-rope-periods": [{"rope": "dinov3"}],
+    "store-positions": [{}, NO_POSITIONS],
     "store-rope-periods": [{"rope": "axial"}, {"rope": "dinov3", "rope_periods": True}],
     "rotary-pairs": [
         *({}, {"rope": "dinov3"}, {"rope": "axial", "qk_norm": True}),

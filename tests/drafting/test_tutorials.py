@@ -118,6 +118,51 @@ def test_what_the_module_does_not_show_is_stated():
     assert found.computed.startswith("equal")
 
 
+def test_a_computed_sinusoid_is_stated_or_stored(tmp_path):
+    """Nothing in the file shows it: by its table it is asked for; timm gets it as a table."""
+    table = tmp_path / "own.toml"
+    vitconvert.draft_table(module=tutorials.ComputedSinusoid(), output=table)
+    _, x, wanted = _trained(tutorials.ComputedSinusoid, tmp_path)
+    source = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
+    assert (source.config.position_embedding, source.config.no_embed_class) == ("sincos1d", False)
+    with torch.inference_mode():
+        for target in ("timm", "hf"):
+            found = vitconvert.convert(source, to=target, output=tmp_path / target)
+            assert _near(vitconvert.load_model(found.output)(x), wanted)
+    silent = table.with_name("silent.toml")
+    before_only = table.read_text().partition("[only]")[0].replace("sincos1d", "none")
+    silent.write_text(before_only.replace("no_embed_class = false", ""))
+    with pytest.raises(MissingFact, match="position_embedding"):
+        vitconvert.load_model(tmp_path / "own.pth", table=silent)
+    stated = {"position_embedding": "sincos1d"}
+    with pytest.raises(MissingFact, match="no_embed_class"):
+        vitconvert.load_model(tmp_path / "own.pth", table=silent, overrides=stated)
+    stated["no_embed_class"] = False
+    with torch.inference_mode():
+        vit = vitconvert.load_model(tmp_path / "own.pth", table=silent, overrides=stated)
+        assert _near(vit(x), wanted)
+
+
+def test_a_stated_number_of_heads_gives_their_size():
+    class Heads(tutorials.OneNorm):
+        class Block(tutorials.OneNorm.Block):
+            def __init__(self):
+                super().__init__()
+                del self.heads
+
+            def forward(self, x):
+                self.h = tutorials.HEADS
+                y = self.norm(x)
+                q, k, v = self.to_q(y), self.to_k(y), self.to_v(y)
+                x = x + self.to_out(tutorials._attend(q, k, v, self.h))
+                return x + self.net(self.norm(x))
+
+    with pytest.raises(MissingFact, match="num_heads"):
+        vitconvert.draft_table(module=Heads())
+    found = vitconvert.draft_table(module=Heads(), overrides={"num_heads": tutorials.HEADS})
+    assert found.computed.startswith("equal")
+
+
 def test_error_neither_a_reference_nor_a_module(tmp_path):
     _trained(StoredSinusoid, tmp_path)
     with pytest.raises(UsageError, match="Nothing says which ViT the file is like"):

@@ -397,6 +397,31 @@ class Unnamed(StoredSinusoid):
             return x + self.v(F.gelu(self.u(self.z(x))))
 
 
+class BareMatrices(StoredSinusoid):
+    """Apzmie/Vision-Transformer-From-Scratch: parameters instead of layers, as [in, out]."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = HEADS
+            for name in ("W_Q", "W_K", "W_V", "W_O"):
+                setattr(self, name, nn.Parameter(torch.empty(WIDTH, WIDTH)))
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.W1, self.b1 = (
+                nn.Parameter(torch.empty(WIDTH, HIDDEN)),
+                nn.Parameter(torch.zeros(HIDDEN)),
+            )
+            self.W2, self.b2 = (
+                nn.Parameter(torch.empty(HIDDEN, WIDTH)),
+                nn.Parameter(torch.zeros(WIDTH)),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm1(x)
+            x = x + _attend(y @ self.W_Q, y @ self.W_K, y @ self.W_V, HEADS) @ self.W_O
+            return x + F.gelu(self.norm2(x) @ self.W1 + self.b1) @ self.W2 + self.b2
+
+
 class TwiceActivated(StoredSinusoid):
     """keras.io's `mlp`, copied to torch: an activation after each layer, the last as well."""
 
@@ -414,8 +439,36 @@ class MlpHead(StoredSinusoid):
         self.fc = nn.Sequential(nn.Linear(WIDTH, 24), nn.ReLU(), nn.Linear(24, CLASSES))
 
 
+class ComputedSinusoid(StoredSinusoid):
+    """emnzn/ViT-from-scratch, `learnable_pe = False`: a sinusoid that no file holds."""
+
+    after_token = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.pos_encoding
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.to_tokens(images).flatten(2).transpose(1, 2)
+        if self.after_token:
+            x = x + _table(WIDTH, PATCHES)
+        x = torch.cat([self.cls.expand(len(x), -1, -1), x], dim=1)
+        if not self.after_token:
+            x = x + _table(WIDTH, PATCHES + 1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.fc(self.ln_out(x)[:, 0])
+
+
+class SinusoidOfPatches(ComputedSinusoid):
+    """The same, added before the class token is put in front."""
+
+    after_token = True
+
+
 EQUAL = (HeadsAsModules, LanguageModelHabits, PaperReplicating, LightningNotebook, TorchEncoder)
-EQUAL += (Mended, StoredSinusoid, OneNorm, Unnamed, MlpHead)
+EQUAL += (Mended, StoredSinusoid, OneNorm, Unnamed, MlpHead, ComputedSinusoid, SinusoidOfPatches)
+EQUAL += (BareMatrices,)
 REFUSED = (PostNorm, SequentialOfSequentials, HeadsOfSlices, TwiceActivated)
-SURPLUS = (LightningNotebook, StoredSinusoid, OneNorm, Unnamed, MlpHead)
+SURPLUS = (LightningNotebook, StoredSinusoid, OneNorm, Unnamed, MlpHead, BareMatrices)
 """Those that keep more positions than they use."""

@@ -14,6 +14,7 @@ import pytest
 from tests.embedding.killing import SHARD_ROWS
 from tests.embedding.layouts import contents, left_over, read_rows, write_folder
 from tests.embedding.null_model import NullTask, embed_null, stop
+from vitconvert.atomic_write import HashingWriter
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.embedding.options import TooManyFailures
 from vitconvert.errors import OutputExists, UsageError
@@ -43,26 +44,24 @@ def test_killed_at_any_write_fsync_or_rename(tmp_path, stride, kills):
         assert 0 <= result["again"] <= (SHARD_ROWS + 3) * result["kills"], result
 
 
-class Fullness:
-    """A disk that takes so many bytes more."""
+def fill_disk(room: int, monkeypatch) -> None:
+    """Let the disk take so many bytes more."""
+    left, write = [room], HashingWriter.write
 
-    def __init__(self, room: int, monkeypatch) -> None:
-        self.room = room
-        self.write = os.write
-        monkeypatch.setattr(os, "write", self)
-
-    def __call__(self, descriptor, data):
-        if self.room < len(data):
+    def written(writer, data):
+        left[0] -= len(data)
+        if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.room -= len(data)
-        return self.write(descriptor, data)
+        return write(writer, data)
+
+    monkeypatch.setattr(HashingWriter, "write", written)
 
 
 @pytest.mark.parametrize("room", [0, 300, 3_000, 4_500, 6_000])
 def test_a_full_disk_leaves_whole_shards_and_nothing_else(tmp_path, whole, monkeypatch, room):
     images, output = write_folder(tmp_path / "images", contents(9)), tmp_path / "output"
     with monkeypatch.context() as patch:
-        Fullness(room, patch)
+        fill_disk(room, patch)
         with pytest.raises(OSError, match="No space left"):
             embed_null(output, images)
     assert left_over(output) == []

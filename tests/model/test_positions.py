@@ -11,7 +11,11 @@ import torch.nn.functional as F
 from tests.packages import timm, torchvision, transformers, vit_pytorch
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
-from vitconvert.model.positions import sincos2d_mae_positions, sincos2d_positions
+from vitconvert.model.positions import (
+    sincos1d_positions,
+    sincos2d_mae_positions,
+    sincos2d_positions,
+)
 from vitconvert.model.relative_positions import relative_position_bias, relative_position_index
 from vitconvert.model.resampling import (
     INTERPOLATION,
@@ -214,6 +218,15 @@ def test_fixed_positions_of_mae_are_transformers(grid, dim):
     )
     along, across = wanted.chunk(2, dim=1)
     assert torch.equal(sincos2d_mae_positions(grid, dim), torch.cat((across, along), dim=1))
+
+
+@pytest.mark.parametrize(("count", "dim"), [(17, 12), (197, 36), (1, 2)])
+def test_a_sinusoid_of_a_sequence_is_that_of_transformers(count, dim):
+    """Of Time Series Transformer: the sines first, then the cosines; ours are in turn."""
+    like = transformers.models.time_series_transformer.modeling_time_series_transformer
+    wanted = like.TimeSeriesSinusoidalPositionalEmbedding(count, dim).create_weight()
+    found = sincos1d_positions(count, dim)
+    assert torch.equal(torch.cat((found[:, 0::2], found[:, 1::2]), dim=1), wanted)
 
 
 def _table(grid, prefix):

@@ -152,7 +152,10 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append("rope_class needs rope = 'axial' and the class token alone before patches")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
-    if config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
+    if config.position_embedding == "sincos1d":
+        if config.embed_dim % 2:
+            problems.append(f"sincos1d positions need an even embed_dim, not {config.embed_dim}")
+    elif config.computed_positions and (config.embed_dim % 4 or config.embed_dim < 8):
         problems.append(
             f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
             f"least, not {config.embed_dim}"

@@ -130,8 +130,13 @@ class Properties(Fields):
 
     @property
     def computed_positions(self) -> bool:
-        """Whether positions are fixed sines and cosines, which patches alone have."""
-        return self.position_embedding.startswith("sincos2d")
+        """Whether positions are fixed sines and cosines, which no file holds."""
+        return self.position_embedding.startswith("sincos")
+
+    @property
+    def numbered_positions(self) -> bool:
+        """Whether positions number a sequence, to which tokens before the patches may belong."""
+        return self.learned_positions or self.position_embedding == "sincos1d"
 
     # Positions on a grid of their own
 

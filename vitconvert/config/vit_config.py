@@ -103,11 +103,11 @@ def _of_training_and_other_sizes(config: Properties) -> dict[str, bool]:
 
 def _of_tokens_and_positions(config: Properties) -> dict[str, bool]:
     prefix = config.num_prefix_tokens > 0
-    positions_of_all = config.learned_positions and not config.no_embed_class
+    positions_of_all = config.numbered_positions and not config.no_embed_class
     return {
         "stem_style": config.stem,
         "stem_width": config.stem,
-        "no_embed_class": prefix and config.learned_positions,
+        "no_embed_class": prefix and config.numbered_positions,
         "register_positions": config.num_registers > 0 and positions_of_all,
         "position_grid": config.own_grid,
         "position_square": config.fitted_grid,

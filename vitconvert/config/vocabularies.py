@@ -11,6 +11,7 @@ POSITIONS = (
     "axes",  # learned for rows and for columns, and added (naflexvit's factorised, Gemma 4)
     "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
     "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
+    "sincos1d",  # Vaswani et al. along the sequence, as in tutorials; MAE-pytorch along the patches
     "none",
 )
 NORMS = ("layer", "rms")

@@ -99,6 +99,13 @@ def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
     return tensors if fitted is None else {**kept, "pos_embed": fitted.contiguous()}
 
 
+def _store_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
+    from vitconvert.model.positions import computed_positions
+
+    like = next(iter(tensors.values()))
+    return {**tensors, "pos_embed": computed_positions(config)[None].to(like.dtype)}
+
+
 def key_bias_cancels(config: ViTConfig) -> bool:
     """Whether a bias of the keys adds the same number to every score of a query."""
     # A rotary embedding turns it by the position, a norm of q and k rescales it, and heads that are
@@ -227,6 +234,16 @@ STEPS: Mapping[str, Step] = {
             applies=lambda c: c.own_grid,
             becomes=_with_fitted_positions,
             tensors=_fit_positions,
+        ),
+        Step(
+            name="store-positions",
+            change="the sinusoid of the positions, which was computed, was stored as a table",
+            alters=("pos_embed",),
+            # Those of a grid have classes that compute them, for any size of images.
+            applies=lambda c: c.position_embedding == "sincos1d",
+            becomes=lambda c: c.replace(position_embedding="learned"),
+            tensors=_store_positions,
+            free=True,
         ),
         Step(
             name="drop-key-bias",

@@ -27,6 +27,7 @@ from vitconvert.drafting.slots import Values, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts
+from vitconvert.facts.fact import USER, Fact
 from vitconvert.facts.gathering import gather_facts
 from vitconvert.facts.plan import plan_reading
 from vitconvert.facts.statements import Statements
@@ -315,6 +316,8 @@ def _draft(
     same_weights = values is not None or computed.startswith("equal")
     facts = facts_of(config, rows, ignored, shapes, same_weights=same_weights)
     sections = {"only": only_of(config, rows)}
+    if computed.startswith("equal"):  # no row shows what no tensor holds
+        sections["only"]["position_embedding"] = config.position_embedding
     if computed.startswith(_OTHER):  # the table must not be used in silence
         sections["ask"] = {"block_order": computed}
         sections["only"] = {"depth == 0": computed}
@@ -423,7 +426,9 @@ def _tried(
         facts = facts_of(like, believed, ignored, shapes, same_weights=True)
         text = draft_text("", "", [*map(row_as_certain, believed)], ignored, {}, (), facts)
         binding = bind(parse_draft(text), shapes)
-        found = gather_facts(binding, {}).config()
+        # What no tensor holds is tried, and need not be known before.
+        unstored = {} if like.learned_positions else {"position_embedding": Fact("none", USER)}
+        found = gather_facts(binding, unstored).config()
         check_accounts(binding, found, "the module")
         return found, materialise(plan_reading(binding, found), inside.__getitem__)
 

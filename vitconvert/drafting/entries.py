@@ -235,19 +235,33 @@ def _of_heads(entries: Sequence[Entry], heads: int | None) -> list[Entry]:
 
 
 def _paired(entries: Iterable[Entry]) -> list[Entry]:
-    """Names that end in a word as `_w` and `_b` are of one module, if both are there."""
-    kinds = {word: kind for kind, words in knowledge()["leaves"].items() for word in words}
-    found: dict[str, set[str]] = defaultdict(set)
+    """Names that end as `_w` and `_b`, or as `W1` and `b1`, are of one module if both are there."""
     entries = list(entries)
-    for entry in entries:
-        head, _, last = entry.stem.rpartition("_")
-        if not entry.kind and last in kinds:
-            found[head].add(kinds[last])
-    for place, entry in enumerate(entries):
-        head, _, last = entry.stem.rpartition("_")
-        if not entry.kind and last in kinds and len(found[head]) > 1:
-            entries[place] = replace(entry, stem=head, kind=kinds[last], leaf=last)
-    return entries
+    parts = [None if entry.kind else _parted(entry.stem) for entry in entries]
+    found: dict[str, set[str]] = defaultdict(set)
+    for stem, kind, _ in filter(None, parts):
+        found[stem].add(kind)
+    return [
+        replace(entry, stem=part[0], kind=part[1], leaf=part[2])
+        if part and len(found[part[0]]) > 1
+        else entry
+        for entry, part in zip(entries, parts, strict=True)
+    ]
+
+
+_NUMBERED = re.compile(r"(?P<head>.*[./])?(?P<word>[A-Za-z])_?(?P<number>[0-9])\Z")
+
+
+def _parted(name: str) -> tuple[str, str, str] | None:
+    """The module that a name without a last part for it seems to be of, its kind and that word."""
+    kinds = {word: kind for kind, words in knowledge()["leaves"].items() for word in words}
+    head, _, last = name.rpartition("_")
+    if last in kinds:
+        return head, kinds[last], last
+    numbered = _NUMBERED.match(name)
+    if numbered and (word := numbered["word"].lower()) in kinds:
+        return f"{numbered['head'] or ''}{numbered['number']}", kinds[word], word
+    return None
 
 
 def no_part(key: str) -> str:

@@ -78,8 +78,9 @@ def own_module(name: str, built: object, overrides: JsonObject | None = None) ->
             evidence={"module": name, "found": type(built).__name__},
         )
     module = _randomised(built)
-    facts, tried = _Facts(module).found()
     stated = dict(overrides or {})
+    parsed = _parsed({name: stated[name] for name in ("num_heads",) if name in stated})
+    facts, tried = _Facts(module, parsed.get("num_heads", 0)).found()
     if lacking := [
         field for field in ("image_size", "num_heads") if field not in {**facts, **stated}
     ]:
@@ -115,13 +116,13 @@ def _randomised(module: nn.Module) -> nn.Module:
 class _Facts:
     """What the tensors of a module show of its ViT, and what its modules say of themselves."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, heads: int) -> None:
         self.module = module
         floats = {
             k: tuple(t.shape) for k, t in module.state_dict().items() if t.is_floating_point()
         }
         self.depth = depth_of(floats)
-        self.heads = self._attribute(_HEADS) or 0
+        self.heads = heads or self._attribute(_HEADS) or 0
         self.entries = entries_of(floats, self.depth, self.heads or None, whole=True).entries
         counted = Counter(e.heads for e in self.entries if e.heads)
         self.heads = self.heads or (counted.most_common(1)[0][0] if counted else 0)
@@ -149,6 +150,8 @@ class _Facts:
         if facts.get("representation_size"):
             named["representation_activation"] = ("tanh", "gelu", "relu")
         tried: list[Sequence[JsonObject]] = [[*_poolings(bool(facts["class_token"]))]]
+        if facts.get("position_embedding") == "none":
+            tried.append([*_unstored_positions(bool(facts["class_token"]))])
         tried += [[{name: value} for value in values] for name, values in named.items()]
         for answers in tried:
             facts |= answers[0]
@@ -323,7 +326,7 @@ class _Facts:
                     break
         found["image_size"] = image
         if not named:
-            found["position_embedding"] = "none"
+            found["position_embedding"] = "none"  # or computed ones, which are tried
         elif image and isinstance(patch, tuple):
             patches = image[0] // patch[0] * (image[1] // patch[1])
             found["no_embed_class"] = bool(tokens) and rows == patches
@@ -359,6 +362,15 @@ def _poolings(class_token: bool) -> Iterator[JsonObject]:
         yield {"pooling": "avg", "pool_include_prefix": True}
     yield {"pooling": "avg"}
     yield {"pooling": "max"}
+
+
+def _unstored_positions(class_token: bool) -> Iterator[JsonObject]:
+    """What positions may be that no tensor holds."""
+    yield {"position_embedding": "none", "no_embed_class": False}
+    for after_token in (False, True) if class_token else (False,):
+        yield {"position_embedding": "sincos1d", "no_embed_class": after_token}
+    yield {"position_embedding": "sincos2d", "no_embed_class": False}
+    yield {"position_embedding": "sincos2d_mae", "no_embed_class": False}
 
 
 def _owners(module: nn.Module) -> dict[str, nn.Module]:

@@ -81,12 +81,23 @@ def _joined(
         if values and not values.is_zero(name, missing[0]):
             reasons.append(f"step {missing[0]} is zero here, and not so in the reference")
     items = [_part(*parts[step]) if step in parts else "zeros" for step in range(count)]
+    # Those of one kind lie alike: all in their next layout, then all in the one after it.
+    in_order = [parts[step] for step in sorted(parts, key=lambda step: step or 0)]
+    several = zip(*(match.others for _, match in in_order), strict=False)
+    turned = (
+        [
+            _part(place, replace(match, layout=one))
+            for (place, match), one in zip(in_order, layouts, strict=True)
+        ]
+        for layouts in several
+    )
     known = "; ".join(dict.fromkeys(match.reason for _, match in parts.values()))
     return DraftRow(
         name=name,
         spelling=f"cat({', '.join(items)})",
         certain=not reasons,
         reason="; ".join(reasons) or known,
+        others=tuple(f"cat({', '.join(one)})" for one in turned if not missing),
     )
 
 

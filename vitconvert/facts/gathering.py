@@ -237,20 +237,23 @@ def _miss_positions(found: TensorEvidence) -> None:
     """Ask where a table alone says that there are no positions, of blocks that have none either.
 
     Code may compute fixed ones that no file holds. A config.json that names a project's class says
-    which there are.
+    which there are; so does a user's own table of a class that has none.
     """
+    table = found.binding.table
     positions = found.facts.get("position_embedding", UNKNOWN)
-    config_file = found.binding.table.config_file
+    if not table.builtin and table.section("only").get("position_embedding") == "none":
+        return
+    config_file = table.config_file
     names_class = config_file is not None and bool(config_file.identify)
     if names_class and any(fact.origin == CONFIG for fact in found.stated.values()):
         return
     turned = found.value("rope", "none") != "none" or "rope" in found.missing
-    if positions != Fact("none", found.binding.table.origin) or turned:
+    if positions != Fact("none", table.origin) or turned:
         return
     if found.value("relative_positions", "none") == "none":
         found.missing["position_embedding"] = (
             "no tensor holds positions, and nothing says that there are none (none): code may "
-            "compute fixed ones (sincos2d, sincos2d_mae; MAE-pytorch's sinusoid is none of these)"
+            "compute fixed ones (sincos1d, sincos2d, sincos2d_mae)"
         )
 
 

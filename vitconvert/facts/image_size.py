@@ -23,7 +23,9 @@ def read_image_size(found: TensorEvidence) -> None:
     elif rows is None and offsets is not None and all(patch):
         _read_relative_positions(found, offsets)
     else:
-        if not found.present["learned_positions"]:  # there are, where a table cuts surplus ones
+        if found.value("position_embedding", "none") == "sincos1d":
+            _ask_where_numbers_begin(found)
+        elif not found.present["learned_positions"]:  # there are, where a table cuts surplus ones
             found.facts.pop("no_embed_class", None)
         _assume_own_grid(found)
         if "image_size" not in found.facts:
@@ -36,6 +38,15 @@ def read_image_size(found: TensorEvidence) -> None:
             elif origin:
                 why = f"patches of {show(patch)} pixels make up no image"
             found.missing["image_size"] = why
+
+
+def _ask_where_numbers_begin(found: TensorEvidence) -> None:
+    prefixed = any(found.value(name) for name in ("class_token", "dist_token", "num_registers"))
+    if prefixed and "no_embed_class" not in found.facts:
+        found.missing["no_embed_class"] = (
+            "sincos1d numbers the whole sequence, with the class token (false), or the patches "
+            "alone (true)"
+        )
 
 
 def _set_aside(found: TensorEvidence, field: str) -> Fact:

@@ -26,7 +26,7 @@ class Positions(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        self.of_patches_only = config.no_embed_class or config.computed_positions
+        self.of_patches_only = config.no_embed_class or not config.numbered_positions
         # DINOv2 inserts its registers after the positions are added.
         self.late = 0 if config.register_positions else config.num_registers
 
@@ -134,7 +134,9 @@ def _lengths(config: ViTConfig) -> tuple[int, int]:
 
 
 def computed_positions(config: ViTConfig) -> Tensor:
-    """The fixed positions of a configuration, (P, D) float32 on the CPU."""
+    """The fixed positions of a configuration, (P, D) or (N, D), float32 on the CPU."""
+    if config.position_embedding == "sincos1d":
+        return sincos1d_positions(config.num_positions, config.embed_dim)
     if config.position_embedding == "sincos2d_mae":
         return sincos2d_mae_positions(config.grid_size, config.embed_dim)
     return sincos2d_positions(config.grid_size, config.embed_dim)
@@ -162,6 +164,20 @@ def sincos2d_mae_positions(grid: tuple[int, int], dim: int, temperature: float =
     """
     frequencies = torch.arange(dim // 4, device="cpu", dtype=torch.float64) / (dim // 4)
     return _sines_and_cosines(grid, 1.0 / temperature**frequencies).float()
+
+
+def sincos1d_positions(count: int, dim: int, temperature: float = 10000.0) -> Tensor:
+    """Fixed positions of a sequence (Vaswani et al. 2017, section 3.5), computed in float64.
+
+    Tutorials count the class token as the first; MAE-pytorch and VideoMAE, patches alone
+    (`get_sinusoid_encoding_table`).
+
+    Returns:
+        (count, dim) float32, on the CPU: the sine and the cosine of each of dim/2 frequencies.
+    """
+    frequencies = temperature ** -(torch.arange(0, dim, 2, device="cpu").double() / dim)
+    angles = torch.arange(count, device="cpu")[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 
 
 def _sines_and_cosines(grid: tuple[int, int], omega: Tensor) -> Tensor:

@@ -109,6 +109,12 @@ def verify_model(
 
         both = implementation(tested), implementation(against)
         differing, compared = _differing_weights(modules, vit, match)
+        if vit is not None and vit.config.position_embedding == "sincos1d" and len(dtypes) > 1:
+            dtypes = ("float32",)
+            notes.append(
+                "not compared in float64: no file holds the sinusoid, which each code rounds in "
+                "its own way"
+            )
         sides = matched(*both, drawn, dtypes)
         found = sides.compare(tolerance)
         on_images = NO_IMAGES
