@@ -17,6 +17,7 @@ from vitconvert.cli.options import (
     argument,
     flag,
     image_size_flag,
+    max_image_pixels_flag,
     parse_dtype,
     refuse_given,
 )
@@ -52,11 +53,7 @@ class Images(Reading):
     image_size: str | None = image_size_flag()
     recursive: bool = flag("Search subfolders too.", "-r", default=False)
     null: bool = flag("Paths on stdin end with NUL, as from `find -print0`.", "-0", default=False)
-    max_image_pixels: int | None = flag(
-        "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
-        type=click.IntRange(min=1),
-        metavar="N",
-    )
+    max_image_pixels: int | None = max_image_pixels_flag()
     device: str = flag("Where to compute.", default="cpu", heading="Computing")
     as_json: bool = flag(
         "Print a line of JSON for each image, or, with a directory, for what happens.",
