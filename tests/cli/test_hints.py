@@ -105,6 +105,8 @@ ELSEWHERE = {
     "says what may be typed": "of options that click refuses: test_convert.py",
     "leave out -o, or give the checkpoint": "predict of an export: runtimes/test_exported.py",
     "without --kind": "likewise",
+    "alone writes to addresses": "a choice of a place, or a store: test_addresses.py",
+    "reads object stores": "likewise",
     "record it again: `vitconvert golden": "a folder of pixels: pixel_goldens/test_recorded.py",
     "leave out --image-column": _OPTIONS,
     "--adapter (in Python, adapter=)": _OPTIONS,

@@ -46,7 +46,8 @@ def test_every_second_image_is_held_out_and_what_cannot_be_read_counts(photos, u
     paths = [*sorted(photos.iterdir()), tmp_path / "broken.png"]
     found = chosen(paths, usual)
     assert list(found.images) == paths[:30:2] and list(found.held_out) == paths[1:30:2]
-    assert found.unreadable == 1
+    (unreadable,) = found.unreadable
+    assert unreadable.startswith("broken.png: This file cannot be read as an image.")
     batches = list(found.batches())
     assert torch.equal(torch.cat(batches), torch.cat([usual(p)[None] for p in paths[:30:2]]))
     told = found.record()
