@@ -88,8 +88,17 @@ def test_error_too_few_images(photos, usual, tmp_path):
             DIGITS, tmp_path / "x.onnx", to="onnx", int8=True, calibrate=tmp_path, verify=False
         )
     assert caught.value.evidence["readable"] == "0"
-    assert caught.value.evidence["failed"] == "Is a directory."
+    assert caught.value.evidence["failed"] == f"{tmp_path.name}: Is a directory."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_larger_images_are_allowed_by_the_user(photos, usual):
+    paths = sorted(photos.iterdir())
+    found = Calibration.of(paths, usual, Shape(), max_pixels=32 * 32)
+    assert not found.unreadable and len(list(found.batches())) == len(paths) // 2
+    with pytest.raises(UsageError, match="20 images or more") as caught:
+        Calibration.of(paths, usual, Shape(), max_pixels=10)
+    assert "--max-image-pixels" in caught.value.evidence["failed"]
 
 
 @pytest.mark.parametrize(
