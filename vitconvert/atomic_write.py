@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from vitconvert.errors import OutputExists, UsageError
+from vitconvert.errors import OutputExists, UsageError, is_address
 
 _HIDDEN = re.compile(r"\..+-[0-9a-f]{8}\.part")
 _LARGE = 2**16  # bytes that take longer to hash than to hand to another thread
@@ -28,9 +28,18 @@ Check = Callable[[Path], None]
 def require_possible(path: Path) -> None:
     """Refuse a path where nothing can be: longer than names are, with NUL, beyond what we may see.
 
+    So is an address: as a path it would become a folder `s3:` of this machine.
+
     Raises:
         UsageError: It is one.
     """
+    if is_address(str(path)):
+        raise UsageError(
+            "This is an address, and the output is written to this machine.",
+            evidence={"output": path},
+            hint="name a local path, and copy what is written; `vitconvert embed -o DIRECTORY` "
+            "alone writes to addresses, and `vitconvert push` to the Hub.",
+        )
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitconvert.errors import CorruptFile, SourceError
+from vitconvert.errors import CorruptFile, SourceError, is_address
 
 # An object of JSON, whose reader checks its values; and one that may be added to.
 JsonObject = Mapping[str, Any]
@@ -56,6 +56,12 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
                 raise ValueError(f"{status.st_size:,} bytes; {most:,} at most are read")
             return file.read(most)
     except OSError as error:
+        if is_address(str(path)):
+            raise SourceError(
+                "A file is read here, and not an address.",
+                evidence={"address": path},
+                hint="download it first, and name the file.",
+            ) from None
         raise SourceError(
             f"{path.name} cannot be read.", evidence={"file": path, "reason": error.strerror}
         ) from None

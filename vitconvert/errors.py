@@ -68,9 +68,11 @@ def printable(text: str) -> str:
 
 # A password may hold a slash that should have been written as %2F; a port is none.
 _LOGIN = re.compile(
-    r"""(?P<scheme>[A-Za-z][\w+.-]*)://(?P<user>[^\s/?#@:'"]*)(?P<password>:(?!\d+/)[^\s@'"]*)?@"""
+    r"""(?P<scheme>[A-Za-z][\w+.-]+:/{1,2})"""
+    r"""(?P<user>[^\s/?#@:'"]*)(?P<password>:(?!\d+/)[^\s@'"]*)?@"""
 )
-_QUERY = re.compile(r"""(://[^\s?#'"]*)(\?[^\s#'"]*)?(#[^\s=?'"]*=[^\s'"]*)?""")
+_QUERY = re.compile(r"""(\w[\w+.-]+:/[^\s?#'"]*)(\?[^\s#'"]*)?(#[^\s=?'"]*=[^\s'"]*)?""")
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")  # a path where Path() made one slash of two
 
 
 def without_secrets(text: str) -> str:
@@ -79,7 +81,7 @@ def without_secrets(text: str) -> str:
     These are passwords, users' names with them, and whatever follows a question mark: tokens and
     signatures stand there. A user alone is a secret of https, and the container of abfs.
     """
-    if "://" not in text:
+    if not _ADDRESS.search(text):
         return text
     return _QUERY.sub(lambda match: match[1], _LOGIN.sub(_without_login, text))
 
@@ -87,7 +89,12 @@ def without_secrets(text: str) -> str:
 def _without_login(match: re.Match[str]) -> str:
     kept = match["password"] is None and not match["scheme"].startswith("http")
     kept |= match["scheme"].startswith("abfs")
-    return f"{match['scheme']}://{match['user']}@" if kept and match["user"] else match[1] + "://"
+    return f"{match['scheme']}{match['user']}@" if kept and match["user"] else match["scheme"]
+
+
+def is_address(place: str) -> bool:
+    """Whether a text is an address (s3://..., https://...), also once it became a path."""
+    return _ADDRESS.match(place) is not None
 
 
 def what_was_raised(error: BaseException) -> str:

@@ -123,14 +123,15 @@ def process_wide(
 
 
 @process_wide
-def without_warnings() -> Iterator[None]:
-    """Nothing warns, whatever warnings are to be: not shown, or errors.
+def without_warnings(category: type[Warning] = Warning) -> Iterator[None]:
+    """Nothing of a category warns, whatever warnings are to be: not shown, or errors.
 
     A filter is added, and removed. `catch_warnings` would put back a whole list: other threads do
     so too, while libraries are imported, and what they put back might be a list with our filter.
     """
     here = cast("list[object]", warnings.filters)
-    warnings.filterwarnings("ignore", message="(?s).*")  # spelled as nobody else spells it
+    everything = "(?s).*"  # spelled as nobody else spells it
+    warnings.filterwarnings("ignore", message=everything, category=category)
     ours = here[0]
     try:
         yield

@@ -31,7 +31,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         (b"", "The file is empty.", "download it again."),
         (LFS, "This is a Git LFS pointer, not the weights.", "run `git lfs pull`."),
         (b"\n<!DOCTYPE html>", "This is an HTML or XML page.", "check its address"),
-        (b"\x89HDF\r\n\x1a\n" + bytes(9), "This HDF5 file cannot be read.", ""),
+        (b"\x89HDF\r\n\x1a\n" + bytes(9), "h5py cannot read this file.", ""),
         (b"lmgg\1\0\0\0", "This is an old ggml file.", "made from"),
         (b"\x1f\x8b\x08\0", "This is compressed with gzip.", "unpack it first."),
         (b"\x08\x07\x12\x07pytorch", "This is an ONNX graph.", "exported from"),

@@ -1,6 +1,7 @@
 """Photographs that EXIF turns, as cameras and editors write them, whatever else their tags say."""
 
 import struct
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +75,18 @@ def test_what_is_shown_of_a_turned_tiff_is_what_was_read(orientation, photograph
     picture = seen.picture()
     assert picture.size == ((45, 61) if orientation > 4 else (61, 45))
     assert np.array_equal(TURNING.array(picture), image[0].numpy())
+
+
+def test_damaged_tags_warn_nobody_and_are_no_error(photograph, tmp_path):
+    """Pillow warns of them without a name, and reads the pixels."""
+    path = tmp_path / "cut.jpg"
+    photograph(40, 30).save(path, exif=exif((0x112, SHORT, 2, struct.pack("<HH", 6, 3)))[:22])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        wanted = TURNING(path)
+    assert not told
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning), Image.open(path) as image:
+            image.getexif().get(ExifTags.Base.Orientation)
+        assert (TURNING(path) == wanted).all()

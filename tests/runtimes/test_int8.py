@@ -46,7 +46,8 @@ def test_every_second_image_is_held_out_and_what_cannot_be_read_counts(photos, u
     paths = [*sorted(photos.iterdir()), tmp_path / "broken.png"]
     found = chosen(paths, usual)
     assert list(found.images) == paths[:30:2] and list(found.held_out) == paths[1:30:2]
-    assert found.unreadable == 1
+    (unreadable,) = found.unreadable
+    assert unreadable.startswith("broken.png: This file cannot be read as an image.")
     batches = list(found.batches())
     assert torch.equal(torch.cat(batches), torch.cat([usual(p)[None] for p in paths[:30:2]]))
     told = found.record()
@@ -87,8 +88,17 @@ def test_error_too_few_images(photos, usual, tmp_path):
             DIGITS, tmp_path / "x.onnx", to="onnx", int8=True, calibrate=tmp_path, verify=False
         )
     assert caught.value.evidence["readable"] == "0"
-    assert caught.value.evidence["failed"] == "Is a directory."
+    assert caught.value.evidence["failed"] == f"{tmp_path.name}: Is a directory."
     assert list(tmp_path.iterdir()) == []
+
+
+def test_larger_images_are_allowed_by_the_user(photos, usual):
+    paths = sorted(photos.iterdir())
+    found = Calibration.of(paths, usual, Shape(), max_pixels=32 * 32)
+    assert not found.unreadable and len(list(found.batches())) == len(paths) // 2
+    with pytest.raises(UsageError, match="20 images or more") as caught:
+        Calibration.of(paths, usual, Shape(), max_pixels=10)
+    assert "--max-image-pixels" in caught.value.evidence["failed"]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +222,7 @@ def test_how_far_two_outputs_are_is_said_by_the_worst_image(photos, usual):
     model = vitconvert.load_model(DIGITS)
     expected = Expected(model, Shape())
     images = sorted(photos.iterdir())[:4]
-    x = torch.cat([prepared(image, usual, Shape()) for image in images])
+    x = torch.cat([prepared(image, usual, Shape(), None) for image in images])
     with torch.no_grad():
         right = model(x)
     wrong = right.clone()
@@ -220,5 +230,5 @@ def test_how_far_two_outputs_are_is_said_by_the_worst_image(photos, usual):
     seen, failed = agreement(
         lambda images: wrong, expected, usual, images, dtype="int8", tolerance=1.0
     )
-    assert (seen.agreed, seen.rows, failed) == (3, 4, 0)
+    assert (seen.agreed, seen.rows, failed) == (3, 4, [])
     assert seen.cosine == pytest.approx(-1, abs=1e-6)

@@ -190,6 +190,7 @@ def export_model(
     probes: bool = False,
     image_size: Size | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
+    max_image_pixels: int | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
@@ -225,6 +226,7 @@ def export_model(
             by which `check_onnx.py` says where an engine departs.
         image_size: As for `load_checkpoint`.
         images: Images on which the file is compared too, as for `predict`.
+        max_image_pixels: Of `images` and `calibrate`, as for `predict`.
         verify: Compare with vitconvert's own model in float32, on noise and a sample image, for one
             image and for three at once, within rounding (1 % of the largest output in float16; in
             int8, the difference is told, and only nonsense refused).
@@ -266,6 +268,9 @@ def export_model(
     )
     if images is not None and not verify:
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
+    if images is None and calibrate is None:
+        about = given({"max_image_pixels": max_image_pixels})
+        refuse(about, "is about images, and there are none.", hint="images= names some.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
     return export_checkpoint(
         loaded_at(source, ReadOptions.of(reading).cast(dtype).sized(image_size)),
@@ -273,6 +278,7 @@ def export_model(
         wanted,
         images=None if images is None else find_images(images),
         calibrate=() if calibrate is None else find_images(calibrate),
+        max_pixels=max_image_pixels,
         verify=verify,
         overwrite=overwrite,
         command=command,

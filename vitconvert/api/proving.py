@@ -412,7 +412,7 @@ def _images(images: Any, preprocess: Any, max_pixels: int | None) -> "Images | N
     from vitconvert.parity.images import Images
     from vitconvert.preprocessing.finding import find_images
 
-    return Images(files=find_images(images), preprocess=preprocess, max_pixels=max_pixels)
+    return Images(files=list(find_images(images)), preprocess=preprocess, max_pixels=max_pixels)
 
 
 def _models(

@@ -90,8 +90,11 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
     why = [note for note in checkpoint.ledger.notes if note.startswith(_UNKNOWN)]
     known = checkpoint.table.ecosystem in preparations()
     by_name = "; --architecture NAME takes its project's own" if known else ""
+    fact = "Nothing says how this checkpoint's images are prepared."
+    if why:
+        fact = "How this checkpoint's images are prepared is stated, but cannot be followed."
     raise MissingFact(
-        "Nothing says how this checkpoint's images are prepared.",
+        fact,
         evidence={"dialect": checkpoint.dialect, **({"why": "; ".join(why)} if why else {})},
         hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
         "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitconvert.cli.options import Reading, argument, flag, image_size_flag, output_flag
+from vitconvert.cli.options import (
+    Reading,
+    argument,
+    flag,
+    image_size_flag,
+    max_image_pixels_flag,
+    output_flag,
+)
 from vitconvert.cli.report import assumptions, command_line, line, named_after, source_line
 
 if TYPE_CHECKING:
@@ -77,6 +84,7 @@ class Export(Reading):
         default=(),
         metavar="PATH",
     )
+    max_image_pixels: int | None = max_image_pixels_flag("With --images and --calibrate. ")
     verify: bool = flag("Check it in the runtime.", "--verify/--no-verify", default=True)
     force: bool = flag("Replace an earlier export.", default=False)
 
@@ -99,6 +107,7 @@ class Export(Reading):
             image_size=self.read_options().image_size,
             images=self.images or None,
             calibrate=self.calibrate or None,
+            max_image_pixels=self.max_image_pixels,
             verify=self.verify,
             overwrite=self.force,
             command=command_line(but=_UNSAID),

@@ -13,6 +13,7 @@ from vitconvert.cli.options import (
     Computed,
     argument,
     flag,
+    max_image_pixels_flag,
     output_flag,
     refuse_given,
 )
@@ -52,12 +53,7 @@ class Verify(Computed, Against):
         default=(),
         metavar="PATH",
     )
-    max_image_pixels: int | None = flag(
-        "With --images: the most pixels of an image; default: as many as 872 MB hold, 50 million "
-        "and more.",
-        type=click.IntRange(min=1),
-        metavar="N",
-    )
+    max_image_pixels: int | None = max_image_pixels_flag("With --images. ")
     dtypes: str | None = flag(
         "Measure lower precision too, such as float16,bfloat16: how far it is from float64, layer "
         "by layer, and whether numbers overflow. float32 or float64 alone is compared alone.",

@@ -96,6 +96,8 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
     }
 
     def read(name: str) -> torch.Tensor:
+        if not arrays:
+            raise ValueError("read from a closed container")
         return tensor_from_buffer(bytearray(arrays[name].data), 0, arrays[name].info)
 
     counted = {name: f"{number} arrays" for name, number in beside.items()}

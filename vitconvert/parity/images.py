@@ -199,10 +199,20 @@ def _pixels(
             raise UsageError("There are no images in this folder.")
         with open_image(file, max_pixels=max_pixels):  # no program, and no larger than is allowed
             pass
-    mine, theirs = (each.prepare(file).float() for each in preparations)
+    mine, theirs = (_prepared(file, each) for each in preparations)
     if mine.shape != theirs.shape:
         raise UsageError(f"it becomes {tuple(mine.shape)} here and {tuple(theirs.shape)} there")
     return mine, theirs
+
+
+def _prepared(file: Path | Image.Image, preparation: Preparation) -> Tensor:
+    """An image as one side reads it; whose error it is, is told."""
+    try:
+        return preparation.prepare(file).float()
+    except VitConvertError:
+        raise
+    except Exception as error:  # code of others raises anything
+        raise UsageError(f"{preparation.name}: {what_was_raised(error)}") from error
 
 
 def _name_of(file: Path | Image.Image) -> str:

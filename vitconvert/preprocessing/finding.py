@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitconvert.errors import UsageError, warn
+from vitconvert.errors import UsageError, is_address, warn
 
 ImageSource = str | PathLike[str] | Image.Image
 
@@ -53,6 +53,13 @@ def find_images(
             yield source
         elif isinstance(source, str | PathLike):
             text = os.fspath(source)
+            if is_address(text) and not os.path.lexists(text):
+                raise UsageError(
+                    "Images are read from files here, and not from an address.",
+                    evidence={"address": text},
+                    hint="download them first; `vitconvert embed MODEL ADDRESS -o DIRECTORY` "
+                    "reads object stores (s3, gs, abfs).",
+                )
             found: Iterable[Path] = ()
             # os.path, because Path raises for names that are too long.
             if os.path.isdir(text):  # noqa: PTH112

@@ -13,6 +13,7 @@ from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, VitConvertEr
 from vitconvert.preprocessing.backends import Backend
 from vitconvert.preprocessing.finding import SOUND
 from vitconvert.preprocessing.steps import Size
+from vitconvert.settings import without_warnings
 
 # Bytes of one image while it is decoded, converted and resized: enough for images of 50
 # megapixels, whatever is done with them. Pillow itself refuses more than 179 million pixels. Both
@@ -193,12 +194,14 @@ def decoding(path: Path | None, *, kind: str = "image") -> Iterator[None]:
     """Turn whatever a decoder raises inside into an error that names the file.
 
     Of which type that is depends on the decoder and on the damage: Pillow 13 alone raises ten for
-    files of fourteen formats, and `wave` others.
+    files of fourteen formats, and `wave` others. What Pillow only warns of (tags that are damaged,
+    of a file whose pixels it reads) names no file, and is no error where warnings are errors.
     """
     named = {} if path is None else {kind: path}
     by, thing = _DECODERS[kind]
     try:
-        yield
+        with without_warnings(UserWarning):
+            yield
     except VitConvertError:
         raise
     except MemoryError as error:

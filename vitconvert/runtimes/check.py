@@ -28,7 +28,7 @@ from vitconvert.runtimes.check_onnx import (
     images as golden_images,
 )
 from vitconvert.runtimes.graph import Shape, output_names
-from vitconvert.runtimes.images import Picture, levels, prepared
+from vitconvert.runtimes.images import Picture, levels, prepared, told
 from vitconvert.runtimes.runtime import Run
 from vitconvert.version import VERSION
 
@@ -170,21 +170,22 @@ def agreement(
     dtype: str,
     tolerance: float,
     called: str = "photographs",
-) -> tuple[Agreement | None, int]:
+    max_pixels: int | None = None,
+) -> tuple[Agreement | None, list[str]]:
     """Compare on a user's images, all of them, which are `called` so.
 
     Returns:
-        The comparison, None where no image could be read; and how many could not.
+        The comparison, None where no image could be read; and which could not, and why.
     """
-    failed, pairs = 0, []
+    failed: list[str] = []
+    pairs = []
 
     def readable() -> Iterator[Tensor]:
-        nonlocal failed
         for image in images:
             try:
-                yield prepared(image, preprocessing, expected.shape)
-            except VitConvertError:
-                failed += 1
+                yield prepared(image, preprocessing, expected.shape, max_pixels)
+            except VitConvertError as error:
+                failed.append(told(image, error))
 
     fixed, every = expected.shape.batch, readable()
     while batch := list(islice(every, fixed or _AT_ONCE)):

@@ -138,6 +138,7 @@ def export_checkpoint(
     *,
     images: "Iterable[Picture] | None" = None,
     calibrate: "Iterable[Picture]" = (),
+    max_pixels: int | None = None,
     verify: bool = True,
     overwrite: bool = False,
     command: str | None = None,
@@ -148,8 +149,16 @@ def export_checkpoint(
         needed_preprocessing(checkpoint)
     calibration = None
     if wanted.calibrated:
-        calibration = Calibration.of(calibrate, needed_preprocessing(checkpoint), shape)
-    trial = _Trial(checkpoint=checkpoint, wanted=wanted, shape=shape, calibration=calibration)
+        calibration = Calibration.of(
+            calibrate, needed_preprocessing(checkpoint), shape, max_pixels=max_pixels
+        )
+    trial = _Trial(
+        checkpoint=checkpoint,
+        wanted=wanted,
+        shape=shape,
+        calibration=calibration,
+        max_pixels=max_pixels,
+    )
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
     with atomic_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
         record = _record(trial, sha256_in.result(), verify=verify, command=command)
@@ -187,11 +196,17 @@ def export_checkpoint(
         notes=(
             *checkpoint.ledger.notes,
             *checkpoint.ledger.changed,
-            *([f"{found.unreadable} images could not be read"] if found.unreadable else []),
+            *_unreadable(found.unreadable),
             *(_overflows(trial) if wanted.dtype == "float16" else ()),
         ),
         remaining=remaining,
     )
+
+
+def _unreadable(images: Sequence[str]) -> Iterator[str]:
+    if images:
+        count = f"{len(images)} image{'s' * (len(images) != 1)} could not be read"
+        yield f"{count}: {images[0]}"
 
 
 @contextmanager
@@ -212,6 +227,7 @@ class _Trial:
     wanted: ExportOptions
     shape: Shape
     calibration: Calibration | None
+    max_pixels: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +237,7 @@ class _Verified:
     comparisons: tuple[Comparison, ...] = ()
     photographs: Agreement | None = None
     held_out: Agreement | None = None
-    unreadable: int = 0
+    unreadable: tuple[str, ...] = ()
 
 
 def write_graph(
@@ -267,8 +283,10 @@ def _verified(
             evidence={"raised": what_was_raised(error)},
         ) from error
     _require(comparisons, trial)
-    agree = partial(agreement, run, expected, dtype=dtype, tolerance=tolerance)
-    seen, kept, unreadable = None, None, 0
+    agree = partial(
+        agreement, run, expected, dtype=dtype, tolerance=tolerance, max_pixels=trial.max_pixels
+    )
+    seen, kept, unreadable = None, None, list[str]()
     if images is not None and prepared is not None:
         seen, unreadable = agree(prepared, images)
     if trial.calibration and dtype == "int8":
@@ -277,7 +295,7 @@ def _verified(
         unreadable += of.unreadable
     _require([found for found in (seen, kept) if found], trial)
     return _Verified(
-        comparisons=comparisons, photographs=seen, held_out=kept, unreadable=unreadable
+        comparisons=comparisons, photographs=seen, held_out=kept, unreadable=tuple(unreadable)
     )
 
 

@@ -22,10 +22,18 @@ Picture = Path | Image.Image
 LEAST, MOST = 20, 512  # images; of more, as many are taken, spread over all
 
 
-def prepared(image: Picture, preprocessing: Preprocessing, shape: Shape) -> Tensor:
+def prepared(
+    image: Picture, preprocessing: Preprocessing, shape: Shape, max_pixels: int | None
+) -> Tensor:
     """A user's image, resized and cropped, as a graph takes it."""
-    x = preprocessing(image)[None]
+    x = preprocessing(image, max_pixels=max_pixels)[None]
     return x if shape.pixels is None else as_levels(x, preprocessing)
+
+
+def told(image: Picture, error: VitConvertError) -> str:
+    """Which image could not be read, and why."""
+    name = f"{image.name}: " if isinstance(image, Path) else ""
+    return f"{name}{error.fact} {error.hint or ''}".strip()
 
 
 def as_levels(images: Tensor, preprocessing: Preprocessing) -> Tensor:
@@ -49,21 +57,28 @@ class Calibration:
     Attributes:
         images: Half of those that can be read.
         held_out: The other half.
-        unreadable: How many could not be.
+        unreadable: Which could not be, and why.
         sha256: Of the first half, as the graph takes it.
         preprocessing, shape: What makes the input of the graph.
+        max_pixels: The most of an image that the user allows.
     """
 
     images: Sequence[Picture]
     held_out: Sequence[Picture]
-    unreadable: int
+    unreadable: Sequence[str]
     sha256: str
     preprocessing: Preprocessing
     shape: Shape
+    max_pixels: int | None
 
     @classmethod
     def of(
-        cls, images: Iterable[Picture], preprocessing: Preprocessing, shape: Shape
+        cls,
+        images: Iterable[Picture],
+        preprocessing: Preprocessing,
+        shape: Shape,
+        *,
+        max_pixels: int | None = None,
     ) -> "Calibration":
         """Choose among images, all of which are read once here.
 
@@ -72,12 +87,14 @@ class Calibration:
         """
         every = list(images)
         chosen = every[:: -(-len(every) // MOST) or 1]
-        readable, failed, digest = [], "", hashlib.sha256()
+        readable: list[Picture] = []
+        failed: list[str] = []
+        digest = hashlib.sha256()
         for image in chosen:
             try:
-                x = prepared(image, preprocessing, shape)
+                x = prepared(image, preprocessing, shape, max_pixels)
             except VitConvertError as error:
-                failed = error.fact
+                failed.append(told(image, error))
                 continue
             readable.append(image)
             if len(readable) % 2:
@@ -88,17 +105,18 @@ class Calibration:
                 evidence={
                     "named": len(every),
                     "readable": len(readable),
-                    **({"failed": failed} if failed else {}),
+                    **({"failed": failed[0]} if failed else {}),
                 },
                 hint="name more: a folder or a pattern, such as those that the model is used for.",
             )
         return cls(
             images=readable[::2],
             held_out=readable[1::2],
-            unreadable=len(chosen) - len(readable),
+            unreadable=failed,
             sha256=digest.hexdigest(),
             preprocessing=preprocessing,
             shape=shape,
+            max_pixels=max_pixels,
         )
 
     def batches(self) -> Iterator[Tensor]:
@@ -106,7 +124,10 @@ class Calibration:
         rest, size = iter(self.images), self.shape.batch or 1
         while some := list(islice(rest, size)):
             some += some[-1:] * (size - len(some))
-            yield torch.cat([prepared(image, self.preprocessing, self.shape) for image in some])
+            yield torch.cat([self._prepared(image) for image in some])
+
+    def _prepared(self, image: Picture) -> Tensor:
+        return prepared(image, self.preprocessing, self.shape, self.max_pixels)
 
     def record(self) -> dict[str, object]:
         """What a file says of the images, which are known again by the sum of what was made of

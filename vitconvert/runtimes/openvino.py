@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.errors import NotRepresentable, what_was_raised
+from vitconvert.errors import NotRepresentable, VitConvertError, what_was_raised
 from vitconvert.programs.isolation import silent
 from vitconvert.runtimes.runtime import Metadata, Run, Runtime
 
@@ -56,7 +56,7 @@ class OpenVino(Runtime):
         name_by_place(model)
         for key, value in metadata.items():
             model.set_rt_info(value, [_SECTION, key])
-        openvino.save_model(model, path, compress_to_fp16=False)
+        _save(model, path)
 
     def calibrate(
         self, path: Path, output: Path, images: "Iterable[Tensor]", *, head: bool
@@ -87,7 +87,7 @@ class OpenVino(Runtime):
                 ),
             )
         name_by_place(model)
-        openvino.save_model(model, output, compress_to_fp16=False)
+        _save(model, output)
 
     def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
         """As `Runtime.open`; each thread gets a request of its own, which is no other's."""
@@ -138,3 +138,21 @@ def name_by_place(model: "Model") -> None:
     for place, node in enumerate(model.get_ordered_ops()):
         if node.get_friendly_name().startswith(f"{node.get_type_name()}_"):
             node.set_friendly_name(f"{node.get_type_name()}_{place}")
+
+
+def _save(model: "Model", path: Path) -> None:
+    """Write both files.
+
+    Raises:
+        VitConvertError: They cannot be written.
+    """
+    import openvino
+
+    try:
+        openvino.save_model(model, path, compress_to_fp16=False)
+    except Exception as error:  # it tells a full disk by RuntimeError
+        raise VitConvertError(
+            "OpenVINO cannot write its files.",
+            evidence={"output": path.parent.parent / path.name, "raised": what_was_raised(error)},
+            hint="is the disk full, or the place not writable? Nothing half-written was left.",
+        ) from error

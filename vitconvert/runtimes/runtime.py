@@ -1,6 +1,7 @@
 """What each runtime does: write a file, run it, and read its metadata; and torch's own runtime."""
 
 import importlib.util
+import io
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -124,8 +125,11 @@ class Pt2(Runtime):
         """As `Runtime.write`; the metadata become extra files of the archive."""
         import torch
 
-        with path.open("wb") as file:  # of a path, the archive would repeat the name
-            torch.export.save(program, file, extra_files=dict(metadata))
+        # Of a path, the archive would repeat the name; of an open file, torch's writer ends the
+        # process where the disk is full (torch 2.15: its destructor raises).
+        archive = io.BytesIO()
+        torch.export.save(program, archive, extra_files=dict(metadata))
+        path.write_bytes(archive.getbuffer())
 
     def open(self, path: Path, *, threads: int, streams: int = 1, dtype: str = "float32") -> Run:
         """As `Runtime.open`, in torch's own threads."""

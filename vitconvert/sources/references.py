@@ -24,7 +24,7 @@ from vitconvert.sources.located import newest_checkpoint
 from vitconvert.toml_files import read_tables
 
 _SCHEMES = ("timm", "hf-hub", "hf", "local-dir", "https")
-_ID = r"[A-Za-z0-9][\w.-]*"
+_ID = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 # The hub's own URIs put the revision after the repository; `refs/pr/1` is the one revision
 # with slashes (huggingface_hub 2.4, utils/_hf_uris.py).
 _HUB = re.compile(
