@@ -237,12 +237,15 @@ def _miss_positions(found: Findings) -> None:
     """Ask where a table alone says that there are no positions, of blocks that have none either.
 
     Code may compute fixed ones that no file holds. A config.json that names a project's class says
-    which there are.
+    which there are, and so does a table with "position_embedding unless learned_positions".
     """
     positions = found.facts.get("position_embedding", UNKNOWN)
     config_file = found.binding.table.config_file
     names_class = config_file is not None and bool(config_file.identify)
     if names_class and any(fact.origin == CONFIG for fact in found.stated.values()):
+        return
+    defaults = found.binding.table.defaults
+    if any(default.name == "position_embedding" and default.condition for default in defaults):
         return
     turned = found.value("rope", "none") != "none" or "rope" in found.missing
     if positions != Fact("none", found.binding.table.origin) or turned:
