@@ -313,7 +313,6 @@ def test_weights_that_torch_averaged(tmp_path: Path, suffix: str) -> None:
         ("model.", "ema_model."),
         ("model.", "ema.module."),
         ("net.", "net_ema."),
-        ("model.backbone.", "model_ema.backbone."),
     ],
 )
 @pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])

@@ -222,11 +222,11 @@ def denied_positions(table: Table, their_config: Mapping[str, object], config: C
     """
     denied = []
     for entry in table.config_file.writes if table.config_file else ():
-        said = look_up(their_config, entry.name)
-        is_of_positions = isinstance(entry.value, Word) and entry.value.word.endswith("positions")
-        if is_of_positions and isinstance(said, bool) and not entry.condition:
-            if said != getattr(config, entry.value.word):
-                denied.append(f"{entry.name} = {said}")
+        said, made = look_up(their_config, entry.name), entry.value
+        if entry.condition or not isinstance(said, bool) or not isinstance(made, Word):
+            continue
+        if made.word.endswith("positions") and said != getattr(config, made.word):
+            denied.append(f"{entry.name} = {said}")
     return denied
 
 
