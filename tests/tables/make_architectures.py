@@ -91,8 +91,8 @@ JEONSWORLD = {
 # Sizes of https://github.com/facebookresearch: dino/blob/7c446df/vision_transformer.py, hubconf.py,
 # dinov2/blob/b8931f7/dinov2/hub/backbones.py, dinov3/blob/6876159/dinov3/hub/backbones.py; and what
 # the files at the fixed addresses of DINO are called. The others are called by their files alone:
-# mae/efb2a80/README.md and models_mae.py; moco-v3/c349e6e/CONFIG.md and vits.py, whose small one has
-# 12 heads; msn/4388dc1/README.md and src/deit.py.
+# sizes of mae/models_mae.py, msn/src/deit.py, and moco-v3/1c6b717/vits.py, whose small one has 12
+# heads.
 _WIDTHS = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "g": (1536, 40, 24)}
 _DINOV3 = {**_WIDTHS, "h": (1280, 32, 20), "7b": (4096, 40, 32)}
 
