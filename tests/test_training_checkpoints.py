@@ -307,6 +307,33 @@ def test_weights_that_torch_averaged(tmp_path: Path, suffix: str) -> None:
     assert all(torch.equal(ours[name], t) for name, t in model.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("plain", "averaged"),
+    [
+        ("model.", "ema_model."),
+        ("model.", "ema.module."),
+        ("net.", "net_ema."),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["ckpt", "safetensors"])
+def test_averages_beside_the_weights_in_one_state_dict(
+    tmp_path: Path, plain: str, averaged: str, suffix: str
+) -> None:
+    """As Lightning saves a module that holds a model and its average: read first, and told."""
+    weights, average = _vit(0), _vit(1)
+    tensors = {f"{plain}{name}": tensor for name, tensor in weights.state_dict().items()}
+    tensors |= {f"{averaged}{name}": tensor for name, tensor in average.state_dict().items()}
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "ckpt":
+        torch.save({"state_dict": tensors, "pytorch-lightning_version": "2.5"}, path)
+    else:
+        safetensors.torch.save_file(tensors, path)
+    read = load_checkpoint(path, overrides=HEADS)
+    assert _same(read, average)
+    assert any("(the averages of " in note for note in read.ledger.notes)
+    assert _same(load_checkpoint(path, overrides=HEADS, tower=plain), weights)
+
+
 def test_the_average_that_mmengine_keeps_beside_the_weights(tmp_path: Path) -> None:
     """mmengine/hooks/ema_hook.py: what its note on --prefer names is read."""
     plain, averaged = _vit(0), _vit(1)

@@ -157,6 +157,19 @@ def test_what_reads_clip_and_siglip(projector, tmp_path):
     assert vitconvert.load_checkpoint(path).dialect.startswith("llama_cpp_")
 
 
+def test_words_of_older_files_tell_the_projector(tmp_path):
+    for word, model in (("has_minicpmv_projector", "MiniCPM-V"), ("has_qwen2vl_merger", "Qwen2")):
+        path = write(tmp_path / f"{word}.gguf", siglip(), **{word: True})
+        with pytest.raises(NotRepresentable, match=model):
+            vitconvert.load_checkpoint(path)
+
+
+def test_an_audio_tower_beside_it_is_left_out(tmp_path):
+    path = write(tmp_path / "a.gguf", siglip(), projector="gemma3", audio={"a.blk.0.ln1.weight": 7})
+    found = vitconvert.load_checkpoint(path)
+    assert found.ledger.ignored["a.blk.0.ln1.weight"] == "the audio tower"
+
+
 @pytest.mark.parametrize("projector", OTHERS)
 def test_a_tower_of_another_projector_is_refused_by_its_name(projector, tmp_path):
     """PaddleOCR-VL has SigLIP's tensors, and turns q and k."""

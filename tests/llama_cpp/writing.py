@@ -50,9 +50,21 @@ def theirs(name: str) -> str:
 
 
 def write(
-    path: Path, model, kind=F16, *, swapped=False, leave_out=(), projector="mlp", **words
+    path: Path,
+    model,
+    kind=F16,
+    *,
+    swapped=False,
+    leave_out=(),
+    projector="mlp",
+    audio=None,
+    **words,
 ) -> Path:
-    """Matrices in the type asked for, vectors in float32, and a projector."""
+    """Matrices in the type asked for, vectors in float32, and a projector.
+
+    Args:
+        audio: Names of an audio tower's vectors, and how long each is.
+    """
     config, writer = model.config, gguf.GGUFWriter(path, "clip")
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type(projector)
@@ -80,6 +92,8 @@ def write(
         else:
             data = gguf.quantize(array, kind)
             writer.add_tensor(new, data, raw_dtype=kind)
+    for name, length in (audio or {}).items():
+        writer.add_tensor(name, np.ones(length, np.float32))
     writer.add_tensor("mm.0.weight", np.ones((5, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -69,6 +69,29 @@ def test_a_name_of_dino_is_known_of_its_backbone_whose_tensors_are_timms(tmp_pat
     assert (config.num_heads, config.position_resampling) == (6, "bicubic_offset")
 
 
+@pytest.mark.parametrize(
+    ("file", "like", "heads"),
+    [
+        ("mae_pretrain_vit_base.pth", "vit_base_patch16_224", 12),
+        ("mae_pretrain_vit_huge.pth", "vit_huge_patch14_224", 16),
+        ("vit-s-300ep.pth.tar", "vit_small_patch16_224", 12),  # of MoCo v3, whose small has 12
+        ("linear-vit-s-300ep.pth.tar", "vit_small_patch16_224", 12),
+        ("vits16_800ep.pth.tar", "vit_small_patch16_224", 6),  # of MSN
+    ],
+)
+def test_names_of_published_files_tell_the_heads(file, like, heads, tmp_path):
+    arguments = {"mlp_ratio": 0.25, "num_classes": 0}
+    tensors = timm.create_model(like, **arguments).state_dict()
+    if file.startswith("vit-"):  # as MoCo v3 trains
+        extra = {"module.base_encoder.head.0.weight": torch.zeros(8, 384)}
+        wrapped = {f"module.base_encoder.{name}": tensor for name, tensor in tensors.items()}
+        tensors = {"state_dict": wrapped | extra}
+    torch.save(tensors, tmp_path / file)
+    config = vitconvert.load_checkpoint(tmp_path / file).config
+    assert config.num_heads == heads
+    assert config.origins["num_heads"].startswith("assumed: the file name begins with")
+
+
 def test_what_the_names_of_dinov3_state():
     row = find_architecture("dinov3", "dinov3_vith16plus")
     assert (row["embed_dim"], row["num_heads"], row["activation"]) == (1280, 20, "silu")

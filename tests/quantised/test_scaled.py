@@ -90,6 +90,28 @@ def test_every_programs_names(layout, dtype, tmp_path):
     assert torch.equal(container.read("fc.weight"), numbers.float() * scales)
 
 
+@pytest.mark.parametrize("numbers", [0, 2])
+def test_the_mark_of_comfy_ui_says_nothing(numbers, base, tmp_path):
+    """It has no elements, or two where products are exact (comfy/model_base.py, comfy/ops.py)."""
+    folder = written(base, tmp_path / "fp8", "scale_weight")
+    reading = {"dequantise": "float32"}
+    images = torch.randn(2, 3, 24, 24)
+    wanted = vitconvert.load_model(folder, **reading)(images)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["scaled_fp8"] = torch.zeros(numbers).to(E4M3)
+    save_file(tensors, folder / "model.safetensors")
+    assert torch.equal(vitconvert.load_model(folder, **reading)(images), wanted)
+
+
+def test_a_matrix_that_lost_its_scale(base, tmp_path):
+    folder = written(base, tmp_path / "fp8", "weight_scale")
+    tensors = load_file(folder / "model.safetensors")
+    lost = next(name for name in tensors if name.endswith("weight_scale"))
+    save_file({n: t for n, t in tensors.items() if n != lost}, folder / "model.safetensors")
+    with pytest.raises(TensorMismatch, match="has no scale, as"):
+        vitconvert.load_checkpoint(folder, dequantise="float32")
+
+
 @pytest.mark.parametrize(
     ("shape", "each", "stated", "sides"),
     [

@@ -90,7 +90,9 @@ JEONSWORLD = {
 
 # Sizes of https://github.com/facebookresearch: dino/blob/7c446df/vision_transformer.py, hubconf.py,
 # dinov2/blob/b8931f7/dinov2/hub/backbones.py, dinov3/blob/6876159/dinov3/hub/backbones.py; and what
-# the files at the fixed addresses of DINO are called.
+# the files at the fixed addresses of DINO are called. The others are called by their files alone:
+# sizes of mae/models_mae.py, msn/src/deit.py, and moco-v3/1c6b717/vits.py, whose small one has 12
+# heads.
 _WIDTHS = {"s": (384, 12, 6), "b": (768, 12, 12), "l": (1024, 24, 16), "g": (1536, 40, 24)}
 _DINOV3 = {**_WIDTHS, "h": (1280, 32, 20), "7b": (4096, 40, 32)}
 
@@ -129,7 +131,33 @@ def meta_rows() -> dict[str, list[tuple[str, dict[str, Any]]]]:
         )
         for size in ("s16", "s16plus", "b16", "l16", "l16plus", "h16plus", "7b16")
     }
-    every = {"dino": dino, "dinov2": dinov2, "dinov3": dinov3}
+    huge = (1280, 32, 16)
+    mae = {
+        f"mae_{kind}_vit_{size}": row(width, 224, patch, position_resampling="bicubic")
+        for kind in ("pretrain", "finetuned", "visualize")
+        for size, width, patch in (
+            ("base", _WIDTHS["b"], 16),
+            ("large", _WIDTHS["l"], 16),
+            ("huge", huge, 14),
+        )
+    }
+    moco_v3 = {
+        f"{kind}vit-{size}-300ep": row(width, 224, 16)
+        for kind in ("", "linear-")
+        for size, width in (("s", (384, 12, 12)), ("b", _WIDTHS["b"]))
+    }
+    msn = {
+        f"vit{size}{patch}_{epochs}ep": row(_WIDTHS[size], 224, patch)
+        for size, patch, epochs in (
+            ("s", 16, 800),
+            ("b", 16, 600),
+            ("l", 16, 600),
+            ("b", 4, 300),
+            ("l", 7, 200),
+        )
+    }
+    every = {"dino": dino, "dinov2": dinov2, "dinov3": dinov3, "mae": mae}
+    every |= {"moco_v3": moco_v3, "msn": msn}
     return {section: sorted(rows.items()) for section, rows in every.items()}
 
 

@@ -92,6 +92,22 @@ def test_gemma_is_read_and_written(changes, tmp_path):
     assert_close(model, vitconvert.load_model(whole, **said))
 
 
+def test_what_gemma_scales_beyond_float16_is_standardised_before_it_is_rounded(tmp_path):
+    model = gemma(standardize=True)
+    with torch.no_grad():
+        model.encoder.layers[-1].post_feedforward_layernorm.weight.fill_(8000.0)
+        model.std_bias.fill_(60000.0)
+        model.std_scale.fill_(1e-3)
+    model.save_pretrained(tmp_path)
+    ours = vitconvert.load_model(tmp_path, overrides={"image_size": (24, 48)})
+    images = torch.rand(2, 3, 24, 48)
+    with torch.inference_mode():
+        wanted = run(model, images)
+        assert (wanted / 1e-3 + 60000).abs().max() > torch.finfo(torch.float16).max
+        found = ours.half()(images.half()).float()
+    assert (found - wanted).abs().max() < 1e-2 * wanted.abs().max()
+
+
 def larger(folder, tensors, config):
     folder.mkdir()
     text = {"model.language_model.embed_tokens.weight": torch.zeros(5, 3)}

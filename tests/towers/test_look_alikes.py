@@ -5,12 +5,19 @@ from argparse import Namespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.packages import timm, transformers
 from tests.small_models import randomise
-from vitconvert.errors import MissingFact, NotRepresentable, UnknownDialect, VitConvertError
+from vitconvert.errors import (
+    ConflictingFact,
+    MissingFact,
+    NotRepresentable,
+    TensorMismatch,
+    UnknownDialect,
+    VitConvertError,
+)
 
 TOWER = "backbone.0.encoder.encoder."
 FACTS = {"num_heads": 4, "norm_eps": 1e-6}
@@ -225,9 +232,9 @@ def without_a_norm():
     ("make", "said"),
     [
         (with_lora, "merge them into the weights"),
-        (sam_ed, "merge them into the weights"),
+        (sam_ed, "merge them into the linear layers"),
         (partly_empty, "zero_to_fp32.py"),
-        (without_a_norm, "The file is whole, and was saved without these tensors"),
+        (without_a_norm, "save the model again with them"),
     ],
     ids=["LoRA", "SAMed", "ZeRO", "a norm"],
 )
@@ -261,16 +268,55 @@ def test_sapiens_pads_images(padding, refused, tmp_path):
         vitconvert.load_checkpoint(tmp_path / "a.pth", **reading)
 
 
-@pytest.mark.parametrize("to", ["timm", "jax", "hf"])
-def test_a_model_without_positions_is_written_and_read_back(to, tmp_path):
+@pytest.mark.parametrize(("to", "allow"), [("timm", []), ("jax", []), ("hf", ["drop-key-bias"])])
+def test_a_model_without_positions_is_written_and_read_back(to, allow, tmp_path):
     options = {"num_classes": 5, "pos_embed": "none", "act_layer": "gelu_tanh"}
     model = randomise(timm.models.VisionTransformer(**SIZES, **options))
     torch.save(model.state_dict(), tmp_path / "a.pth")
     stated = {"num_heads": 2, "image_size": 24, "position_embedding": "none"}
     stated["activation"] = "gelu_tanh"
     source = tmp_path / "a.pth"
-    vitconvert.convert(source, to=to, output=tmp_path / to, verify=False, overrides=stated)
+    how = {"verify": False, "overrides": stated, "allow": allow}
+    vitconvert.convert(source, to=to, output=tmp_path / to, **how)
     images = torch.randn(2, 3, 24, 24)
     with torch.no_grad():
         ours, theirs = vitconvert.load_model(tmp_path / to)(images), model.eval()(images)
     assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()
+    if to == "hf":  # a ViT of transformers would make up positions: BEiT has none
+        loaded = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / to).eval()
+        with torch.no_grad():
+            assert (loaded(images).logits - theirs).abs().max() < 1e-5 * theirs.abs().max()
+
+
+SMALL = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 3, "patch_size": 8}
+SMALL |= {"image_size": 32, "intermediate_size": 50}
+ABSOLUTE = {"use_absolute_position_embeddings": True}
+WINDOWS = {"window_size": 2, "global_attn_indexes": [1], "output_channels": 16}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "options"),
+    [
+        *(("ViT", kind, {}) for kind in ("Model", "ForImageClassification")),
+        *((family, "Model", {}) for family in ("DeiT", "ViTMAE", "ViTMSN", "IJepa")),
+        *((family, "Model", ABSOLUTE) for family in ("Beit", "Data2VecVision")),
+        ("Beit", "Model", ABSOLUTE | {"use_relative_position_bias": True}),
+        ("InternVLVision", "Model", {}),
+        ("SamVision", "Model", WINDOWS),
+    ],
+)
+def test_a_file_of_transformers_that_lacks_its_positions_is_refused(
+    family, kind, options, tmp_path
+):
+    """transformers makes them up, and only warns."""
+    config = getattr(transformers, f"{family}Config")(**SMALL, **options)
+    model = getattr(transformers, f"{family}{kind}")(config)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    vitconvert.load_checkpoint(tmp_path)
+    lacking = [name for name in tensors if "pos_embed" in name or "position_embeddings" in name]
+    assert lacking
+    kept = {name: tensor for name, tensor in tensors.items() if name not in lacking}
+    save_file(kept, tmp_path / "model.safetensors")
+    with pytest.raises((TensorMismatch, ConflictingFact)):
+        vitconvert.load_checkpoint(tmp_path)

@@ -87,8 +87,10 @@ def recognise_vit(
             raise
         from vitconvert.checkpoint import quantised  # few files have such weights
 
-        container, weights = quantised.dequantised(container, dtype, companions.quantisation)
+        packed = container
+        container, weights = quantised.dequantised(packed, dtype, companions.quantisation)
         part = _find_vit(container, companions, options)
+        quantised.check_unscaled(packed, weights, part.used)
         changes = quantised.describe_changes(part, weights, dtype)
     else:
         stored = {container.manifest[name].dtype for name in part.used}

@@ -237,7 +237,8 @@ def _miss_positions(found: TensorEvidence) -> None:
     """Ask where a table alone says that there are no positions, of blocks that have none either.
 
     Code may compute fixed ones that no file holds. A config.json that names a project's class says
-    which there are; so does a user's own table of a class that has none.
+    which there are; so does a user's own table of a class that has none, and a table with
+    "position_embedding unless learned_positions".
     """
     table = found.binding.table
     positions = found.facts.get("position_embedding", UNKNOWN)
@@ -246,6 +247,8 @@ def _miss_positions(found: TensorEvidence) -> None:
     config_file = table.config_file
     names_class = config_file is not None and bool(config_file.identify)
     if names_class and any(fact.origin == CONFIG for fact in found.stated.values()):
+        return
+    if any(d.name == "position_embedding" and d.condition for d in table.defaults):
         return
     turned = found.value("rope", "none") != "none" or "rope" in found.missing
     if positions != Fact("none", table.origin) or turned:

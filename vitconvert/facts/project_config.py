@@ -215,6 +215,21 @@ def broken_must_nots(table: Table, their_config: Mapping[str, object], config: C
     ]
 
 
+def denied_positions(table: Table, their_config: Mapping[str, object], config: Config) -> list[str]:
+    """Entries of the project's config on tensors of positions that the file denies.
+
+    The project's class makes up those that the file lacks, and passes over those that it has.
+    """
+    denied = []
+    for entry in table.config_file.writes if table.config_file else ():
+        said, made = look_up(their_config, entry.name), entry.value
+        if entry.condition or not isinstance(said, bool) or not isinstance(made, Word):
+            continue
+        if made.word.endswith("positions") and said != getattr(config, made.word):
+            denied.append(f"{entry.name} = {said}")
+    return denied
+
+
 def unknown_arguments(table: Table, their_config: Mapping[str, object]) -> list[str]:
     """Arguments of the project's constructor that the table neither maps nor calls inert."""
     mapping = table.config_file

@@ -24,6 +24,7 @@ from vitconvert.facts.gathering import DEFAULTS, LAST_NORMS
 from vitconvert.facts.project_config import (
     broken_must_nots,
     broken_musts,
+    denied_positions,
     facts_from_config,
     unknown_arguments,
 )
@@ -106,7 +107,15 @@ class Statements:
 
         Raises:
             NotRepresentable: That class makes another function of the same tensors.
+            ConflictingFact: It has positions that the file lacks, or none of those in the file.
         """
+        if denied := denied_positions(table, self.config, config):
+            raise ConflictingFact(
+                f"config.json says {', '.join(denied)}, and the tensors of the file say otherwise.",
+                evidence={"file": self.config_file, "table": table.file},
+                hint="get all files again from one place: one of them is incomplete, or of "
+                "another model.",
+            )
         if broken := broken_must_nots(table, self.config, config):
             raise NotRepresentable(
                 f"config.json says {', '.join(broken)}.",

@@ -116,10 +116,12 @@ class MeanMerger(nn.Module):
             return x
         # A product with a matrix of ones and zeros, as there, so that sums round alike.
         mean = self._shares(x.device).expand(x.shape[0], -1, -1).transpose(1, 2) @ x.float()
-        merged: Tensor = mean.to(x.dtype) * x.shape[-1] ** 0.5
-        if self.std_bias is None or self.std_scale is None:
-            return merged
-        return torch.mul(merged - self.std_bias, self.std_scale)
+        # In float32, as transformers 5.24 (modeling_gemma4.py): float16 ends at 65,504.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        merged: Tensor = mean.to(x.dtype).to(wide) * x.shape[-1] ** 0.5
+        if self.std_bias is not None and self.std_scale is not None:
+            merged = torch.mul(merged - self.std_bias, self.std_scale)
+        return merged.to(x.dtype)
 
     def _shares(self, device: torch.device) -> Tensor:
         """(1, N, M) float32: what each patch gives to each square."""

@@ -10,6 +10,7 @@ from vitconvert.toml_files import parse_inline_table, read_tables, tables_dir
 
 FILE = "weights_map/architectures.toml"
 _CARDS = "model_cards"  # the section of models that code of their cards builds
+_BY_THEIR_FILES = ("mae", "moco_v3", "msn")  # models that nothing names but the names of files
 
 Fields = Mapping[str, Any]  # of ViTConfig
 
@@ -60,10 +61,17 @@ def published(ecosystem: str, name: str) -> Architectures:
     """The architectures among which a name is looked up in an ecosystem.
 
     A name that begins as another project's do is that project's: the files of `dino_vits16` have
-    timm's names of tensors, and those of `dinov2_vits14` are read in other layouts, too.
+    timm's names of tensors, and those of `dinov2_vits14` are read in other layouts, too. So is one
+    that begins with the name of a published file.
     """
     own, theirs = named(ecosystem), architectures().get(name.partition("_")[0])
-    return Architectures({**(theirs.texts if theirs else {}), **own.texts})
+    called = {
+        row: text
+        for section in _BY_THEIR_FILES
+        for row, text in architectures()[section].texts.items()
+        if name.startswith(row)
+    }
+    return Architectures({**(theirs.texts if theirs else {}), **called, **own.texts})
 
 
 def cards() -> Architectures:

@@ -9,7 +9,7 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.binding import Binding, bind
 from vitconvert.tables.dialects import builtin_tables, likely_tables
 from vitconvert.tables.names import Names
-from vitconvert.tables.others import refuse_quantised, seems_to_be
+from vitconvert.tables.others import COMFY_MARK, refuse_quantised, seems_to_be
 from vitconvert.tables.table import Table
 from vitconvert.wrappers import prefixes, why_beside
 
@@ -72,7 +72,8 @@ def recognise(
     most = sum(0 in shape for shape in shapes.values()) > _MEANT * len(shapes)
     if not most and (found := _fitting(attempts, candidates, config)):
         return found
-    empty = [key for key, shape in shapes.items() if shape == (0,) or (most and 0 in shape)]
+    weights = {key: s for key, s in shapes.items() if key.rpartition(".")[2] != COMFY_MARK}
+    empty = [key for key, shape in weights.items() if shape == (0,) or (most and 0 in shape)]
     # Matrices, too, have no axis but one then.
     if most or any("norm" not in key and not key.endswith("bias") for key in empty):
         raise without_elements(empty, len(shapes))

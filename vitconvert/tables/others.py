@@ -11,6 +11,7 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.templates import skeleton_of
 from vitconvert.toml_files import read_tables
 
+COMFY_MARK = "scaled_fp8"  # ComfyUI's, of files whose weights may have scales: no numbers
 _COMPUTED = "computed"  # the section of quantised weights that `--dtype` computes
 _KERNEL_AXES = 4  # of a convolution's weights: out, in, height, width
 _VIDEO = " of five axes"  # after a name: out, in, time, height, width

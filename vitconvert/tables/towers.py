@@ -26,6 +26,7 @@ from vitconvert.tables.detection import Recognised, common_prefix, identifies
 from vitconvert.tables.names import first_part, separator_of
 from vitconvert.tables.others import seems_to_be
 from vitconvert.tables.parts import WHOLE, FoundViT, Header, Tower, tower_words
+from vitconvert.wrappers import is_averaged
 
 _END_OF_WORD = re.compile("[./]")
 _MOST_WORDS = 8  # of a prefix that nobody knows
@@ -195,7 +196,7 @@ def find_part(header: Header, tower: str | None = None) -> FoundViT:
     if denied is not None:
         found = [part for part in found if header.config_of(part.tower)]
     if any(part.recognised.binding.fits for part in found):
-        return _the_one(header, found)
+        return _averaged(header, _the_one(header, found))
     if denied is not None:
         raise denied
     if tower is None and (guessed := _below_any_prefix(header)):
@@ -383,6 +384,24 @@ def _under(header: Header, tower: Tower) -> FoundViT | None:
         return None
     header.check_model(tower)
     return header.part(tower, recognised)
+
+
+def _averaged(header: Header, part: FoundViT) -> FoundViT:
+    """The averaged weights of a ViT, which a program keeps beside it, or the ViT itself.
+
+    As of those that lie under a key of their own, the averaged ones come first.
+    """
+    plain = part.tower.prefix
+    inside = header.inside(part.tower)
+    some_name = next(iter(inside))
+    for prefix in (n.removesuffix(some_name) for n in header.shapes if n.endswith(some_name)):
+        if not any(map(is_averaged, prefix.split("."))) or prefix.startswith(plain):
+            continue
+        model = f"the averages of {plain.rstrip('./')}"
+        tower = replace(part.tower, prefix=prefix, model=model)
+        if header.inside(tower) == inside and not any(map(is_averaged, plain.split("."))):
+            return header.part(tower, part.recognised)
+    return part
 
 
 def _the_one(header: Header, found: list[FoundViT]) -> FoundViT:

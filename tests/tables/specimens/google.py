@@ -169,7 +169,7 @@ GOOGLE_LIKE = {
     "google without positions": Specimen(
         dialect="google_jax",
         make=partial(google, positions=False),
-        stated={"image_size": (24, 18), "position_embedding": "none"},
+        stated={"image_size": (24, 18)},
         expected=GOOGLE | {"position_embedding": "none"},
     ),
     "google, counted by class": Specimen(

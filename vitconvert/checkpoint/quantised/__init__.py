@@ -6,7 +6,7 @@ when it is read. What comes out is the quantised model's weights, not those that
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,14 +29,34 @@ from vitconvert.checkpoint.quantised.weight import (
 from vitconvert.documents import JsonObject
 from vitconvert.errors import UsageError
 from vitconvert.facts.accounts import DEQUANTISED
-from vitconvert.formats import Container, TensorInfo
+from vitconvert.formats import FLOATS_OF_8_BITS, Container, TensorInfo
+from vitconvert.tables.others import COMFY_MARK
 from vitconvert.tables.parts import FoundViT
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-COMFY_MARK = "scaled_fp8"  # ComfyUI's, of files whose weights may have scales: no numbers
 _DTYPES = ("float32", "bfloat16")  # that quantised weights are computed in
+
+
+def check_unscaled(
+    container: Container, weights: Mapping[str, Weight], used: Collection[str]
+) -> None:
+    """Refuse a matrix of 8 bits without a scale, where the others have scales.
+
+    ComfyUI takes 1 for a scale that is not there (comfy/ops.py, `scaled_fp8_ops`).
+
+    Raises:
+        TensorMismatch: There is one.
+    """
+    scaled = [name for name in used if name in weights]
+    if any(part.endswith(".scale_weight") for name in scaled for part in weights[name].parts):
+        return
+    manifest = container.manifest
+    for name in used:
+        bare = name not in weights and manifest[name].dtype in FLOATS_OF_8_BITS
+        if bare and scaled and len(manifest[name].shape) > 1:
+            raise unfit(container, name, f"has no scale, as {scaled[0]!r} has")
 
 
 def dequantised(
