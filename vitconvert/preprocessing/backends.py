@@ -108,6 +108,16 @@ BACKENDS = {
         numbers="fused",
         opens="opencv",
     ),
+    # mmpretrain 1.2, `ImageClassificationInferencer`, with Pillow's resizing; mmcv 2.1 opens images
+    # with `cv2.imread`.
+    "mmpretrain": Backend(
+        resize="pil",
+        interpolations=INTERPOLATIONS,
+        crop_rounding="even",
+        upright=True,
+        numbers="fused",
+        opens="opencv",
+    ),
     # A recording and no image: `transform.spectrogram`
     "kaldi": Backend(resize="float", upright=False, numbers="affine"),
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import TableError, size_text, warn
-from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
+from vitconvert.preprocessing import keras_hub, mmpretrain, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
 
 if TYPE_CHECKING:
@@ -244,6 +244,23 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             NotRepresentable: KerasHub has no such resizing.
         """
         return keras_hub.to_image_converter(self)
+
+    @classmethod
+    def from_mmpretrain(
+        cls, configuration: str, *, image_size: Size, origin: str = "MMPretrain's configuration"
+    ) -> "Preprocessing":
+        """Read the text of a configuration as MMPretrain 1.2 does; nothing of it is run.
+
+        As its `ImageClassificationInferencer` prepares a file: opened by OpenCV, and resized by
+        Pillow. What OpenCV would resize is refused.
+
+        Raises:
+            MissingFact: It states no pipeline.
+            ConflictingFact: A value is malformed.
+            NotRepresentable: It is no text of assignments, or prepares images in another way.
+        """
+        config = mmpretrain.configuration(configuration)
+        return cls(**mmpretrain.from_configuration(config, image_size=image_size), origin=origin)
 
     @classmethod
     def from_dialect(
