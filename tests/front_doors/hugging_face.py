@@ -143,7 +143,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
             **ARGUMENTS["Gemma4Config"]["vision_config"],
             "position_embedding_size": 3 * 70,
         }
-    }
+    },
 }
 # What is refused or otherwise on purpose, by model and kind of image, and why
 _NARROW = "the processor makes an image that is larger than its own limit, which vitconvert refuses"

@@ -130,7 +130,13 @@ def sizes_of(own: Fault) -> dict[str, Fault]:
         ("cropped to the aspect ratio before resizing, and a margin after it", "cut", before),
     )
     plain = replace(
-        steps, resize="squash", resize_size=size, crop=True, patch_size=None, max_patches=None
+        steps,
+        resize="squash",
+        resize_size=size,
+        crop=True,
+        pad=False,
+        patch_size=None,
+        max_patches=None,
     )
     found, made = {}, {(steps.resize, steps.resize_size)}
     for said, resize, to in stated:

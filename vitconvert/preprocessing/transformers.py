@@ -34,6 +34,7 @@ class _Processor:
     convert_rgb: bool = False
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False  # before resizing
+    pillow: bool = True  # whether there is a variant for Pillow; another falls back to torchvision
     patches: bool = False  # the size follows from a limit of patches
     # Images keep their size, as far as it is in whole squares of so many patches and within limits
     squares: int = 0
@@ -88,7 +89,7 @@ _PROCESSORS = {
         mean_std=HALVES, resample=3, size=_SQUARE, convert_rgb=True, square=False
     ),
     "DINOv3ViTImageProcessor": _Processor(
-        mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True
+        mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True, pillow=False
     ),
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
     "Qwen2VLImageProcessor": _QWEN,
@@ -120,10 +121,18 @@ _PROCESSORS = {
         pad=1024,
     ),
     "Sam2ImageProcessor": _Processor(
-        mean_std=IMAGENET, resample=2, size={"height": 1024, "width": 1024}, convert_rgb=True
+        mean_std=IMAGENET,
+        resample=2,
+        size={"height": 1024, "width": 1024},
+        convert_rgb=True,
+        pillow=False,
     ),
     "Sam3ImageProcessor": _Processor(
-        mean_std=HALVES, resample=2, size={"height": 1008, "width": 1008}, convert_rgb=True
+        mean_std=HALVES,
+        resample=2,
+        size={"height": 1008, "width": 1008},
+        convert_rgb=True,
+        pillow=False,
     ),
     "OwlViTImageProcessor": _Processor(
         mean_std=CLIP,
@@ -237,9 +246,10 @@ def from_preprocessor_config(
             )
         interpolation = _RESAMPLE[code]
     if processor.rescale_first:
-        arithmetic = "transformers_float"  # it has no Pillow variant, and falls back to this one
+        arithmetic = "transformers_float"
     else:
-        arithmetic = "transformers" if backend == "torchvision" else "transformers_pil"
+        on_pillow = backend == "pil" and processor.pillow
+        arithmetic = "transformers_pil" if on_pillow else "transformers"
     return {
         **sizes,
         "mean": numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels,
