@@ -274,11 +274,12 @@ def _as_opencv_opens(image: Image.Image) -> Image.Image:
     Raises:
         NotRepresentable: OpenCV opens no such image, or in another way.
     """
+    keyed = image.format == "GIF" and image.info.get("transparency") is not None
     reason = ""
     if image.mode == "F":
         reason = "an image of float numbers"
-    elif image.format == "GIF" and image.info.get("transparency") is not None:
-        reason = "a GIF with a transparent colour"
+    elif keyed and image.mode != "P":
+        reason = "a transparent GIF without a palette"
     elif image.format == "TIFF" and image.mode not in ("1", "L", "P", "I;16", "RGB"):
         reason = f"a TIFF of {image.mode}"
     if reason:
@@ -287,6 +288,10 @@ def _as_opencv_opens(image: Image.Image) -> Image.Image:
             evidence={"image": path_of(image)},
             hint="save it as PNG, in RGB.",
         )
+    if keyed:  # what is transparent shows the background
+        palette = np.array(image.getpalette("RGB"), np.uint8).reshape(-1, 3)
+        palette[image.info["transparency"]] = palette[image.info.get("background", 0)]
+        return Image.fromarray(palette[np.asarray(image)])
     if image.mode == "CMYK":  # icvCvt_CMYK2BGR: of the inks as JPEG holds them, in whole numbers
         inks = 255 - np.asarray(image, np.int32)
         black = inks[..., 3:]
