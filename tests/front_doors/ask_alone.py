@@ -19,4 +19,4 @@ if __name__ == "__main__":
         kind: str(v) if v.difference is None and not v.agrees else v.difference
         for kind, v in found.items()
     }
-    print(json.dumps(shown))
+    print(f"\n{json.dumps(shown)}")  # libraries print, too
