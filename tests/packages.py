@@ -16,6 +16,7 @@ import pytest
 
 # What the extra `test-all` or .ci/run installs, and what of their requirements is used as well.
 ONLY_IN_CI = {
+    "cv2": (),
     "keras": ("jax",),
     "keras_hub": ("keras", "jax"),
     "mlxim": ("mlx",),
@@ -97,6 +98,7 @@ def mmpretrain_alone() -> None:
 
 
 bitsandbytes = _Package("bitsandbytes")
+cv2 = _Package("cv2")
 open_clip = _Package("open_clip")
 peft = _Package("peft")
 equimo = _Package("equimo")

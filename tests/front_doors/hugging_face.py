@@ -28,6 +28,8 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
     "CLIPImageProcessor": {"size": {"shortest_edge": 28}, **_CROP},
     "ChineseCLIPImageProcessor": {"size": {"shortest_edge": 28}, **_CROP},
     "DeiTImageProcessor": {"size": {"height": 28, "width": 28}, **_CROP},
+    "SamImageProcessor": {"size": {"longest_edge": 48}, "pad_size": {"height": 48, "width": 48}},
+    "Sam3ImageProcessor": {"size": {"height": 48, "width": 48}},
     "Siglip2ImageProcessor": {"patch_size": 8, "max_num_patches": 30},
     "Gemma4ImageProcessor": {"patch_size": 8, "max_soft_tokens": 70},
     "PixtralImageProcessor": {"patch_size": 8, "size": {"longest_edge": 80}},
@@ -116,6 +118,10 @@ _FAMILIES = {
     "llava": "CLIPImageProcessor",
     "llava with siglip": "SiglipImageProcessor",
     "vipllava": "CLIPImageProcessor",
+    "gemma3": "Gemma3ImageProcessor",
+    "internvl": "GotOcr2ImageProcessor",
+    "owlvit": "OwlViTImageProcessor",
+    "dpt": "DPTImageProcessor",
     "paligemma": "SiglipImageProcessor",
     "colpali": "SiglipImageProcessor",
     "blip": "BlipImageProcessor",
@@ -131,12 +137,13 @@ _FAMILIES = {
 }
 # Positions for every grid that the processor makes
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "SamModel": {"vision_config": {**ARGUMENTS["SamVisionConfig"], "image_size": 48}},
     "Gemma4Model": {
         "vision_config": {
             **ARGUMENTS["Gemma4Config"]["vision_config"],
             "position_embedding_size": 3 * 70,
         }
-    }
+    },
 }
 # What is refused or otherwise on purpose, by model and kind of image, and why
 _NARROW = "the processor makes an image that is larger than its own limit, which vitconvert refuses"
@@ -311,7 +318,9 @@ def _tower_of_theirs(folder: Path, name: str) -> Asked:
     family = FAMILIES[name]
     model = type(family.make()).from_pretrained(folder).eval()
     tower, prepare = model.get_submodule(family.tower), _processor_of_theirs(folder)
-    return lambda image: tower(**prepare(image)).last_hidden_state
+    tower = getattr(tower, "vision_model", tower)
+    # Some processors also count the images that they make of one.
+    return lambda image: tower(prepare(image)["pixel_values"]).last_hidden_state
 
 
 def _of_family(name: str, processor: str) -> Door:
@@ -322,10 +331,41 @@ def _of_family(name: str, processor: str) -> Door:
     )
 
 
+def _sam_of_theirs(folder: Path) -> Asked:
+    """As its documentation has it, before a prompt is given; its maps as tokens."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    prepare = _processor_of_theirs(folder)
+
+    def asked(image: Path) -> torch.Tensor:
+        maps = model.get_image_embeddings(prepare(image)["pixel_values"])
+        return maps.flatten(2).transpose(1, 2)
+
+    return asked
+
+
+def _sam_3_of_theirs(folder: Path) -> Asked:
+    """The ViT alone, without the pyramid of maps that is made of its tokens."""
+    model = transformers.Sam3Model.from_pretrained(folder).eval()
+    prepare = _processor_of_theirs(folder)
+    tower = model.vision_encoder.backbone
+    return lambda image: tower(prepare(image)["pixel_values"]).last_hidden_state
+
+
+def _of_sam(name: str, theirs: Any) -> Door:
+    return Door(
+        write=partial(_write, name, name.replace("Model", "ImageProcessor")),
+        theirs=theirs,
+        ours=partial(ours.features, which={"tokens": True}),
+        exact=(48, 48),
+    )
+
+
 DOORS: Mapping[str, Door] = {
     **{name: _of_pipeline(name, processor) for name, processor in _PIPELINES.items()},
     **{name: _of_two_towers(name, *how) for name, how in _TWO_TOWERS.items()},
     **{name: _of_siglip_2(name) for name in _SIGLIP_2},
     **{name: _of_patches(name, *how) for name, how in _PATCHES.items()},
+    "SamModel": _of_sam("SamModel", _sam_of_theirs),
+    "Sam3Model": _of_sam("Sam3Model", _sam_3_of_theirs),
     **{name: _of_family(name, processor) for name, processor in _FAMILIES.items()},
 }

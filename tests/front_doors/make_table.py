@@ -16,7 +16,9 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # as most of KerasHub's users hav
 from tests.front_doors import (
     hugging_face,
     of_keras_hub,
+    of_mmpretrain,
     of_open_clip,
+    of_segment_anything,
     of_timm,
     of_torchvision,
     other_ways,
@@ -33,6 +35,8 @@ LIBRARIES: Mapping[str, Mapping[str, Door]] = {
     "open_clip": of_open_clip.DOORS,
     "torchvision": of_torchvision.DOORS,
     "KerasHub": of_keras_hub.DOORS,
+    "segment-anything": of_segment_anything.DOORS,
+    "MMPretrain": of_mmpretrain.DOORS,
 }
 _SIDE = 48  # of the images that show what ways into a library differ in
 

@@ -8,9 +8,16 @@ import sys
 import pytest
 
 import vitconvert
-from tests.front_doors import of_keras_hub, of_open_clip, of_timm, of_torchvision
+from tests.front_doors import (
+    of_keras_hub,
+    of_mmpretrain,
+    of_open_clip,
+    of_segment_anything,
+    of_timm,
+    of_torchvision,
+)
 from tests.front_doors.images import write_images
-from tests.front_doors.judge import judged
+from tests.front_doors.judge import EQUAL, judged
 from tests.packages import needed
 
 HERE = {
@@ -52,6 +59,41 @@ def test_numbers_are_those_of_the_front_door(library, name, tmp_path):
     assert refused == ({"narrow.png"} if (library, name) in NARROW else set())
 
 
+def alone(module, name, *packages):
+    """The differences of a door, by kind of image; None where both refuse it."""
+    for package in packages:
+        needed(package)
+    command = [sys.executable, "-m", "tests.front_doors.ask_alone", module, name]
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    differences = json.loads(line)
+    assert len(differences) > 15
+    return differences
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name", "packages"),
+    [
+        pytest.param(
+            module, name, packages, marks=() if "depth 11" in name else pytest.mark.coverage
+        )
+        for module, doors, packages in (
+            ("of_segment_anything", of_segment_anything.DOORS, ("cv2",)),
+            ("of_mmpretrain", of_mmpretrain.DOORS, ("cv2", "mmpretrain")),
+        )
+        for name in doors
+    ],
+)
+def test_opencv_opens_the_images(module, name, packages):
+    differences = alone(module, name, *packages)
+    assert {k: d for k, d in differences.items() if isinstance(d, str) or (d or 0) > EQUAL} == {}
+    refused = {kind for kind, difference in differences.items() if difference is None}
+    assert refused == {"float.tif"}  # which OpenCV cannot open
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -62,14 +104,7 @@ def test_numbers_are_those_of_the_front_door(library, name, tmp_path):
 )
 def test_keras_hub_on_jax(name):
     """In a process of its own: Keras decides once what computes, and NumPy clips otherwise."""
-    for package in ("keras_hub", "jax"):
-        needed(package)
-    command = [sys.executable, "-m", "tests.front_doors.ask_keras_hub", name]
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    differences = json.loads(done.stdout.splitlines()[-1])
-    assert len(differences) > 15
+    differences = alone("of_keras_hub", name, "keras_hub", "jax")
     assert {k: d for k, d in differences.items() if d is None or d > of_keras_hub.TIES} == {}
 
 

@@ -163,6 +163,8 @@ def of_transformers(name, backend, **stated):
     def prepare(image):
         image = transformers.image_utils.load_image(image)
         without = {"do_rescale": False, "do_normalize": False, "return_tensors": "np"}
+        if getattr(processor, "do_pad", False):
+            without |= {"do_pad": False}
         made = {
             "cropped": processor(image, **without)["pixel_values"][0],
             "normalised": processor(image, return_tensors="np")["pixel_values"][0],
@@ -178,6 +180,11 @@ def of_transformers(name, backend, **stated):
 def of_clip(backend):
     sizes = {"size": {"shortest_edge": 55}, "crop_size": {"height": 48, "width": 48}}
     return of_transformers("CLIPImageProcessor", backend, **sizes)
+
+
+def of_sam(backend):
+    sizes = {"size": {"longest_edge": 48}, "pad_size": {"height": 48, "width": 48}}
+    return of_transformers("SamImageProcessor", backend, **sizes)
 
 
 def of_vit(backend):
@@ -206,8 +213,17 @@ PROJECTS = {
     "CLIP by Pillow": lambda: of_clip("pil"),
     "ViT by torchvision": lambda: of_vit("torchvision"),
     "ViT by Pillow": lambda: of_vit("pil"),
+    "SAM by torchvision": lambda: of_sam("torchvision"),
+    "SAM by Pillow": lambda: of_sam("pil"),
     "KerasHub": of_keras_hub,
 }
+
+
+def only_ties(name, golden, steps):
+    """Whether a result differs by one level, in a few numbers."""
+    theirs = golden.images[name].steps["normalised"]
+    levels = np.abs(theirs - steps(golden.folder / name).numpy()) * steps.std[0] * 255
+    return levels.max() < 1.01 and (levels > 0.5).mean() < 0.01
 
 
 @pytest.mark.coverage
@@ -217,7 +233,10 @@ def test_every_step_is_that_of_the_projects_own_code(project, tmp_path):
     golden = record_pixels(
         steps, tmp_path / "out", preprocess=lambda image: prepare(image)["normalised"]
     )
-    assert not golden.others
+    ties = set()
+    if project == "KerasHub":  # whose sums round a half up or down, as the processor adds
+        ties = {name for name in golden.others if only_ties(name, golden, steps)}
+    assert not golden.others.keys() - ties
     for name, image in golden.images.items():
         with Image.open(tmp_path / "out" / name) as file:
             for step, theirs in prepare(file).items():

@@ -39,6 +39,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "rescale_factor": 1 / 127,
         "patch_size": None,
         "max_patches": None,
+        "pad": False,
         "normalize": True,
         "origin": "a test",
         "assumed": True,
@@ -81,7 +82,8 @@ def test_all_contradictions_are_told_at_once():
         "  The preprocessing contradicts itself.\n"
         "  interpolation = 'cubic' is none of nearest, bilinear, bicubic, lanczos, box, hamming\n"
         "  backend = 'torch' is none of torchvision, open_clip, transformers, transformers_pil, "
-        "transformers_float, tensorflow, big_vision, keras, keras_antialias, kaldi\n"
+        "transformers_float, tensorflow, big_vision, keras, keras_antialias, segment_anything, "
+        "mmpretrain, kaldi\n"
         "  transparency = 'black' is none of drop, white, key\n"
         "  mean has 3 values and std 1: both need 3 (RGB) or 1 (grey)\n"
         "  resize = 'none' does not fit resize_size = (32, 48)"
@@ -92,6 +94,12 @@ def test_all_contradictions_are_told_at_once():
     ("changes", "problem"),
     [
         ({"resize": "shortest", "crop": True}, "resize = 'shortest' needs one size, not 32x48"),
+        ({"resize": "longest", "pad": True}, "resize = 'longest' needs one size, not 32x48"),
+        ({"pad": True}, "pad does not fit resize = 'squash', crop = False"),
+        (
+            {"pad": "no", "resize": "longest", "resize_size": [48, 48]},
+            "pad = 'no' is neither true nor false",
+        ),
         ({"resize": "cover"}, "resize = 'cover' without crop makes images of any size"),
         ({"resize_size": [32, 49]}, "squashing to 32x49 without crop never makes 32x48"),
         (

@@ -32,6 +32,10 @@ def bit(**stated: Any) -> dict[str, Any]:
     return {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 57}, **stated}
 
 
+def sam(**stated: Any) -> dict[str, Any]:
+    return {"image_processor_type": "SamImageProcessor", **stated}
+
+
 def auto(folder: Path, config: dict[str, Any], **options: Any) -> Any:
     (folder / "preprocessor_config.json").write_text(json.dumps(config))
     return transformers.AutoImageProcessor.from_pretrained(folder, **options)
@@ -98,6 +102,31 @@ CONFIGS = {
         "crop_size": 48,
     },
     "dinov3": {"image_processor_type": "DINOv3ViTImageProcessor", "size": [48, 48]},
+    "sam": sam(size={"longest_edge": 48}, pad_size={"height": 48, "width": 48}),
+    "sam, more padding": sam(
+        size={"longest_edge": 41}, pad_size={"height": 48, "width": 57}, resample=3
+    ),
+    "sam, no resizing": sam(do_resize=False, pad_size={"height": 800, "width": 800}),
+    "sam, no normalisation": sam(
+        size={"longest_edge": 48}, pad_size={"height": 48, "width": 48}, do_normalize=False
+    ),
+    "sam 2": {"image_processor_type": "Sam2ImageProcessorFast", "size": [48, 33]},
+    "sam 3": {"image_processor_type": "Sam3ImageProcessor", "size": [48, 33]},
+    "owlvit": {"image_processor_type": "OwlViTImageProcessor", "size": [48, 33]},
+    "owlvit, cropped": {
+        "feature_extractor_type": "OwlViTFeatureExtractor",
+        "size": 57,
+        "crop_size": 48,
+        "do_center_crop": True,
+    },
+    "gemma 3": {"image_processor_type": "Gemma3ImageProcessor", "size": [48, 33]},
+    "got ocr": {"image_processor_type": "GotOcr2ImageProcessor", "size": [48, 33]},
+    "dpt": {"image_processor_type": "DPTImageProcessor", "size": [48, 33]},
+    "dpt, multiples": {
+        "image_processor_type": "DPTImageProcessor",
+        "size": [48, 34],
+        "ensure_multiple_of": 14,
+    },
 }
 
 
@@ -108,6 +137,8 @@ def test_every_processor_is_pixel_equal_and_written_alike(tmp_path, photographs,
     ours = Preprocessing.from_huggingface(CONFIGS[name], backend=backend)
     for image in photographs:
         assert torch.equal(ours(image), theirs(processor, image)), image.size
+    # SAM 2 has no Pillow variant, and is written as a class that has one.
+    backend = "pil" if ours.backend == "transformers_pil" else "torchvision"
     again = Preprocessing.from_huggingface(ours.to_huggingface(), backend=backend)
     assert again.differences(ours) == ()
 
@@ -235,11 +266,54 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
             "Images processed by ConvNextImageProcessor are not supported.",
             "supported  BeitImageProcessor, BitImageProcessor, BlipImageProcessor, "
             "CLIPImageProcessor, ChineseCLIPImageProcessor, CohereCompassImageProcessor, "
-            "DINOv3ViTImageProcessor, DeiTImageProcessor, Ernie4_5_VLMoeImageProcessor, "
-            "Gemma4ImageProcessor, Glm46VImageProcessor, Glm4vImageProcessor, "
-            "PixtralImageProcessor, Qwen2VLImageProcessor, Siglip2ImageProcessor, "
+            "DINOv3ViTImageProcessor, DPTImageProcessor, DeiTImageProcessor, "
+            "Ernie4_5_VLMoeImageProcessor, Gemma3ImageProcessor, Gemma4ImageProcessor, "
+            "Glm46VImageProcessor, Glm4vImageProcessor, GotOcr2ImageProcessor, "
+            "OwlViTImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor, "
+            "Sam2ImageProcessor, Sam3ImageProcessor, SamImageProcessor, Siglip2ImageProcessor, "
             "SiglipImageProcessor, ViTImageProcessor, VideoLlama3ImageProcessor",
         ],
+    ),
+    (
+        {"image_processor_type": "SamImageProcessor", "size": {"height": 48, "width": 48}},
+        NotRepresentable,
+        ["size = {'height': 48, 'width': 48} is not supported; longest_edge is."],
+    ),
+    (
+        {"image_processor_type": "SamImageProcessor", "do_center_crop": True},
+        NotRepresentable,
+        ["do_center_crop of SamImageProcessor is not supported."],
+    ),
+    (
+        {"image_processor_type": "SamImageProcessor", "do_pad": False},
+        MissingFact,
+        [
+            "The size of the processed images depends on the image itself.",
+            "processor       SamImageProcessor",
+            "size            None",
+            "do_center_crop  False",
+        ],
+    ),
+    (
+        {"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": True},
+        NotRepresentable,
+        [
+            "do_pan_and_scan of Gemma3ImageProcessor is not supported: it cuts an image into "
+            "several."
+        ],
+    ),
+    (
+        {"image_processor_type": "GotOcr2ImageProcessorFast", "crop_to_patches": True},
+        NotRepresentable,
+        [
+            "crop_to_patches of GotOcr2ImageProcessor is not supported: it cuts an image into "
+            "several."
+        ],
+    ),
+    (
+        {"image_processor_type": "DPTImageProcessor", "keep_aspect_ratio": True},
+        NotRepresentable,
+        ["keep_aspect_ratio of DPTImageProcessor is not supported: sizes depend on the image."],
     ),
     (
         vit(size={"longest_edge": 99}),

@@ -230,6 +230,10 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
             return None
         with _naming(files.located.config):
             return Preprocessing.from_timm(cfg)
+    meta = files.container.extras.get("meta")
+    if isinstance(meta, Mapping) and isinstance(text := meta.get("cfg"), str):
+        origin = "MMPretrain's configuration in meta.cfg beside the weights"
+        return Preprocessing.from_mmpretrain(text, image_size=config.image_size, origin=origin)
     stated = files.config.get("preprocess_cfg")
     cfg = stated if isinstance(stated, dict) else {}
     if cfg or "model_cfg" in files.config:  # beside which open_clip has its own defaults

@@ -79,15 +79,18 @@ def stated_alone(said: ReadOptions, config: ViTConfig) -> Preprocessing:
 
 
 def preprocessing_in(file: Path, config: ViTConfig) -> Preprocessing:
-    """What a file of transformers, of timm or of KerasHub says, for images of the model's size.
+    """What a file of transformers, timm, KerasHub or MMPretrain says, for the model's size.
 
     Raises:
         SourceError, CorruptFile: It cannot be read.
         MissingFact, ConflictingFact, NotRepresentable: As the reader of each project's file.
     """
+    origin = f"{file.name}, {USER}"
+    if file.suffix == ".py":
+        text = read_bytes(file).decode(errors="replace")
+        return Preprocessing.from_mmpretrain(text, image_size=config.image_size, origin=origin)
     stated = read_object(file)
     cfg = stated.get("pretrained_cfg", stated)
-    origin = f"{file.name}, {USER}"
     if isinstance(cfg, dict) and ("input_size" in cfg or "pretrained_cfg" in stated):
         found = Preprocessing.from_timm(cfg, origin=origin)
     elif is_image_converter(stated):

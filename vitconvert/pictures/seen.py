@@ -115,7 +115,11 @@ class SeenImage:
                 )
             )
             found = image_files.converted(
-                image, channels=3, transparency=steps.transparency, upright=backend.upright
+                image,
+                channels=3,
+                transparency=steps.transparency,
+                upright=backend.upright,
+                opens=backend.opens,
             )
         if (found.height, found.width) != self.placement.original:
             raise IntegrityError(

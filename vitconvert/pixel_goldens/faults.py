@@ -59,6 +59,10 @@ class Fault:
 
     def _cropped(self, resized: Levels) -> Levels | None:
         size = self.steps.image_size
+        if self.steps.pad:  # with what becomes zero
+            scale = self.steps.rescale_factor or 1.0
+            mean = np.array(self.steps.mean, np.float32).reshape(-1, 1, 1) / np.float32(scale)
+            return pixels.padded_after(resized - mean, size) + mean
         surplus = [whole - part for whole, part in zip(resized.shape[1:], size, strict=True)]
         if min(surplus) < 0:
             backend = BACKENDS[self.steps.backend]
@@ -130,7 +134,13 @@ def sizes_of(own: Fault) -> dict[str, Fault]:
         ("cropped to the aspect ratio before resizing, and a margin after it", "cut", before),
     )
     plain = replace(
-        steps, resize="squash", resize_size=size, crop=True, patch_size=None, max_patches=None
+        steps,
+        resize="squash",
+        resize_size=size,
+        crop=True,
+        pad=False,
+        patch_size=None,
+        max_patches=None,
     )
     found, made = {}, {(steps.resize, steps.resize_size)}
     for said, resize, to in stated:

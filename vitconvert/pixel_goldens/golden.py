@@ -138,13 +138,15 @@ def in_words(steps: Preprocessing) -> dict[str, str]:
     antialias = backend.antialias and steps.interpolation != "nearest"
     odd = {"down": "rounded down", "even": "half a pixel rounded to even"}[backend.crop_rounding]
     middle = f"the middle {size_text(steps.image_size)}, its corner {odd}"
+    padding = f", then zeros at the right and below, to {size_text(steps.image_size)}"
+    padding = padding if steps.pad else ""
     factor = f"times {steps.rescale_factor:.9g}" if steps.rescale_factor else "as it is"
     return {
         "decoded": f"{'as Pillow opens it' if own_modes(steps) else mode}; {steps.opening}",
         "resized": f"{steps.resizing}, {steps.interpolation} {_ARITHMETIC[backend.resize]}, "
         f"{'with' if antialias else 'without'} antialias",
         "cropped": middle if steps.cuts else "nothing is cut off",
-        "normalised": f"{factor}{', less mean, over std' if steps.normalize else ''}",
+        "normalised": f"{factor}{', less mean, over std' if steps.normalize else ''}{padding}",
     }
 
 

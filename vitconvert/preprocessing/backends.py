@@ -8,6 +8,7 @@ RESIZES = (
     "shortest",  # the shortest side to resize_size, the other truncated (torchvision, transformers)
     "cover",  # the aspect ratio kept: the smallest size that covers resize_size, rounded (timm)
     "border",  # the aspect ratio kept: the largest size inside resize_size, rounded (timm)
+    "longest",  # the longest side to resize_size, the other rounded half up (Segment Anything)
     "squash",  # both sides to resize_size
     "cut",  # the largest middle of resize_size's aspect ratio, squashed to it (KerasHub)
     "patches",  # the aspect ratio nearly kept: as many patches as SigLIP 2 allows
@@ -42,6 +43,7 @@ class Backend:
     converts_last: bool = False  # to RGB after resizing and padding, which changes palettes, CMYK
     black_border: bool = False  # for resize "border"; timm's border has the mean colour
     upright: bool  # EXIF orientation is applied
+    opens: str = "pillow"  # or "opencv": whose words for other modes differ
     numbers: str  # "divide", "double", "first", "fused" or "affine": see `pixels.normalised`
 
 
@@ -97,6 +99,25 @@ BACKENDS = {
     # KerasHub 0.32, image_converter.py, of images that were read as whole numbers.
     "keras": Backend(resize="weights", antialias=False, upright=False, numbers="affine"),
     "keras_antialias": Backend(resize="weights", upright=False, numbers="affine"),
+    # segment-anything 1.0, ResizeLongestSide and SamPredictor: torchvision on a Pillow image, of
+    # what `cv2.imread` gives, as its scripts have it (scripts/amg.py).
+    "segment_anything": Backend(
+        resize="pil",
+        interpolations=("bilinear",),
+        upright=True,
+        numbers="fused",
+        opens="opencv",
+    ),
+    # mmpretrain 1.2, `ImageClassificationInferencer`, with Pillow's resizing; mmcv 2.1 opens images
+    # with `cv2.imread`.
+    "mmpretrain": Backend(
+        resize="pil",
+        interpolations=INTERPOLATIONS,
+        crop_rounding="even",
+        upright=True,
+        numbers="fused",
+        opens="opencv",
+    ),
     # A recording and no image: `transform.spectrogram`
     "kaldi": Backend(resize="float", upright=False, numbers="affine"),
 }

@@ -7,9 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from vitconvert.errors import CorruptFile, SourceError, UnsafeFile, VitConvertError, size_text
+from vitconvert.errors import (
+    CorruptFile,
+    NotRepresentable,
+    SourceError,
+    UnsafeFile,
+    VitConvertError,
+    size_text,
+)
 from vitconvert.preprocessing.backends import Backend
 from vitconvert.preprocessing.finding import SOUND
 from vitconvert.preprocessing.steps import Size
@@ -134,12 +142,14 @@ def path_of(image: Image.Image) -> Path:
     return Path(filename) if filename else _IN_MEMORY
 
 
-def left_out(image: Image.Image) -> Iterator[str]:
+def left_out(image: Image.Image, backend: Backend) -> Iterator[str]:
     """What the 8-bit image that a model reads shows no more of an open file, in words.
 
     Pillow's convert("RGB") does this, and so every project whose users open files with Pillow.
     """
-    if image.mode == "F":
+    if backend.opens == "opencv" and image.mode.startswith("I"):
+        yield "16-bit numbers, of which the upper 8 bits are read"
+    elif image.mode == "F":
         yield "float numbers become whole ones from 0 to 255, so that all from 0 to 1 are black"
     elif image.mode.startswith("I"):
         yield "16-bit or 32-bit numbers, of which all above 255 are white"
@@ -229,11 +239,14 @@ def decoding(path: Path | None, *, kind: str = "image") -> Iterator[None]:
 
 
 def converted(
-    image: Image.Image, *, channels: int, transparency: str, upright: bool
+    image: Image.Image, *, channels: int, transparency: str, upright: bool, opens: str = "pillow"
 ) -> Image.Image:
     """The image as 8-bit RGB, or as grey for one channel.
 
+    `opens` is one of `Backend.opens`.
+
     Raises:
+        NotRepresentable: OpenCV opens such images otherwise, and in no way that is known here.
         CorruptFile: Pillow reads the file only now, and it is damaged; or Pillow cannot convert
             from its colours.
     """
@@ -242,6 +255,8 @@ def converted(
         if (orientation := _orientation(image, upright=upright)) != 1:
             # Not `exif_transpose`, which writes the other tags again and fails at odd types.
             image = image.transpose(_TURNS[orientation])
+        if opens == "opencv":
+            image = _as_opencv_opens(image)
         mode = "L" if channels == 1 else "RGB"
         if transparency == "white" and _is_transparent(image):
             image = _on_white(image)
@@ -252,6 +267,42 @@ def converted(
         if transparency == "key" and _is_transparent(image):
             image = _on_white(image).convert(mode)
         return image
+
+
+def _as_opencv_opens(image: Image.Image) -> Image.Image:
+    """An image whose conversion to RGB gives what `cv2.imread` gives of the same file.
+
+    opencv-python-headless 5.0.0. It reads 8-bit grey and RGB as Pillow does, and drops alpha.
+
+    Raises:
+        NotRepresentable: OpenCV opens no such image, or in another way.
+    """
+    keyed = image.format == "GIF" and image.info.get("transparency") is not None
+    reason = ""
+    if image.mode == "F":
+        reason = "an image of float numbers"
+    elif keyed and image.mode != "P":
+        reason = "a transparent GIF without a palette"
+    elif image.format == "TIFF" and image.mode not in ("1", "L", "P", "I;16", "RGB"):
+        reason = f"a TIFF of {image.mode}"
+    if reason:
+        raise NotRepresentable(
+            f"OpenCV, which the model's project opens images with, reads {reason} otherwise.",
+            evidence={"image": path_of(image)},
+            hint="save it as PNG, in RGB.",
+        )
+    if keyed:  # what is transparent shows the background
+        palette = np.array(image.getpalette("RGB"), np.uint8).reshape(-1, 3)
+        palette[image.info["transparency"]] = palette[image.info.get("background", 0)]
+        return Image.fromarray(palette[np.asarray(image)])
+    if image.mode == "CMYK":  # icvCvt_CMYK2BGR: of the inks as JPEG holds them, in whole numbers
+        inks = 255 - np.asarray(image, np.int32)
+        black = inks[..., 3:]
+        return Image.fromarray((black - ((255 - inks[..., :3]) * black >> 8)).astype(np.uint8))
+    if image.mode.startswith("I"):
+        levels = np.asarray(image, np.int32)
+        return Image.fromarray((levels >> 8).clip(0, 255).astype(np.uint8))
+    return image
 
 
 def _is_transparent(image: Image.Image) -> bool:

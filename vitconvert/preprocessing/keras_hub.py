@@ -65,7 +65,7 @@ def to_image_converter(steps: Steps) -> JsonDict:
         NotRepresentable: KerasHub has no such resizing.
     """
     words = {ours: theirs for theirs, ours in _INTERPOLATIONS.items()}
-    if steps.resize in ("border", "patches") or steps.interpolation not in words:
+    if steps.pad or steps.resize in ("border", "patches") or steps.interpolation not in words:
         raise NotRepresentable(
             f"KerasHub cannot express this resizing: {steps.resize} with {steps.interpolation}.",
             evidence={"from": steps.origin},

@@ -33,7 +33,16 @@ def from_preprocess_cfg(cfg: JsonObject, *, image_size: Size) -> JsonDict:
 
 
 def to_preprocess_cfg(steps: Steps) -> JsonDict:
-    """The keys that say the same, or come near."""
+    """The keys that say the same, or come near.
+
+    Raises:
+        NotRepresentable: Images are padded at the right and below.
+    """
+    if steps.pad:
+        raise NotRepresentable(
+            "open_clip pads images on all sides, not at the right and below.",
+            evidence={"from": steps.origin},
+        )
     mean, std = unit_mean_std(steps)
     square = steps.image_size[0] == steps.image_size[1]
     return {

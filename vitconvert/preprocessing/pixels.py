@@ -45,6 +45,9 @@ def resized_size(source: Size, *, resize: str, size: Size) -> Size:
     elif resize == "shortest":
         long = int(size[0] * max(source) / min(source))
         result = (long, size[0]) if width <= height else (size[0], long)
+    elif resize == "longest":
+        scale = size[0] / max(source)
+        result = int(height * scale + 0.5), int(width * scale + 0.5)
     else:
         ratios = height / size[0], width / size[1]
         ratio = min(ratios) if resize == "cover" else max(ratios)
@@ -173,6 +176,12 @@ def resized_on_tensor(pixels: Pixels, size: Size, interpolation: str, *, antiali
         ) from error
     numbers: Pixels = (result if direct else result.round().to(torch.uint8))[0].numpy()
     return numbers
+
+
+def padded_after(numbers: NDArray[np.float32], size: Size) -> NDArray[np.float32]:
+    """(C, H, W) with zeros at the right and below, to `size`."""
+    height, width = (after - now for after, now in zip(size, numbers.shape[1:], strict=True))
+    return np.pad(numbers, ((0, 0), (0, height), (0, width))) if height or width else numbers
 
 
 def centred(pixels: Pixels, size: Size, *, fill: tuple[int, ...], backend: Backend) -> Pixels:

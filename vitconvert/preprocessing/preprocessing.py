@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import TableError, size_text, warn
-from vitconvert.preprocessing import keras_hub, open_clip, timm, transformers
+from vitconvert.preprocessing import keras_hub, mmpretrain, open_clip, timm, transformers
 from vitconvert.preprocessing.steps import Size, Steps, height_width, numbers
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Keys of the `[preprocessing]` section of a table in `weights_map/`
 _REQUIRED = {"resize", "interpolation", "mean", "std", "backend"}
-_OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency"}
+_OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency", "pad", "rescale"}
 
 
 class Preprocessing(Steps):  # without fields of its own, so it is a dataclass as it is
@@ -97,6 +97,8 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         if resize in ("shortest", "cover"):  # timm's choice: "cover" unless both are square
             square = len(set(image_size)) == len(set(resized or ())) == 1
             resize = "shortest" if square else "cover"
+        elif resize == "longest" and resized:
+            resized = (min(resized), min(resized))
         return dataclasses.replace(
             self,
             image_size=image_size,
@@ -244,6 +246,23 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         return keras_hub.to_image_converter(self)
 
     @classmethod
+    def from_mmpretrain(
+        cls, configuration: str, *, image_size: Size, origin: str = "MMPretrain's configuration"
+    ) -> "Preprocessing":
+        """Read the text of a configuration as MMPretrain 1.2 does; nothing of it is run.
+
+        As its `ImageClassificationInferencer` prepares a file: opened by OpenCV, and resized by
+        Pillow. What OpenCV would resize is refused.
+
+        Raises:
+            MissingFact: It states no pipeline.
+            ConflictingFact: A value is malformed.
+            NotRepresentable: It is no text of assignments, or prepares images in another way.
+        """
+        config = mmpretrain.configuration(configuration)
+        return cls(**mmpretrain.from_configuration(config, image_size=image_size), origin=origin)
+
+    @classmethod
     def from_dialect(
         cls,
         section: JsonObject,
@@ -262,6 +281,8 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
             resize_size     in pixels; without either, image_size
             crop            true by default, unless the image is squashed to image_size
             transparency    "drop" by default
+            pad             at the right and below; false by default
+            rescale         false: mean and std are of levels from 0 to 255
 
         Raises:
             TableError: A key is unknown or missing.
@@ -280,7 +301,10 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         resize_size = timm.size_before_crop(image_size, fields.pop("crop_pct", 1.0))
         if "resize_size" in fields:
             resize_size = height_width(fields["resize_size"], "resize_size")
-        fields.setdefault("crop", resize_size != image_size or section["resize"] != "squash")
+        if not fields.pop("rescale", True):
+            fields["rescale_factor"] = None
+        made = resize_size == image_size and section["resize"] == "squash"
+        fields.setdefault("crop", not made and not section.get("pad", False))
         if section["resize"] == "shortest" and resize_size[0] != resize_size[1]:
             # A size that is not square has no one shortest side. open_clip and timm do the same.
             fields["resize"] = "cover"

@@ -28,6 +28,10 @@ _TRANSPARENCY = {
     "white": "puts transparent images on white",
     "key": "puts images with one transparent colour (GIF, PNG) on white",
 }
+_OPENS = {
+    "pillow": "opens 16-bit and CMYK images with Pillow, not with OpenCV",
+    "opencv": "opens 16-bit and CMYK images with OpenCV, not with Pillow",
+}
 _OPENED = {
     "drop": "transparency dropped",
     "white": "put on white",
@@ -40,12 +44,12 @@ _VOCABULARIES = {
     "transparency": backends.TRANSPARENCIES,
 }
 # Fields that the sentences below put into words
-_IN_WORDS = ("backend", "transparency", "patch_size", "max_patches")
+_IN_WORDS = ("backend", "transparency", "patch_size", "max_patches", "pad")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Convert, resize, crop, rescale, normalise: what each step does; see `Preprocessing`."""
+    """Convert, resize, crop, rescale, normalise, pad: each step; see `Preprocessing`."""
 
     image_size: Size  # of the result
     mean: tuple[float, ...]
@@ -59,6 +63,7 @@ class Steps:
     rescale_factor: float | None = 1 / 255  # None: values stay 0 to 255
     patch_size: int | None = None  # of resize "patches"
     max_patches: int | None = None
+    pad: bool = False  # zeros at the right and below, after normalising, to image_size
     normalize: bool = True  # False: mean 0, std 1, and no arithmetic that could round
     origin: str  # where this was stated
     assumed: bool = False  # stated by nobody for this model, but usual where it comes from
@@ -96,6 +101,7 @@ class Steps:
             "shortest": f"shortest side to {(self.resize_size or (0,))[0]}",
             "cover": f"covering {resized}",
             "border": f"within {resized}",
+            "longest": f"longest side to {(self.resize_size or (0,))[0]}",
             "squash": f"squashed to {resized}",
             "cut": f"the middle in the aspect ratio of {resized}, resized to it",
             "patches": f"at most {self.max_patches} patches of {self.patch_size}",
@@ -171,7 +177,7 @@ def _contradictions(p: Steps) -> Iterator[str]:
     for name, words in _VOCABULARIES.items():
         if getattr(p, name) not in words:
             yield f"{name} = {short(getattr(p, name))} is none of {', '.join(words)}"
-    for name in ("crop", "normalize"):
+    for name in ("crop", "pad", "normalize"):
         if not isinstance(getattr(p, name), bool):
             yield f"{name} = {short(getattr(p, name))} is neither true nor false"
     # Arithmetic
@@ -202,9 +208,11 @@ def _contradictions(p: Steps) -> Iterator[str]:
         yield f"{size_text(p.resize_size or p.image_size)} is not a size of an image"
     if p.resize == "cut" and p.backend in BACKENDS and BACKENDS[p.backend].resize != "weights":
         yield f"backend = {p.backend!r} does not cut before it resizes"
-    if p.resize == "shortest" and p.resize_size and p.resize_size[0] != p.resize_size[1]:
-        yield f"resize = 'shortest' needs one size, not {size_text(p.resize_size)}"
-    if not p.crop and p.resize not in ("none", "squash", "patches"):
+    if p.resize in ("shortest", "longest") and len(set(p.resize_size or ())) > 1:
+        yield f"resize = {p.resize!r} needs one size, not {size_text(p.resize_size or ())}"
+    if p.pad and (p.crop or p.resize not in ("none", "longest")):
+        yield f"pad does not fit resize = {p.resize!r}, crop = {p.crop}"
+    if not p.crop and not p.pad and p.resize not in ("none", "squash", "patches"):
         yield f"resize = {p.resize!r} without crop makes images of any size"
     if not p.crop and p.resize == "squash" and p.resize_size != p.image_size:
         yield (
@@ -238,6 +246,10 @@ def departures_of(program: str, source: Steps, theirs: Steps) -> tuple[str, ...]
         said.append(f"converts images that are neither grey nor RGB {order} resizing")
     if source.resize == theirs.resize == "border" and other.black_border != ours.black_border:
         said.append(f"pads with {'black' if other.black_border else 'the mean colour'}")
+    if source.pad != theirs.pad:
+        said.append("pads at the right and below" if theirs.pad else "pads nothing")
+    if BACKENDS[source.backend].opens != BACKENDS[theirs.backend].opens:
+        said.append(_OPENS[other.opens])
     if theirs.transparency != source.transparency:
         said.append(_TRANSPARENCY[theirs.transparency])
     said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]

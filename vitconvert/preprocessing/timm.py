@@ -50,6 +50,10 @@ def to_pretrained_cfg(steps: Steps) -> JsonDict:
     mean, std = unit_mean_std(steps)
     center = "shortest" if steps.image_size[0] == steps.image_size[1] else "cover"
     modes = {center: "center", "cut": "center", "border": "border", "squash": "squash"}
+    if steps.pad:
+        raise NotRepresentable(
+            "timm cannot pad images at the right and below.", evidence={"from": steps.origin}
+        )
     mode, crop_pct = "squash", 1.0  # without a crop nothing is resized twice, nothing is cut off
     if steps.crop:
         size = steps.resize_size or steps.image_size

@@ -1,4 +1,4 @@
-"""An image through all steps: convert, resize, crop, rescale, normalise; or a recording."""
+"""An image through all steps: convert, resize, crop, rescale, normalise, pad; or a recording."""
 
 import io
 import wave
@@ -58,7 +58,7 @@ def transformed(
         if ours := not isinstance(image, Image.Image):
             image = held.enter_context(image_files.open_image(image, max_pixels=max_pixels))
         if tell:
-            for fact in image_files.left_out(image):
+            for fact in image_files.left_out(image, backend):
                 tell(fact)
         source = None
         if ours and shrunk:  # read smaller, which no resizing shows
@@ -79,7 +79,10 @@ def transformed(
             # Only timm pads with the mean colour, in its border mode.
             fill = tuple(round(255 * value) for value in steps.mean)
         values = pixels.centred(values, steps.image_size, fill=fill, backend=backend)
-    if values.shape[1:] != steps.image_size:
+    fits = values.shape[1:] == steps.image_size
+    if steps.pad:
+        fits = all(n <= m for n, m in zip(values.shape[1:], steps.image_size, strict=True))
+    if not fits:
         made, read = size_text(values.shape[1:]), size_text(steps.image_size)
         why, hint = (
             f"is {made}, the model reads {read}, and this preprocessing resizes nothing",
@@ -93,13 +96,14 @@ def transformed(
         raise InputMismatch(f"The image {why}.", evidence={"from": steps.origin}, hint=hint)
     _keep(seen, "cropped", values)
     rescaled = backend.numbers == "first" and values.dtype == np.uint8
-    return pixels.normalised(
+    numbers = pixels.normalised(
         values,
         mean=steps.mean if steps.normalize else None,
         std=steps.std if steps.normalize else None,
         factor=steps.rescale_factor,
         numbers="fused" if rescaled else backend.numbers,
     )
+    return pixels.padded_after(numbers, steps.image_size) if steps.pad else numbers
 
 
 def _keep(seen: Seen | None, step: str, values: Image.Image | pixels.Pixels) -> None:
@@ -178,11 +182,13 @@ def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pi
 
 
 def _converted(image: Image.Image, steps: Steps) -> Image.Image:
+    backend = BACKENDS[steps.backend]
     return image_files.converted(
         image,
         channels=steps.channels,
         transparency=steps.transparency,
-        upright=BACKENDS[steps.backend].upright,
+        upright=backend.upright,
+        opens=backend.opens,
     )
 
 

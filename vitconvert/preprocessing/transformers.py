@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import ConflictingFact, MissingFact, NotRepresentable, size_text
@@ -34,6 +34,7 @@ class _Processor:
     convert_rgb: bool = False
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False  # before resizing
+    pillow: bool = True  # whether there is a variant for Pillow; another falls back to torchvision
     patches: bool = False  # the size follows from a limit of patches
     # Images keep their size, as far as it is in whole squares of so many patches and within limits
     squares: int = 0
@@ -41,6 +42,9 @@ class _Processor:
     limits: str = "pixels"  # of an image, of its "frames" together, of its "sides" or "tokens"
     merge: str = "merge_size"  # what the file calls the side of such a square
     normalize: bool = True
+    multiple: str = ""  # what the file calls the number that sizes are rounded to multiples of
+    pad: int | None = None  # by zeros, at the right and below, after normalising: pad_size
+    refused: Mapping[str, str] = field(default_factory=dict)  # options, and why
 
 
 _SQUARE, _SHORTEST = {"height": 224, "width": 224}, {"shortest_edge": 224}
@@ -85,7 +89,7 @@ _PROCESSORS = {
         mean_std=HALVES, resample=3, size=_SQUARE, convert_rgb=True, square=False
     ),
     "DINOv3ViTImageProcessor": _Processor(
-        mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True
+        mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True, pillow=False
     ),
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
     "Qwen2VLImageProcessor": _QWEN,
@@ -109,6 +113,67 @@ _PROCESSORS = {
         merge="pooling_kernel_size",
         normalize=False,
     ),
+    "SamImageProcessor": _Processor(
+        mean_std=IMAGENET,
+        resample=2,
+        size={"longest_edge": 1024},
+        convert_rgb=True,
+        pad=1024,
+    ),
+    "Sam2ImageProcessor": _Processor(
+        mean_std=IMAGENET,
+        resample=2,
+        size={"height": 1024, "width": 1024},
+        convert_rgb=True,
+        pillow=False,
+    ),
+    "Sam3ImageProcessor": _Processor(
+        mean_std=HALVES,
+        resample=2,
+        size={"height": 1008, "width": 1008},
+        convert_rgb=True,
+        pillow=False,
+    ),
+    "OwlViTImageProcessor": _Processor(
+        mean_std=CLIP,
+        resample=3,
+        size={"height": 768, "width": 768},
+        crop_size=768,
+        convert_rgb=True,
+    ),
+    "DPTImageProcessor": _Processor(
+        mean_std=HALVES,
+        resample=3,
+        size={"height": 384, "width": 384},
+        multiple="ensure_multiple_of",
+        refused={
+            "keep_aspect_ratio": "sizes depend on the image",
+        },
+    ),
+    "Gemma3ImageProcessor": _Processor(
+        mean_std=HALVES,
+        resample=2,
+        size=_SQUARE,
+        convert_rgb=True,
+        refused={"do_pan_and_scan": "it cuts an image into several"},
+    ),
+    "GotOcr2ImageProcessor": _Processor(
+        mean_std=CLIP,
+        resample=3,
+        size={"height": 384, "width": 384},
+        convert_rgb=True,
+        refused={"crop_to_patches": "it cuts an image into several"},
+    ),
+}
+# Processors whose models read several images, or another one, for each: why none is read
+_TILES = "it cuts an image into tiles, whose number depends on the image"
+_OTHERS = {
+    "LlavaNextImageProcessor": _TILES,
+    "LlavaOnevisionImageProcessor": _TILES,
+    "Idefics2ImageProcessor": "the size depends on the image, and it splits images into several",
+    "Idefics3ImageProcessor": "it resizes an image twice, and splits it into several",
+    "SmolVLMImageProcessor": "it resizes an image twice, and splits it into several",
+    "Owlv2ImageProcessor": "it pads to a square, and blurs before it resizes",
 }
 # models/auto: the processor of a model whose file names none
 _MODEL_TYPES = {
@@ -128,6 +193,12 @@ _MODEL_TYPES = {
     "clip": "CLIPImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip2": "Siglip2ImageProcessor",
+    "sam": "SamImageProcessor",
+    "sam_hq": "SamImageProcessor",
+    "sam3": "Sam3ImageProcessor",
+    "owlvit": "OwlViTImageProcessor",
+    "dpt": "DPTImageProcessor",
+    "gemma3": "Gemma3ImageProcessor",
 }
 
 
@@ -149,9 +220,13 @@ def from_preprocessor_config(
     name = _processor_name(config, model_type)
     processor = _PROCESSORS[name]
     # Those of any size pad batches only.
-    for key in ("do_center_crop",) if processor.squares else ("do_pad", "use_square_size"):
+    padding = processor.pad or processor.squares
+    for key in ("do_center_crop",) if padding else ("do_pad", "use_square_size"):
         if config.get(key):
             raise NotRepresentable(f"{key} of {name} is not supported.")
+    for key, why in processor.refused.items():
+        if config.get(key):
+            raise NotRepresentable(f"{key} of {name} is not supported: {why}.")
     sizes = _sizes(config, name, image_size)
     # One number serves all channels that the other list names.
     mean = config.get("image_mean", processor.mean_std[0])
@@ -171,9 +246,10 @@ def from_preprocessor_config(
             )
         interpolation = _RESAMPLE[code]
     if processor.rescale_first:
-        arithmetic = "transformers_float"  # it has no Pillow variant, and falls back to this one
+        arithmetic = "transformers_float"
     else:
-        arithmetic = "transformers" if backend == "torchvision" else "transformers_pil"
+        on_pillow = backend == "pil" and processor.pillow
+        arithmetic = "transformers_pil" if on_pillow else "transformers"
     return {
         **sizes,
         "mean": numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels,
@@ -231,8 +307,9 @@ def _processor_name(config: JsonObject, model_type: str | None) -> str:
             hint='write one into it, e.g. "image_processor_type": "ViTImageProcessor".',
         )
     if name not in _PROCESSORS:
+        why = f": {_OTHERS[name]}" if name in _OTHERS else ""
         raise NotRepresentable(
-            f"Images processed by {name} are not supported.",
+            f"Images processed by {name} are not supported{why}.",
             evidence={"supported": ", ".join(sorted(_PROCESSORS))},
         )
     return name
@@ -246,19 +323,23 @@ def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
         check_kept(config, name, image_size)
     resize, resize_size = ("squash", image_size) if any_size else _resize(config, processor)
     crop = bool(config.get("do_center_crop", processor.crop))
-    if crop:
+    pad = bool(processor.pad and config.get("do_pad", True))
+    if pad:
+        image_size = _stated_size(config.get("pad_size") or processor.pad, "pad_size")
+    elif crop:
         crop_size = config.get("crop_size", processor.crop_size)
         if crop_size is None:
             raise MissingFact("do_center_crop is set, and crop_size is not.")
         image_size = _stated_size(crop_size, "crop_size")
     elif resize == "squash":
         image_size = resize_size
-    if image_size is None or (resize == "shortest" and not crop):
+    if image_size is None or (resize in ("shortest", "longest") and not crop and not pad):
         raise MissingFact(
             "The size of the processed images depends on the image itself.",
             evidence={"processor": name, "size": config.get("size"), "do_center_crop": crop},
         )
     sizes = {"resize": resize, "resize_size": resize_size, "crop": crop, "image_size": image_size}
+    sizes["pad"] = pad
     if resize != "patches":
         return sizes
     (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
@@ -318,7 +399,14 @@ def _resize(config: JsonObject, processor: _Processor) -> tuple[str, Size | None
     if isinstance(size, Mapping) and set(size) == {"shortest_edge"}:
         (edge,) = whole_numbers(size["shortest_edge"], "size.shortest_edge", 1)
         return "shortest", (edge, edge)
-    return "squash", _stated_size(size, "size")
+    if processor.pad:  # which knows no other size
+        if not isinstance(size, Mapping) or set(size) != {"longest_edge"}:
+            raise NotRepresentable(f"size = {size!r} is not supported; longest_edge is.")
+        (edge,) = whole_numbers(size["longest_edge"], "size.longest_edge", 1)
+        return "longest", (edge, edge)
+    height, width = _stated_size(size, "size")
+    (of,) = whole_numbers(config.get(processor.multiple) or 1, processor.multiple, 1)
+    return "squash", (round(height / of) * of, round(width / of) * of)
 
 
 def _stated_size(size: object, name: str) -> Size:
@@ -367,6 +455,8 @@ def to_preprocessor_config(steps: Steps) -> JsonDict:
         named = "Siglip2ImageProcessor"
     elif steps.resize == "shortest":
         named = "BitImageProcessor"
+    elif steps.pad:
+        named = "SamImageProcessor"
     config: JsonDict = {
         "image_processor_type": named,
         "do_resize": steps.resize != "none",
@@ -382,8 +472,11 @@ def to_preprocessor_config(steps: Steps) -> JsonDict:
     if steps.resize_size is not None:
         height, width = steps.resize_size
         config["size"] = {"height": height, "width": width}
-        if steps.resize == "shortest":
-            config["size"] = {"shortest_edge": height}
+        if steps.resize in ("shortest", "longest"):
+            config["size"] = {f"{steps.resize}_edge": height}
+    if steps.pad:
+        height, width = steps.image_size
+        config |= {"do_pad": True, "pad_size": {"height": height, "width": width}}
     if steps.cuts:
         height, width = steps.image_size
         config["crop_size"] = {"height": height, "width": width}

@@ -78,7 +78,11 @@ class OpenClip(Program):
         self, name: str, config: JsonDict, preprocessing: Preprocessing
     ) -> CompanionFiles:
         """The same file says how images are prepared."""
-        cfg = preprocessing.to_openclip()
+        try:
+            cfg = preprocessing.to_openclip()
+        except NotRepresentable as error:
+            left_out = f"preprocess_cfg is left out: {error.fact}"
+            return CompanionFiles(files={name: config}, departures=(left_out,))
         theirs = Preprocessing.from_openclip(cfg, image_size=preprocessing.image_size)
         departures = departures_of("open_clip", preprocessing, theirs)
         return CompanionFiles(

@@ -64,6 +64,12 @@ class Graph(nn.Module):
                 )
             if pixels.of_sounds:
                 raise ConflictingFact("The model reads spectrograms, and no pixels of images.")
+            if pixels.pad:
+                raise NotRepresentable(
+                    "The graph cannot hold this preprocessing: it pads after normalising.",
+                    evidence={"from": pixels.origin},
+                    hint="export without it: the file takes normalised images.",
+                )
             scale = 1 / (pixels.rescale_factor or 1)  # to levels from 0 to 255
             for name, values in (("mean", pixels.mean), ("std", pixels.std)):
                 levels = torch.tensor([value * scale for value in values], dtype=torch.float32)

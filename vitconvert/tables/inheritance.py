@@ -165,6 +165,12 @@ class _OnTop(Mapping[str, Any]):
     def __len__(self) -> int:
         return len({*self._parent, *self._own})
 
+    def _of_another_project(self) -> bool:
+        own, base = (
+            d if isinstance(d, dict) else {} for d in (self["dialect"], self._parent["dialect"])
+        )
+        return bool(own.get("ecosystem") != base.get("ecosystem"))
+
     def _merge(self, name: str) -> Any:
         if name not in self._parent:
             return self._own[name]
@@ -172,6 +178,8 @@ class _OnTop(Mapping[str, Any]):
         own = self._own.get(name, {})
         if name == "dialect":
             base = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
+        elif name == "preprocessing" and self._of_another_project():
+            base = {}  # the same tensors, but images are prepared by other code
         elif name == "rows" and isinstance(base, dict) and isinstance(own, dict):
             # Else a parent's row for one of the two would count more than the child's for both.
             gathered = {key.removesuffix("{p}") for key in own if key.endswith(".{p}")}

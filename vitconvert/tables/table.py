@@ -115,6 +115,8 @@ _PREPROCESSING: Mapping[str, type | tuple[type, ...]] = {
     "crop_pct": (int, float),
     "resize_size": (int, list),
     "crop": bool,
+    "pad": bool,
+    "rescale": bool,
 }
 
 # The one default that depends on a size: attention scaled by the model's width, not the head's.

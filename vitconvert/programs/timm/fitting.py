@@ -288,7 +288,8 @@ def _written(table: Table, name: str, arguments: JsonObject, model: DescribedMod
     """The whole file; of timm's own record of the checkpoint, what is not replaced is kept."""
     config, came_with = model.config, model.their_config.get("pretrained_cfg")
     record = {**(came_with if isinstance(came_with, dict) else {})}
-    record |= model.preprocessing.to_timm() if model.preprocessing else {}
+    if model.preprocessing and not model.preprocessing.pad:  # in which timm has its defaults
+        record |= model.preprocessing.to_timm()
     record |= {"input_size": [config.in_channels, *config.image_size], "fixed_input_size": True}
     record |= {"num_classes": config.num_classes, "custom_load": False}
     record.pop("file", None)  # weights on the machine of who saved it
