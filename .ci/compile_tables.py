@@ -1,4 +1,4 @@
-"""Adds the compiled tables to a wheel, by a hook of hatchling's (hatch.pypa.io, "Custom build hook")."""
+"""Adds the compiled tables to a wheel: a build hook of hatchling (1.27, `hooks.custom`)."""
 
 import sys
 import tempfile
@@ -9,7 +9,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompileTables(BuildHookInterface):
-    """Compiles `weights_map/`; an editable installation reads the checkout, which does so itself."""
+    """Compiles `weights_map/`; where the checkout is what is installed, it does so itself."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Make the file, and say where it lies in the wheel."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from vitconvert.cli import SHORT_FORMS
 from vitconvert.cli.options import (
     DTYPES,
     Reading,
@@ -113,7 +114,7 @@ class Convert(Reading):
         from vitconvert.api import convert, plan_conversion
         from vitconvert.conversion.output import check_output
 
-        source = str(click.get_current_context().info_name)
+        source, self.model = _meant(str(click.get_current_context().info_name), self.model)
         to = self.to
         if self.scan:
             if to != "big_vision":
@@ -206,6 +207,15 @@ class ConvertTimm(Convert):
     """Converts any checkpoint, or an architecture of timm without its weights."""
 
     no_pretrained: bool = flag("Random weights for a timm model, without network.", default=False)
+
+
+def _meant(verb: str, model: str) -> tuple[str, str]:
+    """The short form that a prefix means, and the rest: `convert jeonsworld:FILE`."""
+    prefix, _, rest = model.partition(":")
+    if prefix not in ("timm", *SHORT_FORMS) or os.path.exists(model):  # noqa: PTH110 (never an error)
+        return verb, model
+    is_path = os.path.exists(rest) or looks_like_path(rest)  # noqa: PTH110
+    return (prefix, rest) if rest and (is_path or prefix not in _NAMED) else (verb, model)
 
 
 def _reference_for(source: str, model: str) -> str:
