@@ -10,6 +10,7 @@ from vitconvert.arguments import BUILT, checked, given, one_of, options_of, refu
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.options import WriteOptions
+from vitconvert.tables.dialects import find_tables, is_of, read_table
 
 if TYPE_CHECKING:
     import torch
@@ -129,8 +130,6 @@ def convert(
 
 def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoint, WriteOptions]:
     """The checkpoint, and what to make of it, by the options of both."""
-    from vitconvert.tables.dialects import find_tables
-
     writing = {name: how[name] for name in options_of(WriteOptions) if name in how}
     reading = {name: value for name, value in how.items() if name not in writing}
     target, reading = _target(to, reading)
@@ -322,8 +321,6 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
 
 def _target(to: str, reading: Mapping[str, object]) -> "tuple[str | Table, dict[str, object]]":
     """A table of the user's as the target, if `to` is its name, and how to read the source then."""
-    from vitconvert.tables.dialects import is_of, read_table
-
     file = reading.get("table")
     if not isinstance(file, str | PathLike) or not is_of(to, file):
         return to, {**reading}

@@ -7,6 +7,7 @@ from typing import Any
 from vitconvert.api.inference import engines_for
 from vitconvert.arguments import LOCATED, PLACES, checked, taken
 from vitconvert.checkpoint import ReadOptions
+from vitconvert.embedding import require_package
 from vitconvert.embedding.options import Event, RunOptions
 from vitconvert.inference.options import ComputeOptions, FeatureOptions
 from vitconvert.preprocessing import Preprocessing
@@ -67,8 +68,6 @@ def embed_dataset(
         >>> finished.images, finished.failed
         (10, 0)
     """
-    from vitconvert.embedding import require_package
-
     require_package("pyarrow")
     from vitconvert.embedding.embedder import Task
     from vitconvert.embedding.run import run

@@ -114,14 +114,14 @@ class LoadAudit:
             self._source = self._source.dequantised
         with self._source.opened() as read:
             names = self._source.names
-            self._compare(_Comparison(lambda name: plain(read(name)), names, held))
+            self._compare(_TensorComparison(lambda name: plain(read(name)), names, held))
         if self._strict and not self.complete:
             raise AssertionError(str(self))
         return self
 
-    def _compare(self, comparison: "_Comparison") -> None:
+    def _compare(self, comparison: "_TensorComparison") -> None:
         landed: dict[str, list[str]] = {}
-        found, self._count = _Found(), len(comparison.parameters)
+        found, self._count = _AuditFindings(), len(comparison.parameters)
         before = self._before or {}
         after = {name: _digest(tensor) for name, tensor in comparison.parameters.items() if before}
         for name in comparison.parameters:
@@ -202,7 +202,7 @@ class LoadAudit:
 
 
 @dataclass
-class _Found:
+class _AuditFindings:
     """What is found out of parameters, one after the other."""
 
     untouched: dict[str, str] = field(default_factory=dict)
@@ -212,7 +212,7 @@ class _Found:
     unexplained: list[str] = field(default_factory=list)
 
 
-class _Comparison:
+class _TensorComparison:
     """A file and the parameters of a model, each of which is looked for in it."""
 
     def __init__(
@@ -241,7 +241,7 @@ class _Comparison:
             self._contents[dtype] = FileContent(self._read, self.varied, dtype)
         return self._contents[dtype]
 
-    def origin(self, name: str, found: "_Found") -> Origin | None:
+    def origin(self, name: str, found: "_AuditFindings") -> Origin | None:
         """Where a parameter's numbers come from, and whether they belong there; None: not found."""
         parameter = self.parameters[name]
         if parameter.is_meta:
@@ -267,7 +267,7 @@ class _Comparison:
         alike = sorted(content.alike(values), key=lambda n: (n not in own, part_of(n) != part))
         return next(filter(None, (content.whole(values, one) for one in alike)), None)
 
-    def _of_constant(self, name: str, values: Tensor, found: "_Found") -> Origin | None:
+    def _of_constant(self, name: str, values: Tensor, found: "_AuditFindings") -> Origin | None:
         """A parameter of one number: by its name alone, and undecidable without."""
         number = values.flatten()[0] if values.numel() else None
         own = self.namesakes.get(name, ())
@@ -279,7 +279,7 @@ class _Comparison:
                 return Origin(names=())
         return None
 
-    def _judge_place(self, name: str, origin: Origin, found: "_Found") -> None:
+    def _judge_place(self, name: str, origin: Origin, found: "_AuditFindings") -> None:
         own = [n for n in self.namesakes.get(name, ()) if n in self._names]
         shape = self.parameters[name].shape
         if own and not {*own} & {*origin.names}:
@@ -310,7 +310,7 @@ class _Comparison:
                 return Origin(names=(candidate,), how=f"{how}, of {candidate}")
         return None
 
-    def judge_unfound(self, name: str, found: "_Found", *, unchanged: bool) -> None:
+    def judge_unfound(self, name: str, found: "_AuditFindings", *, unchanged: bool) -> None:
         """A parameter whose numbers are not in the file: as initialised, or changed."""
         parameter, own = self.parameters[name], self.namesakes.get(name, ())
         if parameter.is_meta:

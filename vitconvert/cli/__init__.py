@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning
+from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning, nearest
 from vitconvert.programs import fast_imports
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -45,17 +45,23 @@ GROUPS = {
         "inspect": ("inspect:Inspect", "Say what a checkpoint is, from its header alone."),
         "diff": ("diff:Diff", "Say how two checkpoints, of any dialects, differ."),
         "list": ("listing:List", "List dialects and named architectures."),
-        "table": ("table:Table", "Draft a table for a spelling that nobody knows, by a known ViT."),
+        "table": (
+            "table:DraftTable",
+            "Draft a table for a spelling that nobody knows, by a known ViT.",
+        ),
     },
     "Prove": {
         "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
-        "golden": ("golden:Golden", "Record what a checkpoint computes, for comparisons anywhere."),
+        "golden": (
+            "golden:RecordGolden",
+            "Record what a checkpoint computes, for comparisons anywhere.",
+        ),
         "demo": ("demo:Demo", "Show everything on a tiny ViT that ships with the package."),
     },
     "Use": {
         "predict": ("predict:Predict", "Classify images."),
         "embed": ("embed:Embed", "Compute the features of images."),
-        "attention": ("attention:Attention", "Show what a model attends to in images."),
+        "attention": ("attention:ShowAttention", "Show what a model attends to in images."),
     },
 }
 # Short for `convert VERB:SOURCE`, which the help does not list.
@@ -95,8 +101,6 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but the error for an unknown verb names the nearest one."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from vitconvert.errors import nearest
-
             near = [f"`vitconvert {verb}`" for verb in nearest(args[0].lower(), VERBS, 3)]
             raise UsageError(
                 f"There is no verb {args[0]!r}.",

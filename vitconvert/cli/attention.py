@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from vitconvert.checkpoint import Checkpoint
     from vitconvert.pictures.seen import Unseen
-    from vitconvert.pictures.view import Choice, View
+    from vitconvert.pictures.view import MapSelection, View
 
 
 @dataclass(kw_only=True)
-class Attention(Images, Against):
+class ShowAttention(Images, Against):
     """Shows what a model attends to."""
 
     heading = Reporting.heading
@@ -71,10 +71,10 @@ columns are counted from 0.
         return there.name if there.exists() else without_secrets(self.model)
 
     def run(self) -> int:
-        from vitconvert.pictures.view import Choice
+        from vitconvert.pictures.view import MapSelection
 
         self._check()
-        choice = Choice.parse(
+        choice = MapSelection.parse(
             layers=self.layers,
             heads=self.heads,
             query=self.query,
@@ -119,7 +119,7 @@ columns are counted from 0.
         else:
             check_output(self.output, overwrite=self.force)
 
-    def _views(self, choice: "Choice") -> "Iterator[View | Unseen]":
+    def _views(self, choice: "MapSelection") -> "Iterator[View | Unseen]":
         """Each image as each model sees it."""
         from vitconvert.preprocessing.finding import find_images
 
@@ -172,7 +172,7 @@ columns are counted from 0.
             else:
                 yield feature
 
-    def _printed(self, seen: "Iterable[View | Unseen]", choice: "Choice") -> "Iterator[View]":
+    def _printed(self, seen: "Iterable[View | Unseen]", choice: "MapSelection") -> "Iterator[View]":
         """The images that were read, when they have been printed; in JSON, the others too."""
         from vitconvert.pictures.seen import Unseen
 
@@ -187,7 +187,7 @@ columns are counted from 0.
                 click.echo("\n".join(map(printable, choice.summary(view))))
             yield view
 
-    def _write(self, views: "Iterator[View]", choice: "Choice") -> None:
+    def _write(self, views: "Iterator[View]", choice: "MapSelection") -> None:
         from vitconvert.conversion.output import atomic_output
         from vitconvert.pictures.files import is_picture, write_page, write_pictures, write_sheet
 

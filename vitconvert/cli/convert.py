@@ -47,7 +47,10 @@ from vitconvert.errors import (
     UnsafeFile,
     UsageError,
 )
+from vitconvert.file_formats import written_formats
+from vitconvert.sources import locate
 from vitconvert.sources.references import looks_like_path
+from vitconvert.sources.timm_names import random_timm
 
 if TYPE_CHECKING:
     from vitconvert.conversion.conversion_plan import ConversionPlan
@@ -187,13 +190,9 @@ class Convert(Reading):
         return click.confirm(f"Go on with {steps}?", err=True)
 
     def _locate(self, source: str, stack: ExitStack) -> "Located":
-        from vitconvert.sources import locate
-
         if self.no_pretrained:
             why = "is about weights, and --no-pretrained has none"
             refuse_given(("checkpoint", "revision"), why)
-            from vitconvert.sources.timm_names import random_timm
-
             return random_timm(self.model, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         if self.checkpoint:
             refuse_given(["revision"], "is about a download, and --checkpoint is in its place")
@@ -228,7 +227,6 @@ def _reference_for(source: str, model: str) -> str:
 
 def _check_target(to: str, model: str, own: Path | None, *, written: bool) -> None:
     """Refuse a target that there is none of, that `export` writes, or whose package is missing."""
-    from vitconvert.file_formats import written_formats
     from vitconvert.tables.dialects import find_tables
 
     try:

@@ -13,7 +13,9 @@ from vitconvert.cli.images import STDIN, Computing
 from vitconvert.cli.options import flag, given_options, parse_dtype, refuse_given
 from vitconvert.cli.report import tell
 from vitconvert.cli.shard_progress import duration, in_shards, progress
+from vitconvert.embedding.options import PARQUETS, TARS, RunOptions, check_engine
 from vitconvert.errors import UsageError, printable
+from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
 if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Task
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 def _engine(_: click.Context, __: click.Parameter, value: str) -> str:
     if value != "local":  # without importing what runs it
-        from vitconvert.embedding.options import check_engine
-
         check_engine(value)
     return value
 
@@ -104,8 +104,6 @@ def require_directory(images: tuple[str, ...], output: str | None) -> None:
     Raises:
         UsageError: One of them was typed.
     """
-    from vitconvert.embedding.options import PARQUETS, TARS
-
     archives = [image for image in images if image.lower().endswith((*TARS, *PARQUETS))]
     for typed in (*given_options((*_OF_SHARDS, "engine", *_OF_RAY)), *archives):
         raise UsageError(
@@ -189,7 +187,6 @@ def _check_options(options: Scaled) -> None:
 def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.api.inference import engines_for
     from vitconvert.embedding.embedder import Task
-    from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
     names = (
         *("fast", "fast_preprocessing", "max_image_pixels"),
@@ -227,8 +224,6 @@ def _sources(options: Scaled) -> "Sources":
 
 
 def _how(options: Scaled) -> "RunOptions":
-    from vitconvert.embedding.options import RunOptions
-
     names = ("shard_rows", "append", "retry_failed", "max_errors", "engine", "address", "workers")
     return RunOptions(
         **{name: getattr(options, name) for name in names},

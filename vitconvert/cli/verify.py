@@ -16,6 +16,7 @@ from vitconvert.cli.options import (
     output_flag,
 )
 from vitconvert.cli.report import Verdict
+from vitconvert.errors import UnknownDialect, UsageError
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
@@ -89,7 +90,6 @@ class Verify(Computed, Against):
 
     def _check(self) -> None:
         """Refuse what cannot be before anything is downloaded."""
-        from vitconvert.errors import UsageError
         from vitconvert.pages import check_file
         from vitconvert.parity.golden import is_golden
 
@@ -109,7 +109,6 @@ class Verify(Computed, Against):
         from vitconvert.checkpoint import read_checkpoint
         from vitconvert.checkpoint.companions import hashed
         from vitconvert.checkpoint.reading import not_quantised
-        from vitconvert.errors import UnknownDialect
         from vitconvert.parity.golden import is_golden
 
         asked, two = self.dequantise, self.against and not is_golden(self.against)

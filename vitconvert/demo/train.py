@@ -139,7 +139,7 @@ def _split(digits: Digits) -> tuple[Digits, Digits]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class TrainingTask:
     """What is learned, by which model, and what is kept of it as samples.
 
     Attributes:
@@ -162,7 +162,7 @@ class Task:
     samples: Sequence[Image.Image]
 
 
-def of_digits() -> Task:
+def of_digits() -> TrainingTask:
     """The handwritten digits; a sample is the last one held out.
 
     They are in colour, because transformers' processor of timm's models refuses grey images.
@@ -173,7 +173,7 @@ def of_digits() -> Task:
     learned_from, held_out = split()
     grey = read_digits()[0][::HELD_OUT]
     last = [int(torch.nonzero(held_out.classes == index)[-1]) for index in range(len(CLASSES))]
-    return Task(
+    return TrainingTask(
         command=COMMAND,
         data="sklearn.datasets.load_digits",
         config=CONFIG,
@@ -190,7 +190,7 @@ def of_digits() -> Task:
     )
 
 
-def of_images(folder: Path) -> Task:
+def of_images(folder: Path) -> TrainingTask:
     """Images in a folder for each class; a sample is the first one held out.
 
     Raises:
@@ -215,7 +215,7 @@ def of_images(folder: Path) -> Task:
     )
     first = [classes[::HELD_OUT].index(index) * HELD_OUT for index in range(len(found))]
     size = OF_IMAGES.image_size
-    return Task(
+    return TrainingTask(
         command=command,
         data=folder.name,
         config=OF_IMAGES.replace(num_classes=len(found)),
@@ -279,7 +279,7 @@ def accuracy(model: ViT, digits: Digits) -> float:
     return float((logits.argmax(dim=1) == digits.classes).double().mean())
 
 
-def write(model: ViT, output: Path, task: Task, *, record: Mapping[str, Any]) -> None:
+def write(model: ViT, output: Path, task: TrainingTask, *, record: Mapping[str, Any]) -> None:
     """The model for timm, transformers and vitconvert, the record of its training, and samples.
 
     Raises:

@@ -21,9 +21,9 @@ from vitconvert.drafting.draft_text import (
     row_as_certain,
 )
 from vitconvert.drafting.entries import Entry, entries_of, no_part
-from vitconvert.drafting.matching import Match, Matching
+from vitconvert.drafting.matching import Matching, TensorMatch
 from vitconvert.drafting.rows import DraftRow, orders_of, rows_of, with_fc_norm, with_shared_norm
-from vitconvert.drafting.slots import Values, sizes_of, slots_of
+from vitconvert.drafting.slots import ComparedValues, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class KnownViT:
     """A ViT that is known.
 
     Attributes:
@@ -67,7 +67,7 @@ class Reference:
 
 def read_reference(
     like: str | PathLike[str] | Located | Checkpoint, overrides: JsonObject | None = None
-) -> Reference:
+) -> KnownViT:
     """Read the reference that `--like` names: an architecture of timm, or a checkpoint.
 
     Args:
@@ -85,13 +85,13 @@ def read_reference(
         recognised = recognise(shapes_of_timm(name))
         stated = Statements(architecture=name, user=overrides or {}).facts(recognised.table)
         config = gather_facts(recognised.binding, stated).config()
-        return Reference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
+        return KnownViT(name=f"timm's {name}, shapes alone", config=config, tensors=None)
     options = ReadOptions(overrides=overrides)
     if isinstance(like, Checkpoint):
         options.refuse("the reference was read already")
     else:
         like = read_checkpoint(like if isinstance(like, Located) else locate(like), options)
-    return Reference(
+    return KnownViT(
         name=published(like.located.reference),
         config=like.config,
         tensors=None if like.random else like.tensors,
@@ -241,7 +241,7 @@ def _reference(
     like: "str | PathLike[str] | Located | Checkpoint | None",
     own: "OwnModule | None",
     overrides: JsonObject | None,
-) -> Reference:
+) -> KnownViT:
     if like is not None:
         return read_reference(like, overrides)
     if own is None:
@@ -249,13 +249,13 @@ def _reference(
             "Nothing says which ViT the file is like.",
             hint="--like names a ViT of the same sizes, or --module the code that builds yours.",
         )
-    return Reference(name=f"{own.name}, the code itself", config=own.config, tensors=None)
+    return KnownViT(name=f"{own.name}, the code itself", config=own.config, tensors=None)
 
 
 def _draft(
     container: Container,
     source: str,
-    reference: Reference,
+    reference: KnownViT,
     options: ReadOptions,
     own: "OwnModule | None",
 ) -> Draft:
@@ -335,7 +335,7 @@ def _draft(
 
 
 def _doubtful_head(
-    rows: Sequence[DraftRow], matches: Sequence[Match], entries: Sequence[Entry]
+    rows: Sequence[DraftRow], matches: Sequence[TensorMatch], entries: Sequence[Entry]
 ) -> list[DraftRow]:
     """The head as a guess, where a matrix behind it reads what it gives."""
     head = next(
@@ -366,10 +366,10 @@ def _stems(
     entries: Sequence[Entry],
     container: Container,
     prefix: str,
-    reference: Reference,
+    reference: KnownViT,
     *,
     exact: bool,
-) -> tuple[list[Stem], Values | None, str]:
+) -> tuple[list[Stem], ComparedValues | None, str]:
     """Their modules, the values of both sides if the weights are the same, and how many are."""
     slots, sizes = slots_of(reference.config), sizes_of(reference.config, exact=exact)
     told = "none to compare"
@@ -378,7 +378,7 @@ def _stems(
         def read(key: str) -> "torch.Tensor":
             return container.read(prefix + key)
 
-        values = Values(theirs=read, ours=reference.tensors, sizes=sizes)
+        values = ComparedValues(theirs=read, ours=reference.tensors, sizes=sizes)
         stems = stems_of(entries, slots, sizes, values)
         fitting = [stem for stem in stems if stem.options]
         equal = sum(stem.valued for stem in fitting)
@@ -450,7 +450,7 @@ def _tried(
     return believed, trial.vit.config, f"equal to the module on noise ({trial.difference:.1g} off)"
 
 
-def _not_like(source: str, reference: Reference, shapes: Mapping[str, Shape]) -> UsageError:
+def _not_like(source: str, reference: KnownViT, shapes: Mapping[str, Shape]) -> UsageError:
     config = reference.config
     widths = Counter(size for shape in shapes.values() for size in shape)
     counts = Counter(number for key in shapes for number in set(re.findall(r"[0-9]+", key)))

@@ -14,12 +14,12 @@ from vitconvert.drafting.entries import (
     score,
     speaks_against,
 )
-from vitconvert.drafting.slots import Layout, Slot
+from vitconvert.drafting.slots import AxisLayout, Slot
 from vitconvert.drafting.stems import Stem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match:
+class TensorMatch:
     """A tensor of theirs, and what it is.
 
     Attributes:
@@ -33,10 +33,10 @@ class Match:
 
     entry: Entry
     slot: Slot
-    layout: Layout
+    layout: AxisLayout
     reason: str
     certain: bool
-    others: tuple[Layout, ...] = ()
+    others: tuple[AxisLayout, ...] = ()
 
 
 class Matching:
@@ -55,7 +55,7 @@ class Matching:
         self._own_words = {stem.text: _own_words(stem, self.open) for stem in self.open}
         self._first = {stem.text: dict(stem.options) for stem in self.open}
 
-    def matches(self) -> list[Match]:
+    def matches(self) -> list[TensorMatch]:
         """A match for each module that has a place."""
         sure = (self._by_values, self._by_shape, self._by_name, self._by_number, self._by_side)
         # What is surest goes first: each decision leaves fewer places for what is less sure.
@@ -231,7 +231,7 @@ def _excluded(slots: Sequence[Slot], other: Stem) -> Iterator[Slot]:
                     yield slot
 
 
-def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
+def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[TensorMatch]:
     """One layout for each; a square matrix lies as the others of that name do."""
     lies = _orientations(found)
     matches = []
@@ -245,7 +245,7 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
             doubt = doubt or _joining(entry, slot, shown=shown)
             doubt = doubt if certain else ""
             matches.append(
-                Match(
+                TensorMatch(
                     entry=entry,
                     slot=slot,
                     layout=layout,
@@ -257,7 +257,9 @@ def _with_layouts(found: Sequence[tuple[Stem, str, str, bool]]) -> list[Match]:
     return matches
 
 
-def _as_beside(layouts: Sequence[Layout], beside: Sequence[Sequence[Layout]]) -> Sequence[Layout]:
+def _as_beside(
+    layouts: Sequence[AxisLayout], beside: Sequence[Sequence[AxisLayout]]
+) -> Sequence[AxisLayout]:
     """Layouts of a bias in the order of axes that its weight has, if there are any."""
     orders = [other[0].axes.names for other in beside if len(other) == 1]
     kept = [
@@ -293,11 +295,11 @@ def _side(entry: Entry, slot: Slot, lies: Mapping[str, set[bool]]) -> bool | Non
 def _layout(
     entry: Entry,
     slot: Slot,
-    layouts: Sequence[Layout],
+    layouts: Sequence[AxisLayout],
     lies: Mapping[str, set[bool]],
     *,
     shown: bool,
-) -> tuple[Layout, str]:
+) -> tuple[AxisLayout, str]:
     """The layout, and why it is a guess, or nothing."""
     usual = [layout for layout in layouts if shown or not layout.rare] or list(layouts)
     first = usual[0]

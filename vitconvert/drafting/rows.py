@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vitconvert.config.axis_sizes import FIXED_AXES
-from vitconvert.drafting.matching import Match
-from vitconvert.drafting.slots import Place, Values
+from vitconvert.drafting.matching import TensorMatch
+from vitconvert.drafting.slots import ComparedValues, Place
 from vitconvert.tables.canonical import canonical_tensors
 
 
@@ -36,10 +36,10 @@ class DraftRow:
 
 
 def rows_of(
-    matches: Sequence[Match], values: Values | None
+    matches: Sequence[TensorMatch], values: ComparedValues | None
 ) -> tuple[list[DraftRow], dict[str, str]]:
     """Rows in the order of the canonical tensors, and names of theirs that make up none."""
-    used: dict[str, list[tuple[Place, Match]]] = defaultdict(list)
+    used: dict[str, list[tuple[Place, TensorMatch]]] = defaultdict(list)
     for match in matches:
         for place in match.slot.places:
             used[place.name].append((place, match))
@@ -69,7 +69,7 @@ def rows_of(
 
 
 def _joined(
-    name: str, parts: Mapping[int | None, tuple[Place, Match]], values: Values | None
+    name: str, parts: Mapping[int | None, tuple[Place, TensorMatch]], values: ComparedValues | None
 ) -> DraftRow | None:
     """A row that joins several of theirs; a bias of k that is left out is zero."""
     count = FIXED_AXES[canonical_tensors()[name].axes.names[0]]
@@ -90,7 +90,7 @@ def _joined(
     )
 
 
-def _part(place: Place, match: Match) -> str:
+def _part(place: Place, match: TensorMatch) -> str:
     text, layout, axes = match.entry.text, str(match.layout.axes), match.slot.axes
     if match.entry.heads:
         axes = axes.without("head")

@@ -67,7 +67,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Layout:
+class AxisLayout:
     """The axes of theirs, and what is peculiar about them.
 
     Attributes:
@@ -142,7 +142,7 @@ def sizes_of(config: ViTConfig, *, exact: bool = False) -> dict[str, int]:
 
 def layouts_of(
     slot: Slot, shape: Shape, sizes: Mapping[str, int], *, of_head: bool = False
-) -> list[Layout]:
+) -> list[AxisLayout]:
     """The layouts in which a tensor of this shape may be what the slot is, the usual first.
 
     Args:
@@ -160,13 +160,13 @@ def layouts_of(
         read = [
             (axes, is_rare) for n, (axes, is_rare) in enumerate(read) if axes not in dict(read[:n])
         ]
-    exact = [Layout(axes, is_rare) for axes, is_rare in read if axes.shape(sizes) == shape]
+    exact = [AxisLayout(axes, is_rare) for axes, is_rare in read if axes.shape(sizes) == shape]
     if exact or of_head:
         return exact
-    if surplus := [Layout(axes) for axes in _with_surplus(read, shape, sizes)]:
+    if surplus := [AxisLayout(axes) for axes in _with_surplus(read, shape, sizes)]:
         return surplus
     differing = ((axes, is_rare, _differing(axes, shape, sizes)) for axes, is_rare in read)
-    return [Layout(axes, is_rare, axis) for axes, is_rare, axis in differing if axis]
+    return [AxisLayout(axes, is_rare, axis) for axes, is_rare, axis in differing if axis]
 
 
 def _with_surplus(
@@ -209,7 +209,7 @@ def by_module(slots: Sequence[Slot]) -> dict[str, dict[str, Slot]]:
 
 
 @dataclass(frozen=True)
-class Values:
+class ComparedValues:
     """The numbers of both sides.
 
     Attributes:
@@ -222,7 +222,7 @@ class Values:
     ours: "Mapping[str, torch.Tensor]"
     sizes: Mapping[str, int]
 
-    def equal(self, entry: Entry, slot: Slot, layout: Layout) -> bool:
+    def equal(self, entry: Entry, slot: Slot, layout: AxisLayout) -> bool:
         """Whether a tensor of theirs, in each block, is the reference's, laid out like this."""
         depth = self.sizes["layer"] if slot.looped else 1
         return not layout.differing and all(
@@ -238,7 +238,9 @@ class Values:
         tensors = (self.ours[each] for each in dict.fromkeys(names))
         return not any(self._split(tensor, axes)[step].any() for tensor in tensors)
 
-    def _equal(self, entry: Entry, place: Place, layout: Layout, axes: Axes, index: int) -> bool:
+    def _equal(
+        self, entry: Entry, place: Place, layout: AxisLayout, axes: Axes, index: int
+    ) -> bool:
         ours = self.ours[place.name.replace("{i}", str(index))]
         if place.step is not None:
             ours = self._split(ours, canonical_tensors()[place.name].axes)[place.step]
@@ -250,7 +252,9 @@ class Values:
         wanted = [axis for axis in axes.names if axis in names]
         return _same(theirs.permute([names.index(axis) for axis in wanted]), ours)
 
-    def _read(self, entry: Entry, layout: Layout, index: int) -> "tuple[torch.Tensor, list[str]]":
+    def _read(
+        self, entry: Entry, layout: AxisLayout, index: int
+    ) -> "tuple[torch.Tensor, list[str]]":
         """A tensor of a block, with a dimension for each axis."""
         import torch
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.drafting.entries import Entry, other_kind
-from vitconvert.drafting.slots import Layout, Slot, Values, by_module, layouts_of
+from vitconvert.drafting.slots import AxisLayout, ComparedValues, Slot, by_module, layouts_of
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Stem:
 
     text: str
     entries: Mapping[str, Entry]
-    options: dict[str, dict[str, tuple[Slot, list[Layout]]]] = field(default_factory=dict)
+    options: dict[str, dict[str, tuple[Slot, list[AxisLayout]]]] = field(default_factory=dict)
     valued: bool = False
 
     @property
@@ -53,7 +53,7 @@ def stems_of(
     entries: Sequence[Entry],
     slots: Sequence[Slot],
     sizes: Mapping[str, int],
-    values: Values | None,
+    values: ComparedValues | None,
 ) -> list[Stem]:
     """Their modules with everything that each may be, by shapes and, if there are, by values."""
     groups: dict[str, dict[str, Entry]] = defaultdict(dict)
@@ -93,7 +93,7 @@ def stems_of(
 
 def _option(
     stem: Stem, of_kind: Mapping[str, Slot], sizes: Mapping[str, int]
-) -> dict[str, tuple[Slot, list[Layout]]]:
+) -> dict[str, tuple[Slot, list[AxisLayout]]]:
     """Slots and layouts by which a module of theirs may be one of ours; empty if it cannot be."""
     found = {}
     for kind, entry in stem.entries.items():
@@ -111,9 +111,9 @@ def _option(
     return found
 
 
-def _keep_valued(stem: Stem, values: Values) -> None:
+def _keep_valued(stem: Stem, values: ComparedValues) -> None:
     """If any option has the reference's values, only such are left."""
-    equal: dict[str, dict[str, tuple[Slot, list[Layout]]]] = {}
+    equal: dict[str, dict[str, tuple[Slot, list[AxisLayout]]]] = {}
     for module, of_kind in stem.options.items():
         kept = {
             kind: (slot, [x for x in layouts if values.equal(stem.entries[kind], slot, x)])

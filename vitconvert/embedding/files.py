@@ -162,7 +162,7 @@ def asking(url: str) -> Iterator[None]:
         ) from None
 
 
-def opened(name: str) -> "Reading":
+def opened(name: str) -> "WatchedFile":
     """A file to read, in any order.
 
     Raises:
@@ -170,14 +170,14 @@ def opened(name: str) -> "Reading":
     """
     try:
         if not is_url(name):
-            return Reading(open_regular(Path(name)), name)
+            return WatchedFile(open_regular(Path(name)), name)
         place, question, query = name.partition("?")
         scheme, _, path = place.partition("://")
         server, _, inside = path.partition("/")
         # By the bucket, so that all its objects share a connection.
         system, bucket = filesystem(f"{scheme}://{server}{question}{query}")
         with asking(name):
-            return Reading(system.open_input_file(f"{bucket}/{inside}"), name)
+            return WatchedFile(system.open_input_file(f"{bucket}/{inside}"), name)
     except (OSError, ValueError) as error:
         raise SourceError(
             "The file cannot be opened.",
@@ -185,7 +185,7 @@ def opened(name: str) -> "Reading":
         ) from None
 
 
-class Reading:
+class WatchedFile:
     """An open file, whose troubles with the disk or the network are told from damage.
 
     What reads archives takes an OSError for a damaged archive, and damage is recorded for good.
@@ -222,7 +222,7 @@ class Reading:
         """Whether it is closed."""
         return self._file.closed
 
-    def __enter__(self) -> "Reading":
+    def __enter__(self) -> "WatchedFile":
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -14,8 +14,8 @@ from vitconvert.embedding.files import (
     MOST_BYTES,
     MOST_TIMES,
     Item,
-    Reading,
     Wanted,
+    WatchedFile,
     grouped,
     opened,
     too_large,
@@ -159,7 +159,7 @@ def _picture(image: pa.Scalar, key: str) -> bytes | VitConvertError:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, Reading]]:
+def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, WatchedFile]]:
     with opened(file) as stream:
         try:
             parquet = pq.ParquetFile(stream, page_checksum_verification=True)
@@ -185,7 +185,7 @@ def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, Reading]]:
 
 
 def _rows(
-    parquet: pq.ParquetFile, file: Reading, group: int, columns: list[str]
+    parquet: pq.ParquetFile, file: WatchedFile, group: int, columns: list[str]
 ) -> Iterator[tuple[pa.Scalar, ...]]:
     """The rows of a group, up to where it is damaged.
 
@@ -237,7 +237,7 @@ _DATA, _DICTIONARY = 0, 2  # types of pages; the other with values is a newer on
 _DELTA_BYTES = 7  # an encoding: each value begins as the one before it
 
 
-def pages(file: Reading, begin: int, end: int) -> Iterator[tuple[int, int, bool]]:
+def pages(file: WatchedFile, begin: int, end: int) -> Iterator[tuple[int, int, bool]]:
     """The pages between two places of a file, as their headers describe them.
 
     Returns:

@@ -19,8 +19,8 @@ from vitconvert.embedding.files import (
     MOST_BYTES,
     MOST_TIMES,
     Item,
-    Reading,
     Wanted,
+    WatchedFile,
     grouped,
     lowered,
     opened,
@@ -140,9 +140,9 @@ class _Forward:
         held: Closes what unpacks it.
     """
 
-    def __init__(self, file: Reading, name: str, held: ExitStack) -> None:
+    def __init__(self, file: WatchedFile, name: str, held: ExitStack) -> None:
         self._name = name
-        self._file: Reading | IO[bytes] = file
+        self._file: WatchedFile | IO[bytes] = file
         found = (unpack for end, unpack in _COMPRESSIONS.items() if lowered(name).endswith(end))
         self._most: int | None = None
         if unpack := next(found, None):

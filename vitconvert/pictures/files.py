@@ -16,7 +16,7 @@ from vitconvert.errors import UsageError
 from vitconvert.pages import check_file
 from vitconvert.pictures.page import page
 from vitconvert.pictures.seen import Query
-from vitconvert.pictures.view import Choice, View
+from vitconvert.pictures.view import MapSelection, View
 from vitconvert.preprocessing.pixels import MAX_PIXELS
 from vitconvert.sources.located import RECORD
 from vitconvert.version import VERSION
@@ -106,7 +106,7 @@ def write_page(
 
 
 def write_sheet(
-    path: Path, views: Iterable[View], choice: Choice, *, overwrite: bool = False
+    path: Path, views: Iterable[View], choice: MapSelection, *, overwrite: bool = False
 ) -> None:
     """Write one picture: a map at the image's own size if it is alone, else a sheet.
 
@@ -128,7 +128,7 @@ def write_sheet(
         file.write(_png(alone or sheet(titles, rows)))
 
 
-def write_pictures(directory: Path, views: Iterable[View], choice: Choice) -> None:
+def write_pictures(directory: Path, views: Iterable[View], choice: MapSelection) -> None:
     """Write a picture for each map into a new directory, and their numbers as one JSON file.
 
     Raises:

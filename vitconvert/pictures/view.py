@@ -58,7 +58,7 @@ Shown = tuple[str, Callable[[], Image.Image]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class MapSelection:
     """Which maps of each image.
 
     Attributes:
