@@ -68,16 +68,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _package() -> bytes:
     """The package and what the page asks of it, as a zip archive that is always the same."""
+    from vitconvert.toml_files import COMPILED, compile_tables
+
     packed = io.BytesIO()
     sources = {path: path.relative_to(ROOT) for path in ROOT.glob("vitconvert/**/*.py")}
     tables = {
         path: "vitconvert" / path.relative_to(ROOT) for path in ROOT.glob("weights_map/**/*.toml")
     }
     page = {ROOT / "docs/browser.py": Path("browser.py")}
+    files = {
+        name.as_posix(): path.read_bytes() for path, name in {**sources, **tables, **page}.items()
+    }
+    files[f"vitconvert/weights_map/{COMPILED}"] = compile_tables(ROOT / "weights_map").encode()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, name in sorted({**sources, **tables, **page}.items()):
-            entry = zipfile.ZipInfo(name.as_posix(), _EPOCH)
-            archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, content in sorted(files.items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), content, zipfile.ZIP_DEFLATED)
     return packed.getvalue()
 
 

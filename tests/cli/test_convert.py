@@ -14,9 +14,12 @@ import torch
 from click.testing import CliRunner
 
 import vitconvert
+from tests.matrix_sources import SOURCES
 from tests.packages import timm, transformers
 from tests.small_models import SMALL_TIMM, randomise
+from vitconvert.cli import VERBS
 from vitconvert.cli import vitconvert as command_line
+from vitconvert.sources.references import parse_reference
 from vitconvert.tables.dialects import builtin_tables
 
 
@@ -64,8 +67,23 @@ def test_a_name_is_enough(run, tmp_path):
 def test_verbs_stand_in_four_groups():
     text = CliRunner().invoke(command_line, ["--help"]).output
     headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert headings == ["Options", "Convert", "Examine", "Prove", "Use"]
+    assert headings == ["Convert", "Examine", "Prove", "Use"]
     assert text.index("  convert ") < text.index("  timm ") < text.index("  inspect ")
+    assert len(text.splitlines()) <= 26 and max(map(len, text.splitlines())) <= 80
+    assert "jeonsworld" not in text and all(f"  {verb} " in text for verb in list(VERBS)[:4])
+
+
+@pytest.mark.parametrize("short", ["jeonsworld", "jax", "timm"])
+def test_a_prefix_is_what_its_short_form_is(short, run, tmp_path):
+    written = SOURCES[short].write(tmp_path / "source")
+    stated = ("--set", "num_heads=3", "--to", "vit", "--dry-run")
+    told = run(short, written, *stated)
+    assert told.code == 0, told.err
+    assert run("convert", f"{short}:{written}", *stated).out == told.out
+
+
+def test_jax_is_a_prefix_of_every_source():
+    assert parse_reference("jax:ViT-B_16") == parse_reference("google:ViT-B_16")
 
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])

@@ -12,7 +12,7 @@ from tests.sampling import sampled
 from vitconvert.pictures.overlay import coloured, overlaid, palette, raw_colours, raw_map, visible
 from vitconvert.pictures.seen import read_image
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.transform import Placement
+from vitconvert.preprocessing.transform import ImagePlacement
 
 OF_IMAGES = [name for name in BACKENDS if name != "kaldi"]
 
@@ -104,7 +104,7 @@ def test_the_patch_under_a_bright_square_lies_over_it(small, backend, place, siz
 
 def test_each_patch_has_its_own_pixels():
     """2 x 3 patches of 4 x 5 pixels, cut out of 12 x 24, which were 24 x 36 in the photograph."""
-    place = Placement(original=(24, 36), resized=(12, 24), offset=(3, 6), image_size=(8, 15))
+    place = ImagePlacement(original=(24, 36), resized=(12, 24), offset=(3, 6), image_size=(8, 15))
     values = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
     raw = np.asarray(raw_map(values, place))
     assert visible(place) == (6, 9, 22, 31)  # columns 9 to 31.5
@@ -122,7 +122,7 @@ def test_each_patch_has_its_own_pixels():
 
 
 def test_an_overlay_blends_what_is_seen_and_darkens_the_rest():
-    place = Placement(original=(20, 40), resized=(20, 40), offset=(0, 10), image_size=(20, 20))
+    place = ImagePlacement(original=(20, 40), resized=(20, 40), offset=(0, 10), image_size=(20, 20))
     grey = Image.new("RGB", (40, 20), (100, 100, 100))
     found = np.asarray(overlaid(grey, coloured(torch.tensor([[0.0, 1.0]])), place))
     assert (found[:, :10] == 35).all() and (found[:, 30:] == 35).all()
@@ -134,12 +134,12 @@ def test_an_overlay_blends_what_is_seen_and_darkens_the_rest():
 
 
 def test_a_constant_map_has_one_colour():
-    place = Placement(original=(4, 4), resized=(4, 4), offset=(0, 0), image_size=(4, 4))
+    place = ImagePlacement(original=(4, 4), resized=(4, 4), offset=(0, 0), image_size=(4, 4))
     assert np.asarray(raw_map(torch.full((2, 2), 0.25), place))[..., 0].max() == 0
 
 
 def test_a_photograph_of_one_pixel():
-    place = Placement(original=(1, 1), resized=(24, 24), offset=(3, 5), image_size=(16, 16))
+    place = ImagePlacement(original=(1, 1), resized=(24, 24), offset=(3, 5), image_size=(16, 16))
     assert visible(place) == (0, 0, 1, 1)
     assert raw_map(torch.rand(4, 4), place).size == (1, 1)
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from vitconvert.tables.templates import (
     MOST_STEPS,
+    Alternation,
     Blank,
-    Choice,
     Index,
     Rest,
     parse_index,
@@ -130,7 +130,7 @@ def test_a_word_with_several_texts_matches_any_and_writes_the_first():
 def test_words_hold_words():
     words = {"layer": ("{base}layer.{i}",), "base": ("a.", "b."), "attn": ("{layer}.attn",)}
     template = parse_template("{attn}.w", words)
-    assert template.segments == (Choice(("a.", "b.")), "layer.", Index("i"), ".attn.w")
+    assert template.segments == (Alternation(("a.", "b.")), "layer.", Index("i"), ".attn.w")
     assert template.match("b.layer.12.attn.w") == {"i": 12}
 
 

@@ -147,17 +147,16 @@ def source_of(tmp_path_factory):
 def named_siglip(monkeypatch):
     """A small SigLIP tower among timm's models, since open_clip builds these by name alone."""
     rows = architectures.architectures()["timm"]
-    row = rows.texts["vit_base_patch32_siglip_256"]
+    row = rows.rows["vit_base_patch32_siglip_256"]
     small = {
-        "256": "24",
-        "32": "8",
-        "768": "30",
-        "depth = 12": "depth = 2",
-        "num_heads = 12": "num_heads = 3",
+        "image_size": [24, 24],
+        "patch_size": [8, 8],
+        "embed_dim": 30,
+        "depth": 2,
+        "num_heads": 3,
     }
-    for large, little in small.items():
-        row = re.sub(rf"\b{large}\b", little, row)
-    monkeypatch.setitem(rows.texts, NAME, row)
+    row = {field: small.get(field, value) for field, value in row.items()}
+    monkeypatch.setitem(rows.rows, NAME, row)
     architectures.named.cache_clear()
 
     def build(pretrained=False, **arguments):

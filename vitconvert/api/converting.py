@@ -12,6 +12,7 @@ from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.options import ConvertArguments, WriteOptions
 from vitconvert.settings import plain_arithmetic
+from vitconvert.tables.dialects import find_tables, is_of, read_table
 
 if TYPE_CHECKING:
     import torch
@@ -121,8 +122,6 @@ def convert(
 
 def _asked(source: Source, to: str, how: Mapping[str, object]) -> tuple[Checkpoint, WriteOptions]:
     """The checkpoint, and what to make of it, by the options of both."""
-    from vitconvert.tables.dialects import find_tables
-
     writing, reading = split(how, WriteOptions)
     target, reading = _target(to, reading)
     options = ReadOptions.of(reading).cast(writing.dtype).sized(writing.image_size)
@@ -320,8 +319,6 @@ def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
 
 def _target(to: str, reading: Mapping[str, object]) -> "tuple[str | Table, dict[str, object]]":
     """A table of the user's as the target, if `to` is its name, and how to read the source then."""
-    from vitconvert.tables.dialects import is_of, read_table
-
     file = reading.get("table")
     if not isinstance(file, str | PathLike) or not is_of(to, file):  # no path is refused later
         return to, {**reading}

@@ -7,6 +7,7 @@ from typing import Unpack
 from vitconvert.api.inference import engines_for
 from vitconvert.arguments import LOCATED, PLACES, checked, split
 from vitconvert.checkpoint import ReadArguments, ReadOptions
+from vitconvert.embedding import require_package
 from vitconvert.embedding.options import DatasetArguments, Event, RunOptions
 from vitconvert.inference.options import ComputeOptions, FeatureOptions
 from vitconvert.preprocessing import Preprocessing
@@ -69,8 +70,6 @@ def embed_dataset(
         >>> finished.images, finished.failed
         (10, 0)
     """
-    from vitconvert.embedding import require_package
-
     require_package("pyarrow")
     from vitconvert.embedding.embedder import Task
     from vitconvert.embedding.run import run

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import checked, refuse
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.inference.options import ComputeOptions
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 
@@ -132,7 +133,6 @@ def _in_float32(
     import torch
 
     from vitconvert.inference.batches import ready
-    from vitconvert.inference.options import ComputeOptions
 
     opened = checkpoint_or_model(model, read_in=torch.float32, device=device)
     usual = ComputeOptions(fast=False, dtype=torch.float32, device=device)

@@ -4,8 +4,6 @@ Each verb is a class in a module of its own that is imported when it is used, so
 `vitconvert --help` answers at once.
 """
 
-import atexit
-import gc
 import importlib
 import io
 import json
@@ -15,11 +13,12 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning
+from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning, nearest
+from vitconvert.programs import fast_imports
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _COMMAND = re.compile(r"`[^`]*`")
@@ -34,48 +33,57 @@ _GONE = {
 # Heading of the help -> verb -> its module, its class there, and its line; the commonest first.
 GROUPS = {
     "Convert": {
-        "convert": ("convert:ConvertTimm", "Convert a checkpoint: PATH, timm:NAME, hf:ORG/REPO."),
+        "convert": (
+            "convert:ConvertTimm",
+            "Convert a checkpoint: PATH, timm:NAME, hf:ORG/REPO, jax:NAME.",
+        ),
+        "timm": ("convert:ConvertTimm", "Short for convert timm:NAME; repositories and files too."),
         "export": ("export:Export", "Write a file for ONNX Runtime, OpenVINO or torch.export."),
         "push": ("push:Push", "Publish a converted model on the Hugging Face Hub."),
-        "timm": ("convert:ConvertTimm", "Short for convert timm:NAME; repositories and files too."),
-        "hf": (
-            "convert:Convert",
-            "Convert what transformers or KerasHub saved: REPO or directory.",
-        ),
-        "jax": ("convert:Convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
-        "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
-        "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
-        "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
-        "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or CLIP file."),
-        "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
-        "file": ("convert:Convert", "Convert a file or directory."),
     },
     "Examine": {
         "inspect": ("inspect:Inspect", "Say what a checkpoint is, from its header alone."),
         "diff": ("diff:Diff", "Say how two checkpoints, of any dialects, differ."),
         "list": ("listing:List", "List dialects and named architectures."),
-        "table": ("table:Table", "Draft a table for a spelling that nobody knows, by a known ViT."),
+        "table": (
+            "table:DraftTable",
+            "Draft a table for a spelling that nobody knows, by a known ViT.",
+        ),
     },
     "Prove": {
         "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
-        "golden": ("golden:Golden", "Record what a checkpoint computes, for comparisons anywhere."),
+        "golden": (
+            "golden:RecordGolden",
+            "Record what a checkpoint computes, for comparisons anywhere.",
+        ),
         "demo": ("demo:Demo", "Show everything on a tiny ViT that ships with the package."),
     },
     "Use": {
         "predict": ("predict:Predict", "Classify images."),
         "embed": ("embed:Embed", "Compute the features of images."),
-        "attention": ("attention:Attention", "Show what a model attends to in images."),
+        "attention": ("attention:ShowAttention", "Show what a model attends to in images."),
     },
 }
-VERBS = {verb: place for verbs in GROUPS.values() for verb, place in verbs.items()}
+# Short for `convert VERB:SOURCE`, which the help does not list.
+SHORT_FORMS = {
+    "hf": ("convert:Convert", "Convert what transformers or KerasHub saved: REPO or directory."),
+    "jax": ("convert:Convert", "Convert Google's or big_vision's .npz: NAME or FILE."),
+    "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
+    "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
+    "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
+    "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or CLIP file."),
+    "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
+    "file": ("convert:Convert", "Convert a file or directory."),
+}
+VERBS = {verb: place for verbs in (*GROUPS.values(), SHORT_FORMS) for verb, place in verbs.items()}
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of VERBS."""
-        return list(VERBS)
+        """All verbs that the help lists, in its order."""
+        return [verb for verb in VERBS if verb not in SHORT_FORMS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb's module."""
@@ -93,8 +101,6 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but the error for an unknown verb names the nearest one."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from vitconvert.errors import nearest
-
             near = [f"`vitconvert {verb}`" for verb in nearest(args[0].lower(), VERBS, 3)]
             raise UsageError(
                 f"There is no verb {args[0]!r}.",
@@ -105,10 +111,22 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs without importing any."""
+        """List the verbs without importing any, so that all fit on a screen."""
+        longest = max(len(verb) for verbs in GROUPS.values() for verb in verbs)
         for heading, verbs in GROUPS.items():
-            with formatter.section(heading):
-                formatter.write_dl([(name, about) for name, (_, about) in verbs.items()])
+            formatter.write(f"{heading}:\n")
+            for verb, (_, about) in verbs.items():
+                formatter.write(f"  {verb:{longest}}  {about}\n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, then the few options in a line."""
+        formatter.write("\n")
+        self.format_commands(ctx, formatter)
+        formatter.write("Options: -h, --help; -V, --version; --completion bash|zsh|fish\n")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what the exit codes mean, without a line between."""
+        formatter.write_text(str(self.epilog))
 
 
 def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
@@ -139,7 +157,7 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
     help="Print the completion script of a shell and exit.",
 )
 def vitconvert() -> None:
-    """Make any pretrained Vision Transformer checkpoint usable anywhere, provably unchanged."""
+    """Make any pretrained ViT checkpoint usable anywhere, provably unchanged."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -147,21 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is not None:
         sys.exit(run(vitconvert, list(arguments)))
     _prepare(sys.argv[1:])
-    _end(run(vitconvert, sys.argv[1:]))
-
-
-def _end(code: int) -> NoReturn:
-    """End the process, whose work is done, without taking apart what it imported.
-
-    That takes 1.2 of the 4.3 seconds of a process that only imports torch and timm (Python 3.11,
-    torch 2.14). Nor are threads ended: one within torch's C++ that asks for Python's lock
-    meanwhile brings the whole process down ("terminate called without an active exception").
-    """
-    atexit._run_exitfuncs()  # of Ray, multiprocessing, temporary directories
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    fast_imports.end(run(vitconvert, sys.argv[1:]))
 
 
 def _prepare(arguments: Sequence[str]) -> None:
@@ -172,13 +176,9 @@ def _prepare(arguments: Sequence[str]) -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are escaped
             stream.reconfigure(errors="backslashreplace")
-    # Importing torch makes hundreds of thousands of objects that stay. Searching them for garbage
-    # takes 0.5 of the 1.7 seconds of a process that does nothing else (Python 3.11, torch 2.15).
-    gc.set_threshold(100_000, 50, 100)
+    fast_imports.collect_seldom()
     if VERBS.get(next(iter(arguments), ""), [""])[0].startswith("convert:"):
-        from vitconvert.programs.lean import import_leanly
-
-        import_leanly()
+        fast_imports.import_leanly()
     if arguments[:1] in (["predict"], ["embed"]):
         from vitconvert.machine import busy
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class Attention(Images, Against):
+class ShowAttention(Images, Against):
     """Shows what a model attends to."""
 
     heading = Reporting.heading

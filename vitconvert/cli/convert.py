@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from vitconvert.arguments import options_of
+from vitconvert.cli import SHORT_FORMS
 from vitconvert.cli.options import (
     DTYPES,
     Reading,
@@ -47,7 +48,10 @@ from vitconvert.errors import (
     UnsafeFile,
     UsageError,
 )
+from vitconvert.file_formats import written_formats
+from vitconvert.sources import locate
 from vitconvert.sources.references import looks_like_path
+from vitconvert.sources.timm_names import random_timm
 
 if TYPE_CHECKING:
     from vitconvert.conversion.conversion_plan import ConversionPlan
@@ -114,7 +118,7 @@ class Convert(Reading):
         from vitconvert.api import convert, plan_conversion
         from vitconvert.conversion.output import check_output
 
-        source = str(click.get_current_context().info_name)
+        source, self.model = _meant(str(click.get_current_context().info_name), self.model)
         to = self.to
         if self.scan:
             if to != "big_vision":
@@ -187,13 +191,9 @@ class Convert(Reading):
         return click.confirm(f"Go on with {steps}?", err=True)
 
     def _locate(self, source: str, stack: ExitStack) -> "Located":
-        from vitconvert.sources import locate
-
         if self.no_pretrained:
             why = "is about weights, and --no-pretrained has none"
             refuse_given(("checkpoint", "revision"), why)
-            from vitconvert.sources.timm_names import random_timm
-
             return random_timm(self.model, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         if self.checkpoint:
             refuse_given(["revision"], "is about a download, and --checkpoint is in its place")
@@ -209,6 +209,15 @@ class ConvertTimm(Convert):
     no_pretrained: bool = flag("Random weights for a timm model, without network.", default=False)
 
 
+def _meant(verb: str, model: str) -> tuple[str, str]:
+    """The short form that a prefix means, and the rest: `convert jeonsworld:FILE`."""
+    prefix, _, rest = model.partition(":")
+    if prefix not in ("timm", *SHORT_FORMS) or os.path.exists(model):  # noqa: PTH110 (never an error)
+        return verb, model
+    is_path = os.path.exists(rest) or looks_like_path(rest)  # noqa: PTH110
+    return (prefix, rest) if rest and (is_path or prefix not in _NAMED) else (verb, model)
+
+
 def _reference_for(source: str, model: str) -> str:
     """The reference for `sources.locate`; a name that exists on disk is always a path."""
     is_path = os.path.exists(model) or looks_like_path(model)  # noqa: PTH110 (never an error)
@@ -219,7 +228,6 @@ def _reference_for(source: str, model: str) -> str:
 
 def _check_target(to: str, model: str, own: Path | None, *, written: bool) -> None:
     """Refuse a target that there is none of, that `export` writes, or whose package is missing."""
-    from vitconvert.file_formats import written_formats
     from vitconvert.tables.dialects import find_tables
 
     try:

@@ -18,12 +18,13 @@ from vitconvert.cli.options import (
     refuse_given,
 )
 from vitconvert.cli.report import Verdict, line
+from vitconvert.errors import UsageError
 
 _OF_IMAGES = [name for name, one in options_of(ReadOptions).items() if one.heading == IMAGES]
 
 
 @dataclass(kw_only=True)
-class Golden(Computed):
+class RecordGolden(Computed):
     """Records what a checkpoint computes, or what its project makes of images."""
 
     details = (
@@ -45,8 +46,6 @@ class Golden(Computed):
     read: Mapping[str, object] = flags_of(ReadOptions, heading=Reading.heading)
 
     def run(self) -> int:
-        from vitconvert.errors import UsageError
-
         if self.check:
             refuse_given(("output", "seed", "batch", "force"), "records, and --check compares")
             self.read_options().refuse("--check reads what --pixels wrote")

@@ -23,6 +23,7 @@ from vitconvert.embedding.options import (
     check_engine,
 )
 from vitconvert.errors import UsageError, printable
+from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
 if TYPE_CHECKING:
     from vitconvert.embedding.embedder import Task
@@ -154,7 +155,6 @@ def _check_options(options: Scaled) -> None:
 def _task(options: Scaled, computed: str, **task: Any) -> "Task":
     from vitconvert.api.inference import engines_for
     from vitconvert.embedding.embedder import Task
-    from vitconvert.inference.options import ComputeOptions, FeatureOptions
 
     computing = ComputeOptions(**options.compute, dtype=parse_dtype(options.dtype))
     found = Task(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from vitconvert.cli.options import Fetching, argument, flag, output_flag, settings
 from vitconvert.cli.report import SHOWN, line, named_after, one_line_for_all_blocks, some_lines
+from vitconvert.errors import UsageError
 
 if TYPE_CHECKING:
     from vitconvert.drafting.draft import Draft
 
 
 @dataclass(kw_only=True)
-class Table(Fetching):
+class DraftTable(Fetching):
     """Drafts a table."""
 
     details = (
@@ -56,7 +57,6 @@ class Table(Fetching):
         from vitconvert.api import draft_table
         from vitconvert.drafting.draft import check_no_dialect, is_architecture
         from vitconvert.drafting.draft_text import check_draft_output
-        from vitconvert.errors import UsageError
         from vitconvert.sources import locate
         from vitconvert.tables.dialects import builtin_tables, tables_of
 

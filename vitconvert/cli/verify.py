@@ -18,6 +18,7 @@ from vitconvert.cli.options import (
     refuse_given,
 )
 from vitconvert.cli.report import Verdict
+from vitconvert.errors import UnknownDialect, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,7 +89,6 @@ class Verify(Computed, Against):
 
     def _check(self) -> None:
         """Refuse what cannot be before anything is downloaded."""
-        from vitconvert.errors import UsageError
         from vitconvert.pages import check_file
         from vitconvert.parity.golden import is_golden
 
@@ -109,7 +109,6 @@ class Verify(Computed, Against):
         from vitconvert.checkpoint import read_checkpoint
         from vitconvert.checkpoint.companions import hashed
         from vitconvert.checkpoint.recognition import not_quantised
-        from vitconvert.errors import UnknownDialect
         from vitconvert.parity.golden import is_golden
 
         asked, two = self.dequantise, self.against and not is_golden(self.against)

@@ -29,7 +29,7 @@ from vitconvert.conversion.weights import contents_for, write_weights
 from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.accounts import Ledger
-from vitconvert.programs.lean import import_all
+from vitconvert.programs.isolation import import_all
 from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.target import Target
 from vitconvert.sources import Located

@@ -35,7 +35,7 @@ GOOGLE: Mapping[str, str] = {"activation": "gelu_tanh"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class PackageAgreement:
     """How a dialect's own package, given the written files, agrees with the original model.
 
     Attributes:
@@ -82,7 +82,7 @@ class RoundTrip:
     bytes_equal: bool
     logits_equal: bool
     logits_relative: float
-    agreement: Agreement
+    agreement: PackageAgreement
 
     @property
     def ok(self) -> bool:
@@ -242,13 +242,13 @@ def _logits(model: ViT) -> torch.Tensor:
     return logits
 
 
-def _agreement(written: Checkpoint, model: ViT) -> Agreement:
+def _agreement(written: Checkpoint, model: ViT) -> PackageAgreement:
     """The dialect's own package with the written files, against the model before the trip."""
     with written.weights.container:
         report = verify_checkpoint(written, model=model, dtypes=("float32",))
     if not report.verified:
-        return Agreement(why_not=report.skipped)
-    return Agreement(
+        return PackageAgreement(why_not=report.skipped)
+    return PackageAgreement(
         reference=report.reference,
         ok=report.ok,
         relative=max(comparison.relative for comparison in report.comparisons),

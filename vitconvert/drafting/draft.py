@@ -23,7 +23,7 @@ from vitconvert.drafting.draft_text import (
 from vitconvert.drafting.entries import Entry, entries_of, no_part
 from vitconvert.drafting.matching import DraftMatch, Matching
 from vitconvert.drafting.rows import DraftRow, orders_of, rows_of, with_fc_norm, with_shared_norm
-from vitconvert.drafting.slots import Values, sizes_of, slots_of
+from vitconvert.drafting.slots import ComparedValues, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
 from vitconvert.facts.accounts import check_accounts
@@ -372,7 +372,7 @@ def _stems(
     reference: DraftReference,
     *,
     exact: bool,
-) -> tuple[list[Stem], Values | None, str]:
+) -> tuple[list[Stem], ComparedValues | None, str]:
     """Their modules, the values of both sides if the weights are the same, and how many are."""
     slots, sizes = slots_of(reference.config), sizes_of(reference.config, exact=exact)
     told = "none to compare"
@@ -381,7 +381,7 @@ def _stems(
         def read(key: str) -> "torch.Tensor":
             return container.read(prefix + key)
 
-        values = Values(theirs=read, ours=reference.tensors, sizes=sizes)
+        values = ComparedValues(theirs=read, ours=reference.tensors, sizes=sizes)
         stems = stems_of(entries, slots, sizes, values)
         fitting = [stem for stem in stems if stem.options]
         equal = sum(stem.valued for stem in fitting)

@@ -127,7 +127,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Names:
+class TensorNames:
     """All names of a file.
 
     Attributes:
@@ -150,7 +150,7 @@ def depth_of(shapes: Mapping[str, Shape]) -> int:
 
 def entries_of(
     shapes: Mapping[str, Shape], depth: int, heads: int | None = None, *, whole: bool = False
-) -> Names:
+) -> TensorNames:
     """Tell names apart.
 
     Args:
@@ -202,7 +202,7 @@ def entries_of(
             else e
             for e in entries
         ]
-    return Names(entries=tuple(entries), left=left)
+    return TensorNames(entries=tuple(entries), left=left)
 
 
 def _of_heads(entries: Sequence[Entry], heads: int | None) -> list[Entry]:

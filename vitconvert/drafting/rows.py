@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from vitconvert.config.axis_sizes import FIXED_AXES
 from vitconvert.drafting.matching import DraftMatch
-from vitconvert.drafting.slots import Place, Values
+from vitconvert.drafting.slots import ComparedValues, Place
 from vitconvert.tables.canonical import canonical_tensors
 
 
@@ -36,7 +36,7 @@ class DraftRow:
 
 
 def rows_of(
-    matches: Sequence[DraftMatch], values: Values | None
+    matches: Sequence[DraftMatch], values: ComparedValues | None
 ) -> tuple[list[DraftRow], dict[str, str]]:
     """Rows in the order of the canonical tensors, and names of theirs that make up none."""
     used: dict[str, list[tuple[Place, DraftMatch]]] = defaultdict(list)
@@ -69,7 +69,7 @@ def rows_of(
 
 
 def _joined(
-    name: str, parts: Mapping[int | None, tuple[Place, DraftMatch]], values: Values | None
+    name: str, parts: Mapping[int | None, tuple[Place, DraftMatch]], values: ComparedValues | None
 ) -> DraftRow | None:
     """A row that joins several of theirs; a bias of k that is left out is zero."""
     count = FIXED_AXES[canonical_tensors()[name].axes.names[0]]

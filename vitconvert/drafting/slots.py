@@ -209,7 +209,7 @@ def by_module(slots: Sequence[Slot]) -> dict[str, dict[str, Slot]]:
 
 
 @dataclass(frozen=True)
-class Values:
+class ComparedValues:
     """The numbers of both sides.
 
     Attributes:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vitconvert.drafting.entries import Entry, other_kind
-from vitconvert.drafting.slots import Slot, SlotLayout, Values, by_module, layouts_of
+from vitconvert.drafting.slots import ComparedValues, Slot, SlotLayout, by_module, layouts_of
 
 
 @dataclass
@@ -53,7 +53,7 @@ def stems_of(
     entries: Sequence[Entry],
     slots: Sequence[Slot],
     sizes: Mapping[str, int],
-    values: Values | None,
+    values: ComparedValues | None,
 ) -> list[Stem]:
     """Their modules with everything that each may be, by shapes and, if there are, by values."""
     groups: dict[str, dict[str, Entry]] = defaultdict(dict)
@@ -111,7 +111,7 @@ def _option(
     return found
 
 
-def _keep_valued(stem: Stem, values: Values) -> None:
+def _keep_valued(stem: Stem, values: ComparedValues) -> None:
     """If any option has the reference's values, only such are left."""
     equal: dict[str, dict[str, tuple[Slot, list[SlotLayout]]]] = {}
     for module, of_kind in stem.options.items():

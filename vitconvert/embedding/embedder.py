@@ -13,6 +13,7 @@ from PIL import Image
 
 from vitconvert.arguments import read_fields, refuse, split
 from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions, read_checkpoint
+from vitconvert.comparison import fingerprint
 from vitconvert.conversion.changes import at_size
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, VitConvertError
@@ -127,8 +128,6 @@ class LoadedTask:
     """
 
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
-        from vitconvert.comparison import fingerprint
-
         self.task = task
         running = ready(
             checkpoint,

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.comparison import compare_outputs, largest
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
-from vitconvert.parity.report import Findings
+from vitconvert.parity.report import ReportFindings
 from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.programs.isolation import isolated, silent_transformers
@@ -43,7 +43,7 @@ class Images:
     max_pixels: int | None = None
 
 
-NO_IMAGES = Findings(not_tested=("preprocessing of images (--images compares it)",))
+NO_IMAGES = ReportFindings(not_tested=("preprocessing of images (--images compares it)",))
 
 
 def of_both_checkpoints(
@@ -120,7 +120,7 @@ def compare_on_images(
     preparations: tuple[Preparation, Preparation],
     *,
     tolerance: float,
-) -> Findings:
+) -> ReportFindings:
     """Run both on each image, in float32, and compare pixels and outputs.
 
     Args:
@@ -171,7 +171,7 @@ def compare_on_images(
     notes += [f"not compared: {failure}" for failure in failures[:_SHOWN]]
     if len(failures) > _SHOWN:
         notes.append(f"not compared: {len(failures) - _SHOWN} more images")
-    return Findings(
+    return ReportFindings(
         comparisons=tuple(
             compare_outputs(
                 torch.cat([outputs[name] for outputs in mine]),

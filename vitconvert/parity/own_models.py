@@ -31,7 +31,7 @@ from vitconvert.parity.matching import (
     match_by_tensors,
     other_shapes,
 )
-from vitconvert.parity.report import UNKNOWN, Findings, ParityReport
+from vitconvert.parity.report import UNKNOWN, ParityReport, ReportFindings
 from vitconvert.parity.sides import NOISE, matched, raised_by_user, run
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_dtypes, verify_checkpoint
@@ -122,7 +122,7 @@ def verify_model(
             prepared = of_own_models(models, images.preprocess, max_pixels=images.max_pixels)
             on_images = compare_on_images(images, sides, prepared, tolerance=tolerance)
     departs = _by_order(found)
-    before = Findings(
+    before = ReportFindings(
         first_divergence=departs and _with_weights(departs, differing),
         notes=(*notes, *match.notes, *compared, *_corrections(departs, checkpoint, match)),
         not_tested=unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
@@ -250,7 +250,7 @@ def _corrections(
     return tuple(notes)
 
 
-def _by_order(found: Findings) -> Divergence | None:
+def _by_order(found: ReportFindings) -> Divergence | None:
     """The divergence; where the order of calls shows that a table exchanges two norms, with that.
 
     What enters norm2 is the layer "attn" only if the module calls norm1 before.

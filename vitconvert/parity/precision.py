@@ -22,7 +22,7 @@ from vitconvert.comparison import (
 )
 from vitconvert.model import ViT
 from vitconvert.parity.implementations import of_vit
-from vitconvert.parity.report import Findings, Precision
+from vitconvert.parity.report import Precision, ReportFindings
 from vitconvert.programs.taps import OUTPUT
 
 LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -87,7 +87,7 @@ class _Measured:
             infinite, nan = infinite + int(values.isinf().sum()), nan + int(values.isnan().sum())
             self.lost[layer] = (infinite, nan)
 
-    def findings(self, checkpoint: Checkpoint, most: LargestValue) -> Findings:
+    def findings(self, checkpoint: Checkpoint, most: LargestValue) -> ReportFindings:
         overflow = next((layer for layer, lost in self.lost.items() if any(lost)), "")
         infinite, nan = self.lost.get(overflow, (0, 0))
         precision = Precision(
@@ -102,8 +102,8 @@ class _Measured:
             problem=self.problem,
         )
         if self.problem:
-            return Findings(precision=(precision,))
-        return Findings(
+            return ReportFindings(precision=(precision,))
+        return ReportFindings(
             comparisons=tuple(self.comparisons),
             layers=tuple(
                 LayerDifference(layer=layer, dtype=self.dtype, relative=relative)
@@ -115,7 +115,7 @@ class _Measured:
 
 def measure_precision(
     checkpoint: Checkpoint, images: Mapping[str, Tensor], dtypes: Iterable[str]
-) -> Findings:
+) -> ReportFindings:
     """Run a checkpoint in each dtype and in float64, on the same images.
 
     Two models are in memory at a time, and the layers of one kind of images.
@@ -144,4 +144,4 @@ def measure_precision(
             except RuntimeError as error:  # "not implemented for 'Half'"
                 one.problem = f"{type(error).__name__}: {error}".partition("\n")[0]
     found = (one.findings(checkpoint, most) for one in measured)
-    return sum(found, Findings(notes=(_NOT_JUDGED,)))
+    return sum(found, ReportFindings(notes=(_NOT_JUDGED,)))

@@ -20,7 +20,7 @@ from vitconvert.parity.matching import (
     match_by_tensors,
 )
 from vitconvert.parity.own_models import Model, own_function
-from vitconvert.parity.report import Findings, ParityReport
+from vitconvert.parity.report import ParityReport, ReportFindings
 from vitconvert.parity.sides import NOISE, matched
 from vitconvert.parity.untested import unseen_of_models
 from vitconvert.parity.verification import check_dtypes, verify_checkpoint
@@ -140,7 +140,7 @@ def verify_golden(
     )
     about = f"{proved} {golden.reference}", f"recorded with {then}; compared with {now}"
     earlier = (f"when it was recorded: {fact}" for fact in golden.not_tested)
-    before = Findings(
+    before = ReportFindings(
         notes=(*about, *side.found.notes, *side.match.notes),
         not_tested=(*side.found.not_tested, *unseen_of_models((name, tested)), *earlier),
     )
@@ -154,7 +154,7 @@ def verify_golden(
     )
 
 
-_SAME_WEIGHTS = Findings(notes=("all its weights are those that were recorded",))
+_SAME_WEIGHTS = ReportFindings(notes=("all its weights are those that were recorded",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ class _Tested:
     implementation: Implementation
     vit: ViT | None = None
     match: Match = field(default_factory=Match)
-    found: Findings = _SAME_WEIGHTS
+    found: ReportFindings = _SAME_WEIGHTS
 
 
 def _tested(
@@ -184,7 +184,7 @@ def _tested(
             f"{golden.weights}): a function does not show them"
         )
         function = own_function(model, noise.float())
-        return _Tested(implementation=function, found=Findings(not_tested=(unseen,)))
+        return _Tested(implementation=function, found=ReportFindings(not_tested=(unseen,)))
     try:
         # Without numbers: whoever wrote the file may have stated any size.
         blank = ViT(golden.config, device="meta")
@@ -200,7 +200,7 @@ def _tested(
     implementation = of_module(model, name=name_of(model), taps=match.theirs)
     if match.binding is None:
         unseen = "whether its weights are those that were recorded: no table names them"
-        found = Findings(not_tested=(unseen,))
+        found = ReportFindings(not_tested=(unseen,))
         return _Tested(implementation=implementation, match=match, found=found)
     weights = _canonical(model, match, blank)
     _check_weights(weights, golden)

@@ -54,7 +54,7 @@ class Precision:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class ReportFindings:
     """The part of a report that one comparison makes; the fields are those of `ParityReport`."""
 
     comparisons: tuple[Comparison, ...] = ()
@@ -64,8 +64,8 @@ class Findings:
     notes: tuple[str, ...] = ()
     not_tested: tuple[str, ...] = ()
 
-    def __add__(self, other: "Findings") -> "Findings":
-        return Findings(
+    def __add__(self, other: "ReportFindings") -> "ReportFindings":
+        return ReportFindings(
             comparisons=self.comparisons + other.comparisons,
             layers=self.layers + other.layers,
             precision=self.precision + other.precision,

@@ -23,7 +23,7 @@ from vitconvert.comparison import (
 from vitconvert.errors import UsageError, some, what_was_raised
 from vitconvert.parity.diagnosis import Case, diagnose
 from vitconvert.parity.implementations import Implementation, Run, whole
-from vitconvert.parity.report import UNKNOWN, Findings
+from vitconvert.parity.report import UNKNOWN, ReportFindings
 from vitconvert.programs.isolation import side_by_side
 from vitconvert.programs.taps import OUTPUT
 
@@ -54,14 +54,14 @@ class Sides:
     skipped: Collection[str] = ()
     notes: tuple[str, ...] = ()
 
-    def compare(self, tolerance: float, *, until_equal: bool = False) -> Findings:
+    def compare(self, tolerance: float, *, until_equal: bool = False) -> ReportFindings:
         """Compare all that both keep, in one dtype after the other.
 
         Args:
             tolerance: The relative difference that counts as equal in float32.
             until_equal: End with the first dtype in which no bit differs.
         """
-        found = Findings(notes=self.notes)
+        found = ReportFindings(notes=self.notes)
         # The most exact arithmetic comes last, and alone says where two implementations part:
         # rounding in float32 can hide the layer, or be taken for a difference.
         for dtype in sorted(set(self.dtypes)):
@@ -72,7 +72,7 @@ class Sides:
                 break
         return found
 
-    def _compare_in(self, dtype: str, tolerance: float) -> Findings:
+    def _compare_in(self, dtype: str, tolerance: float) -> ReportFindings:
         tested, reference = (s.prepare(DTYPES[dtype]) for s in (self.tested, self.reference))
         limit = allowed(tolerance, dtype)
         comparisons, divergence = [], None
@@ -116,7 +116,7 @@ class Sides:
                     cause=cause,
                     settings=settings,
                 )
-        return Findings(
+        return ReportFindings(
             comparisons=tuple(comparisons),
             layers=tuple(
                 LayerDifference(layer=layer, dtype=dtype, relative=value)

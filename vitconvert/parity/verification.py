@@ -12,7 +12,7 @@ from vitconvert.model import ViT
 from vitconvert.parity.images import NO_IMAGES, Images, compare_on_images, of_both_checkpoints
 from vitconvert.parity.implementations import of_reference, of_vit
 from vitconvert.parity.precision import LOWER, measure_precision
-from vitconvert.parity.report import Findings, ParityReport
+from vitconvert.parity.report import ParityReport, ReportFindings
 from vitconvert.parity.sides import DTYPES, Sides
 from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing.sample_images import sampled_images
@@ -74,7 +74,7 @@ def verify_checkpoint(
     )
     with isolated():
         asked = set(dtypes) & LOWER.keys()
-        lower = measure_precision(checkpoint, drawn, asked) if asked else Findings()
+        lower = measure_precision(checkpoint, drawn, asked) if asked else ReportFindings()
         try:
             reference = build_reference(theirs)
             sides = Sides(
@@ -97,7 +97,7 @@ def verify_checkpoint(
         if images and prepared:
             on_images = compare_on_images(images, sides, prepared, tolerance=tolerance)
     both = (checkpoint, against) if against else (checkpoint,)
-    before = Findings(
+    before = ReportFindings(
         notes=(
             *(doubt for side in both for doubt in side.doubts),
             *differing_classes(checkpoint, against),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitconvert.preprocessing.transform import Placement
+from vitconvert.preprocessing.transform import ImagePlacement
 
 _FINE = 4096  # points of the path that the colours are chosen from
 _DARK, _PALE = 0.13, 0.96  # lightness
@@ -98,7 +98,7 @@ def coloured(values: Tensor) -> Image.Image:
     return Image.fromarray(palette()[levels(values, cut=CUT)])
 
 
-def raw_map(values: Tensor, place: Placement) -> Image.Image:
+def raw_map(values: Tensor, place: ImagePlacement) -> Image.Image:
     """Numbers (rows, columns) as grey levels, each patch flat; the rest is transparent ("LA")."""
     grey, corner = _stretched(Image.fromarray(levels(values)), place, Image.Resampling.NEAREST)
     size = place.original[::-1]
@@ -108,7 +108,7 @@ def raw_map(values: Tensor, place: Placement) -> Image.Image:
     return Image.merge("LA", (light, opaque))
 
 
-def raw_colours(patches: Image.Image, place: Placement) -> Image.Image:
+def raw_colours(patches: Image.Image, place: ImagePlacement) -> Image.Image:
     """A picture with a pixel for each patch, each patch flat; the rest is transparent ("RGBA")."""
     flat, corner = _stretched(patches, place, Image.Resampling.NEAREST)
     whole = Image.new("RGBA", place.original[::-1])
@@ -117,7 +117,11 @@ def raw_colours(patches: Image.Image, place: Placement) -> Image.Image:
 
 
 def overlaid(
-    photograph: Image.Image, patches: Image.Image, place: Placement, *, opacity: float = _OPACITY
+    photograph: Image.Image,
+    patches: Image.Image,
+    place: ImagePlacement,
+    *,
+    opacity: float = _OPACITY,
 ) -> Image.Image:
     """A picture with a pixel for each patch, smoothly over the image (RGB)."""
     smooth, (left, top) = _stretched(patches, place, Image.Resampling.BILINEAR)
@@ -127,7 +131,7 @@ def overlaid(
     return whole
 
 
-def visible(place: Placement) -> tuple[int, int, int, int]:
+def visible(place: ImagePlacement) -> tuple[int, int, int, int]:
     """Top, left, bottom, right: the whole pixels of the image that the patches cover.
 
     If they cover none, the one that lies nearest.
@@ -142,7 +146,7 @@ def visible(place: Placement) -> tuple[int, int, int, int]:
 
 
 def _stretched(
-    patches: Image.Image, place: Placement, resample: Image.Resampling
+    patches: Image.Image, place: ImagePlacement, resample: Image.Resampling
 ) -> tuple[Image.Image, tuple[int, int]]:
     """The patches where they are in the image, and the left and top of it."""
     top, left, bottom, right = visible(place)

@@ -16,7 +16,7 @@ from vitconvert.errors import IntegrityError, UsageError, VitConvertError, size_
 from vitconvert.inference.batches import prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.transform import Placement, placement
+from vitconvert.preprocessing.transform import ImagePlacement, placement
 
 CLASS, POOLING, MEAN, PATCH = "class", "pooling", "mean", "patch:"
 
@@ -88,7 +88,7 @@ class SeenImage:
     source: Path | Image.Image
     preprocessing: Preprocessing
     grid: tuple[int, int]
-    placement: Placement
+    placement: ImagePlacement
     max_pixels: int | None = None
 
     @property

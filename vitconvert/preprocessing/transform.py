@@ -207,7 +207,7 @@ def size_resized(steps: Steps, source: Size) -> Size:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class ImagePlacement:
     """The place of a model's image in the original one; sizes are (height, width).
 
     Attributes:
@@ -242,7 +242,7 @@ class Placement:
         return (*self.in_original(0, 0), *self.in_original(*self.image_size))
 
 
-def placement(steps: Steps, original: Size) -> Placement:
+def placement(steps: Steps, original: Size) -> ImagePlacement:
     """The place of the image that these steps make in an original of this size.
 
     The size is that of the original as the steps turn it: `image_files.size_of`.
@@ -263,7 +263,9 @@ def placement(steps: Steps, original: Size) -> Placement:
             pixels.middle(*pair, backend) for pair in zip(size, steps.image_size, strict=True)
         )
         offset = top, left
-    return Placement(original=original, resized=resized, offset=offset, image_size=steps.image_size)
+    return ImagePlacement(
+        original=original, resized=resized, offset=offset, image_size=steps.image_size
+    )
 
 
 def spectrogram(file: Path | bytes, steps: Steps) -> NDArray[np.float32]:

@@ -10,7 +10,10 @@ from vitconvert.checkpoint import Checkpoint
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict, write_json
 from vitconvert.facts.project_config import written_config
+from vitconvert.formats import written_module
+from vitconvert.formats.content import content_of
 from vitconvert.formats.equinox import DEFAULTS, METADATA
+from vitconvert.formats.format_modules import Surroundings
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import CompanionFiles, DescribedModel, Foreign, Opener, Program
@@ -58,10 +61,6 @@ class Equimo(Program):
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class, which reads the checkpoint's own tensors as files that are written for it."""
         from torch import nn
-
-        from vitconvert.formats import written_module
-        from vitconvert.formats.content import content_of
-        from vitconvert.formats.format_modules import Surroundings
 
         equimo = package("equimo", install="equimo")
         table = checkpoint.table

@@ -2,10 +2,11 @@
 
 import importlib.util
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from typing import TypeVar
 
 from vitconvert.settings import (
@@ -17,6 +18,9 @@ from vitconvert.settings import (
 )
 
 Result = TypeVar("Result")
+
+# Modules that take long, of packages that import little of themselves.
+_SLOW = {"transformers": "transformers.modeling_utils"}
 
 
 @contextmanager
@@ -90,3 +94,13 @@ def silent_transformers() -> Iterator[None]:
     finally:
         if shown:
             theirs.enable_progress_bar()
+
+
+def import_all(packages: Iterable[str]) -> None:
+    """Import packages silently, with what of them takes long.
+
+    What is wrong with one of them shows where it is used.
+    """
+    with silent("transformers"), silent("torch.utils._pytree"), suppress(Exception):
+        for package in packages:
+            import_module(_SLOW.get(package, package))

@@ -14,6 +14,9 @@ from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject, read_object
 from vitconvert.errors import NotRepresentable, OtherFunction
 from vitconvert.facts.project_config import written_config
+from vitconvert.formats import written_module
+from vitconvert.formats.content import content_of
+from vitconvert.formats.format_modules import Surroundings
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.steps import departures_of
 from vitconvert.programs.example import Example
@@ -265,10 +268,6 @@ def _model_of(checkpoint: Checkpoint) -> Foreign:
     The files of somebody else are not opened: neither HDF5's library nor Keras' unpacking of
     configurations is meant for those of somebody hostile.
     """
-    from vitconvert.formats import written_module
-    from vitconvert.formats.content import content_of
-    from vitconvert.formats.format_modules import Surroundings
-
     _keras_hub()
     table, text, weights = checkpoint.table, checkpoint.text, checkpoint.weights
     described = DescribedModel(

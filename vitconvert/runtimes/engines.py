@@ -64,7 +64,7 @@ def check_runtime(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class RuntimeEngine:
     """One runtime, and the file that it computes.
 
     Attributes:
@@ -85,7 +85,7 @@ class Engine:
 
 def engine_of(
     checkpoint: Checkpoint, name: str, *, kind: str, tell: Tell, folder: Path | None = None
-) -> Engine:
+) -> RuntimeEngine:
     """A runtime's file for a checkpoint, from the cache or exported now.
 
     Args:
@@ -111,7 +111,7 @@ def engine_of(
             if not path.is_file():
                 tell(f"the model is exported once for {runtime.version}, and kept in {folder}")
                 export_checkpoint(checkpoint, path, ExportOptions(to=FORMATS[name], output=kind))
-    return Engine(name=name, path=path)
+    return RuntimeEngine(name=name, path=path)
 
 
 def folder_of(checkpoint: Checkpoint, kind: str) -> Path:

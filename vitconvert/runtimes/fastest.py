@@ -35,7 +35,7 @@ from vitconvert.runtimes.engines import (
     AUTO,
     FORMATS,
     TORCH,
-    Engine,
+    RuntimeEngine,
     Tell,
     check_runtime,
     engine_of,
@@ -210,7 +210,7 @@ class Fastest:
         answer = self.answer if way.dtype == "float32" else self._in_bfloat16()
         return _with_threads(answer, max(1, way.threads // streams))
 
-    def _engine(self, folder: Path, way: Way) -> Engine:
+    def _engine(self, folder: Path, way: Way) -> RuntimeEngine:
         engine = engine_of(
             self.checkpoint, way.runtime, kind=self.kind, tell=self.tell, folder=folder
         )
@@ -298,7 +298,7 @@ def engines(
     dtype: torch.dtype | str | None,
     device: torch.device | str,
     tell: Tell | None = None,
-) -> Callable[..., Engine | Fastest]:
+) -> Callable[..., RuntimeEngine | Fastest]:
     """`chosen` of a name, which can be sent to other processes; before any work is done.
 
     Raises:
@@ -320,7 +320,7 @@ def chosen(
     kind: str,
     tell: Tell,
     measured: bool = False,
-) -> Engine | Fastest:
+) -> RuntimeEngine | Fastest:
     """The engine that computes in the place of a torch model.
 
     Args:

@@ -82,7 +82,7 @@ class OnnxRuntime(Runtime):
         """As `Runtime.calibrate`, by ONNX Runtime's own static quantisation."""
         from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
-        class Images(CalibrationDataReader):  # type: ignore[misc]
+        class CalibrationImages(CalibrationDataReader):  # type: ignore[misc]
             rest = iter(images)
 
             def get_next(self) -> Mapping[str, object] | None:
@@ -91,7 +91,7 @@ class OnnxRuntime(Runtime):
         quantize_static(
             path,
             output,
-            Images(),
+            CalibrationImages(),
             op_types_to_quantize=_PRODUCTS,
             per_channel=True,
             activation_type=QuantType.QUInt8,

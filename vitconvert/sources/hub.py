@@ -20,7 +20,7 @@ from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.choosing import parts, shards_of, tokenizer, wanted_files
 from vitconvert.sources.hub_errors import hub_errors, offline_error
 from vitconvert.sources.hub_ranges import Remote, fetch_part, kept_part
-from vitconvert.sources.located import CONFIGS, Fetched, Fetching, Located, files_beside
+from vitconvert.sources.located import CONFIGS, DownloadOptions, Fetched, Located, files_beside
 from vitconvert.sources.references import HubRepo
 from vitconvert.version import LIBRARY, VERSION
 
@@ -34,7 +34,7 @@ class _Repository:
 
     name: str
     revision: str | None
-    fetching: Fetching
+    fetching: DownloadOptions
     cache: Path
 
     @property
@@ -75,7 +75,9 @@ class _Files:
     fetched: Fetched | None = None
 
 
-def locate_repo(reference: str, hub: HubRepo, name: str | None, fetching: Fetching) -> Located:
+def locate_repo(
+    reference: str, hub: HubRepo, name: str | None, fetching: DownloadOptions
+) -> Located:
     """Download what a conversion reads of a repository, or take it from the cache."""
     from huggingface_hub import constants
 

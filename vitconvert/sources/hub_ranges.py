@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from vitconvert.errors import AmbiguousDialect, VitConvertError
 from vitconvert.file_formats import LONGEST_SAFETENSORS_HEADER
 from vitconvert.formats import Container, open_container
-from vitconvert.sources.located import Fetched, Fetching
+from vitconvert.sources.located import DownloadOptions, Fetched
 from vitconvert.tables.parts import FoundViT, Header
 from vitconvert.tables.towers import find_part
 
@@ -81,7 +81,7 @@ def fetch_part(
     weights: str,
     index: Path | None,
     config: Mapping[str, object],
-    fetching: Fetching,
+    fetching: DownloadOptions,
     store: Path,
 ) -> tuple[Path, Fetched] | None:
     """Fetch the headers of a repository's files, and the tensors of its vision encoder.
@@ -129,7 +129,7 @@ def fetch_part(
 
 
 def kept_part(
-    weights: str, config: Mapping[str, object], fetching: Fetching, store: Path
+    weights: str, config: Mapping[str, object], fetching: DownloadOptions, store: Path
 ) -> tuple[Path, Fetched] | None:
     """The part that `fetch_part` would fetch, if it is in the store: no server is asked.
 

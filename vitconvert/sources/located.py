@@ -38,7 +38,7 @@ _OF_TRAINER = re.compile(r"checkpoint-([0-9]{1,18})")  # and the step, of transf
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetching:
+class DownloadOptions:
     """How what is not here is fetched; the token stays out of printed forms.
 
     Attributes:
@@ -121,7 +121,7 @@ class Located:
     adapter: Path | None = None
     random: bool = False
     notes: tuple[str, ...] = ()
-    fetching: Fetching = field(default=Fetching(), repr=False, compare=False)
+    fetching: DownloadOptions = field(default=DownloadOptions(), repr=False, compare=False)
 
     def weights_file(self) -> Path:
         """The one file to open: in a directory, that which `weights_in` finds.

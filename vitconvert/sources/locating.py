@@ -5,7 +5,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from vitconvert.errors import SourceError, UsageError
-from vitconvert.sources.located import Fetching, Located, locate_path
+from vitconvert.sources.located import DownloadOptions, Located, locate_path
 from vitconvert.sources.references import (
     HubRepo,
     LocalPath,
@@ -65,7 +65,7 @@ def locate(
             f"{text} has no revisions.",
             hint="leave out --revision, which is for repositories of the Hub.",
         )
-    fetching = Fetching(
+    fetching = DownloadOptions(
         revision=revision,
         token=token,
         cache_dir=Path(cache_dir).expanduser() if cache_dir else None,

@@ -41,6 +41,7 @@ _NO_PATH = re.compile(
     re.DOTALL,
 )
 _LONGEST_REPO = 96 + 1 + 96
+_CALLED = {"jax": "google"}  # as `--to` calls what Google's JAX code reads
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+-]+):(?P<rest>.*)", re.DOTALL)
 
 
@@ -152,7 +153,8 @@ def parse_reference(text: str) -> Reference:
             logger.warning("%s is a path here; write hf:%s for the Hub repository", text, text)
         return LocalPath(path=path)
     if (match := _SCHEME.fullmatch(text)) is not None:
-        return _with_scheme(text, match["scheme"].lower(), match["rest"])
+        scheme = match["scheme"].lower()
+        return _with_scheme(text, _CALLED.get(scheme, scheme), match["rest"])
     if not looks_like_path(text) and (match := _HUB.fullmatch(text)):
         return _hub(match)
     known = _of_that_name(text)

@@ -23,7 +23,7 @@ from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, IntegrityError, SourceError, without_secrets
 from vitconvert.formats.hashing import hash_file
 from vitconvert.sources.hub_errors import offline_error
-from vitconvert.sources.located import Fetching, Located, files_beside
+from vitconvert.sources.located import DownloadOptions, Located, files_beside
 from vitconvert.sources.references import publishes_sha256_in_name
 from vitconvert.version import LIBRARY, VERSION
 
@@ -37,7 +37,9 @@ _TIMEOUT_SECONDS = 30  # without a byte
 _CHUNK = 1 << 20
 
 
-def locate_address(reference: str, url: str, name: str | None, fetching: Fetching) -> Located:
+def locate_address(
+    reference: str, url: str, name: str | None, fetching: DownloadOptions
+) -> Located:
     """Download an https address, or take it from the cache."""
     from huggingface_hub import constants
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import NotRepresentable, nearest
-from vitconvert.toml_files import parse_inline_table, read_tables, tables_dir
+from vitconvert.toml_files import read_tables
 
 FILE = "weights_map/architectures.toml"
 _CARDS = "model_cards"  # the section of models that code of their cards builds
@@ -16,45 +16,36 @@ Fields = Mapping[str, Any]  # of ViTConfig
 
 
 class Architectures(Mapping[str, Fields]):
-    """Fields of ViTConfig by name. There are hundreds, so each is parsed when it is asked for."""
+    """Fields of ViTConfig by name. There are hundreds: each gets its types when it is asked for."""
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
-        self.texts = texts
+    def __init__(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        self.rows = rows
 
     def __getitem__(self, name: str) -> Fields:
-        row = parse_inline_table(self.texts[name])
-        return {field: parse_field(field, value) for field, value in row.items()}
+        return {field: parse_field(field, value) for field, value in self.rows[name].items()}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.texts)
+        return iter(self.rows)
 
     def __len__(self) -> int:
-        return len(self.texts)
+        return len(self.rows)
 
     def stating(self, field: str) -> "Architectures":
         """The architectures that state a field."""
-        stated = f" {field} = "
-        return Architectures({name: text for name, text in self.texts.items() if stated in text})
+        return Architectures({name: row for name, row in self.rows.items() if field in row})
 
 
 @functools.cache
 def architectures() -> Mapping[str, Architectures]:
     """Named architectures by the dialect of their tensors."""
-    text = (tables_dir() / "architectures.toml").read_text(encoding="utf-8")
-    found: dict[str, Architectures] = {}
-    for section in text.split("\n[")[1:]:
-        # Fields stand on the line of their name: the file is written by a script.
-        dialect, _, lines = section.partition("]")
-        rows = (line.partition(" = ") for line in lines.splitlines() if " = " in line)
-        found[dialect] = Architectures({name.strip('"'): fields for name, _, fields in rows})
-    return found
+    return {dialect: Architectures(rows) for dialect, rows in read_tables("architectures").items()}
 
 
 @functools.cache
 def named(ecosystem: str) -> Architectures:
     """Every architecture of an ecosystem."""
     own = (rows for dialect, rows in architectures().items() if dialect.split("_")[0] == ecosystem)
-    return Architectures({name: text for rows in own for name, text in rows.texts.items()})
+    return Architectures({name: row for one in own for name, row in one.rows.items()})
 
 
 def published(ecosystem: str, name: str) -> Architectures:
@@ -68,10 +59,10 @@ def published(ecosystem: str, name: str) -> Architectures:
     called = {
         row: text
         for section in _BY_THEIR_FILES
-        for row, text in architectures()[section].texts.items()
+        for row, text in architectures()[section].rows.items()
         if name.startswith(row)
     }
-    return Architectures({**(theirs.texts if theirs else {}), **called, **own.texts})
+    return Architectures({**(theirs.rows if theirs else {}), **called, **own.rows})
 
 
 def cards() -> Architectures:

@@ -1,7 +1,7 @@
 """Finding dialects: by name, by ecosystem, or by the keys of a file.
 
 Parsing every table would take longer than everything else that happens before weights are read.
-Searching their unparsed text is fast, and most tables lack a word of the file's keys.
+Searching what is known of each is fast, and most lack a word of the file's keys.
 """
 
 import functools
@@ -14,27 +14,12 @@ from typing import TypedDict
 
 from vitconvert.config import TextConfig, ViTConfig
 from vitconvert.errors import TableError, UsageError, nearest, printable
-from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.inheritance import (
-    TEXT,
-    builtin_label,
-    builtin_sections,
-    builtin_text,
-    builtin_texts,
-    read_sections,
-    stem_of,
-)
+from vitconvert.tables.inheritance import read_sections, stem_of
 from vitconvert.tables.names import Names
 from vitconvert.tables.rows import letters_of
 from vitconvert.tables.table import Table
-from vitconvert.toml_files import tables_dir
+from vitconvert.toml_files import TEXT, builtin_label, read_tables, summaries, tables_dir
 
-_EXTENDS = re.compile(r'^extends\s*=\s*"([^"]*)"', re.MULTILINE)
-_ECOSYSTEM = re.compile(r'^ecosystem\s*=\s*"([^"]*)"', re.MULTILINE)
-# Of a key of [ignore] that ends in "*", the letters before it.
-_ANY_REST = re.compile(r'^"(?:[^"]*\})?([^"{}]*)\*"', re.MULTILINE)
-_QUOTED = re.compile(r'"([^"]*)"')
-_LEFT_SIDE = re.compile(r"^[^=\n]*=", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z]+")
 # What people call an ecosystem, and its name here; in small letters, words joined by "_".
 _CALLED = {
@@ -92,79 +77,25 @@ def likely_dialects(keys: Collection[str]) -> list[str]:
             for key in foreign
         )
 
-    return [name for name, spelled in _spellings().items() if may_spell(*spelled)]
-
-
-@functools.cache
-def _spellings() -> Mapping[str, tuple[str, Sequence[str]]]:
-    """By dialect, the text with every word of its keys, and beginnings of keys with any rest."""
-    texts = {name: "\n".join(map(_their_side, _with_ancestors(name))) for name in builtin_texts()}
-    return {name: (text, _ANY_REST.findall(text)) for name, text in texts.items()}
+    return [n for n, said in summaries().items() if may_spell(said["words"], said["any_rest"])]
 
 
 def may_find_required(name: str, names: Names) -> bool:
     """Whether these names may be all that a dialect requires."""
     return all(
-        any(
-            names.may_have(letters_of(_right_side(row.strip(), name), {}))
-            for row in group.split("|")
-        )
-        for group in builtin_sections(name)["dialect"].get("requires", ())
+        any(names.may_have(letters_of(spelling, {})) for spelling in group)
+        for group in summaries()[name]["required"]
     )
-
-
-def _right_side(row: str, name: str) -> str:
-    """The key by which a dialect spells one of our tensors; an ignored key is itself."""
-    if row not in canonical_tensors():
-        return row
-    kind = row.rpartition(".")[2]
-    for text in _with_ancestors(name):
-        lines = []
-        for key in (row, row.removesuffix(kind) + "{p}"):
-            if (at := text.find(f'\n"{key}"')) >= 0:
-                lines.append(text[at + len(key) + 3 :].partition("\n")[0])
-        if lines:  # without a quoted text, if all are set to false
-            return "".join(_QUOTED.findall(" ".join(lines))[:1])
-    return row
 
 
 def ecosystem_of(name: str) -> str:
     """The ecosystem of a dialect."""
-    said = (_ECOSYSTEM.search(text) for text in _with_ancestors(name))
-    return next((match[1] for match in said if match), name)
+    return summaries()[name]["ecosystem"]
 
 
 def family_of(name: str) -> str:
     """The dialect that one extends in the end; those of one family are spellings of one model."""
-    while parent := _parent(name):
-        name = parent
-    return name
-
-
-def _with_ancestors(name: str) -> Iterator[str]:
-    """The text of a table, then of those that it extends, nearest first."""
-    while name:
-        yield builtin_text(name)
-        name = _parent(name)
-
-
-@functools.cache
-def _parent(name: str) -> str:
-    said = _EXTENDS.search(builtin_text(name))
-    return said[1] if said else ""
-
-
-@functools.cache
-def _their_side(text: str) -> str:
-    """Right sides of [words] and [rows]; of the other sections that name keys, everything."""
-    found: list[str] = []
-    for section in text.split("\n["):
-        name, _, lines = section.partition("]")
-        if name in ("words", "rows"):
-            found.append(_LEFT_SIDE.sub("", lines))
-        elif name in ("ignore", "constants"):
-            found.append(lines)
-    return "\n".join(found)
+    return summaries()[name]["family"]
 
 
 class _Meant(TypedDict):
@@ -181,18 +112,18 @@ class _BuiltinTables(Mapping[str, Table]):
         return _builtin_table(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(builtin_texts())
+        return iter(summaries())
 
     def __len__(self) -> int:
-        return len(builtin_texts())
+        return len(summaries())
 
     def __contains__(self, name: object) -> bool:
-        return name in builtin_texts()
+        return name in summaries()
 
 
 @functools.cache
 def _builtin_table(name: str) -> Table:
-    return Table(name, builtin_label(name), builtin_sections(name))
+    return Table(name, builtin_label(name), read_tables(name))
 
 
 def builtin_tables() -> Mapping[str, Table]:
@@ -212,10 +143,10 @@ def text_table(name: str) -> Table:
         TableError: There is none of this name, or it does not parse.
     """
     label = builtin_label(TEXT + name)
-    if name not in builtin_texts(TEXT):
-        known = ", ".join(builtin_texts(TEXT))
+    if name not in summaries(TEXT):
+        known = ", ".join(summaries(TEXT))
         raise TableError("There is no such table.", evidence={"file": label, "there are": known})
-    return Table(name, label, builtin_sections(name, TEXT), TextConfig)
+    return Table(name, label, read_tables(TEXT + name), TextConfig)
 
 
 def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
@@ -248,7 +179,7 @@ def _finds_required(table: Table, names: Names) -> bool:
 
 def tables_of(ecosystem: str) -> list[Table]:
     """All dialects of an ecosystem; none where only a table of the user's own is of it."""
-    names = (name for name in builtin_texts() if ecosystem_of(name) == ecosystem)
+    names = (name for name in summaries() if ecosystem_of(name) == ecosystem)
     return [_builtin_table(name) for name in names]
 
 
@@ -262,10 +193,10 @@ def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table
     Raises:
         UsageError: There is none; names the nearest three, or every ecosystem.
     """
-    if found := tables_of(name) or [_builtin_table(d) for d in builtin_texts() if d == name]:
+    if found := tables_of(name) or [_builtin_table(d) for d in summaries() if d == name]:
         return found
     mine = printable(stem_of(Path(own))) if own else ""
-    known = [*builtin_texts(), *ecosystems(), *([mine] if mine else [])]
+    known = [*summaries(), *ecosystems(), *([mine] if mine else [])]
     error = UsageError(f"There is no dialect {name!r}.", **what_was_meant(name, known))
     if mine and nearest(name, [mine]):
         error.hint = f"did you mean {mine}, the name of your table?"
@@ -276,7 +207,7 @@ def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table
 
 def ecosystems() -> list[str]:
     """Every ecosystem, sorted."""
-    return sorted({ecosystem_of(name) for name in builtin_texts()})
+    return sorted({ecosystem_of(name) for name in summaries()})
 
 
 def what_was_meant(name: str, known: Iterable[str]) -> _Meant:

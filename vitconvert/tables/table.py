@@ -12,7 +12,7 @@ from vitconvert.config import Config, Kind, ViTConfig
 from vitconvert.errors import printable
 from vitconvert.file_formats import written_formats
 from vitconvert.tables.config_file import ConfigFile, Ratio, read_config_file
-from vitconvert.tables.inheritance import TEXT, Sections, builtin_label, place_of
+from vitconvert.tables.inheritance import place_of
 from vitconvert.tables.predicates import (
     ARCHITECTURE,
     Always,
@@ -24,6 +24,7 @@ from vitconvert.tables.predicates import (
 )
 from vitconvert.tables.templates import MOST_STEPS
 from vitconvert.tables.tensor_sections import TensorSections, did_you_mean, parsed
+from vitconvert.toml_files import TEXT, Sections, builtin_label
 
 _RATIO = "mlp_ratio"
 

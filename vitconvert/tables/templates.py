@@ -83,7 +83,7 @@ class Later:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Alternation:
     """Several spellings; the first is written, unless another one is asked for."""
 
     texts: tuple[str, ...]
@@ -100,7 +100,7 @@ class Rest:
     """Anything up to the end."""
 
 
-Segment = str | Index | Later | Choice | Blank | Rest
+Segment = str | Index | Later | Alternation | Blank | Rest
 _Numbers = tuple[str | Index | First | Later | Blank, ...]  # of a key, in order
 
 
@@ -191,7 +191,7 @@ def _fits(slot: str | Index | Later | Blank, number: str, found: dict[str, int])
 
 
 def _spell(
-    segment: Index | Later | Choice | Blank | Rest,
+    segment: Index | Later | Alternation | Blank | Rest,
     indices: Mapping[str, int],
     first: Mapping[str, str],
 ) -> str:
@@ -201,7 +201,7 @@ def _spell(
         case Later(index):
             number = index.write(indices[index.name])
             return f"_{number}" if number else ""
-        case Choice(texts, word):
+        case Alternation(texts, word):
             return first.get(word, texts[0])
         case Blank():
             return "0"
@@ -278,7 +278,7 @@ def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segme
     # Each of several texts would need indices of its own.
     if any("{" in text for text in texts):
         raise ValueError(f"the word {inside!r} has several texts, so none can hold braces")
-    return [Choice(tuple(map(_letters, texts)), inside)]
+    return [Alternation(tuple(map(_letters, texts)), inside)]
 
 
 def parse_index(text: str) -> Index | None:

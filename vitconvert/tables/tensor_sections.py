@@ -13,7 +13,7 @@ from vitconvert.config.field_values import parse_field
 from vitconvert.errors import TableError, UsageError, nearest
 from vitconvert.tables.axes import Axes, Dim, parse_axes
 from vitconvert.tables.canonical import canonical_tensors
-from vitconvert.tables.inheritance import Sections, mistake, place_of
+from vitconvert.tables.inheritance import mistake, place_of
 from vitconvert.tables.predicates import (
     Conditional,
     Predicate,
@@ -23,6 +23,7 @@ from vitconvert.tables.predicates import (
 )
 from vitconvert.tables.rows import Row
 from vitconvert.tables.templates import Template, Words, parse_template
+from vitconvert.toml_files import Sections
 
 _T = TypeVar("_T")
 

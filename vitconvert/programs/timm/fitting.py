@@ -66,10 +66,9 @@ def config_by_arguments(table: Table, model: DescribedModel) -> JsonDict:
         NotRepresentable: timm has no architecture with this LayerNorm eps, stem or tokens.
     """
     config = model.config
-    texts = [
-        architectures()[name].texts for name in (PLAIN if table.name in PLAIN else [table.name])
-    ]
-    rows = Architectures(dict(itertools.chain(*(several.items() for several in texts))))
+    tables = PLAIN if table.name in PLAIN else [table.name]
+    stated = (architectures()[name].rows.items() for name in tables)
+    rows = Architectures(dict(itertools.chain(*stated)))
     name = (_stated_name(model) or "").split(".")[0]
     if name not in rows or not _has_fixed_parts(rows[name], config):
         fitting = {name: row for name, row in rows.items() if _has_fixed_parts(row, config)}
