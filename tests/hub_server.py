@@ -47,7 +47,6 @@ class Faults:
         redirect_to: Where plain files redirect.
         ignore_range: Whether Range is overlooked.
         headers: Headers to add to plain files.
-        raw: Bytes to put on the line instead, in turn, for any request whose path contains the key.
     """
 
     corrupt: set[str] = field(default_factory=set)
@@ -57,7 +56,6 @@ class Faults:
     redirect_to: dict[str, str] = field(default_factory=dict)
     ignore_range: bool = False
     headers: dict[str, str] = field(default_factory=dict)
-    raw: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 class HubServer:
@@ -135,12 +133,6 @@ class HubServer:
             self._http.server_close()
 
 
-def raw_answer(status: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """An answer for `Faults.raw`, as it goes over the line."""
-    lines = [f"HTTP/1.1 {status}", *(f"{key}: {value}" for key, value in headers.items())]
-    return "".join(f"{line}\r\n" for line in [*lines, "Connection: close", ""]).encode() + body
-
-
 def git_hash(body: bytes) -> str:
     """Git's hash of a file."""
     return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
@@ -190,10 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(Request(method=self.command, path=path, headers=headers))
         if self.hub.on_request is not None:
             self.hub.on_request(self.command, path)
-        if (raw := _next(self.hub.faults.raw, path)) is not None:
-            self.wfile.write(raw)
-            self.close_connection = True
-        elif (status := _next(self.hub.faults.status, path)) is not None:
+        if (status := _next(self.hub.faults.status, path)) is not None:
             self._send(status, b"", {"Retry-After": "0"})
         elif self.command in ("POST", "PUT"):
             self._write(path, body)

@@ -335,7 +335,7 @@ _ODD = (
 )
 
 
-@pytest.mark.parametrize("option", TAKEN)
+@pytest.mark.parametrize("option", sampled(TAKEN, 4, "slow"))
 def test_a_value_is_taken_or_refused_with_an_example(option: str) -> None:
     for value in _ODD:
         try:
