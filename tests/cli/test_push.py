@@ -342,7 +342,7 @@ def test_hidden_links_and_a_link_to_the_output_are_no_matter(hub, run, output, t
 
 
 def test_error_a_directory_that_is_being_written(run, output):
-    part = output.rename(output.with_name(".vitconvert-0123456789abcdef.part"))
+    part = output.rename(output.with_name(".out-01234567.part"))
     code, _, err = run("push", part, "me/vit", "--dry-run")
     assert code == 1
     assert "is being written, or was left when that was interrupted." in err
