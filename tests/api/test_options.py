@@ -288,7 +288,7 @@ def names_of(option: str, value: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    sampled([(name, option) for name in FUNCTIONS for option in options_of(name)], 6, "slow"),
+    sampled([(name, option) for name in FUNCTIONS for option in options_of(name)], 9, "slow"),
 )
 def test_each_option_is_obeyed_or_refused_by_its_name(
     files: Path,

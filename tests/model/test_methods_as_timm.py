@@ -174,6 +174,7 @@ def test_what_is_not_there_is_told(arguments, message, pair, images):
     )
 
 
+@pytest.mark.slow
 def test_exported_model_takes_any_batch(pair, images):
     model, x = pair[0], images(pair[0].config)
     batch = torch.export.Dim("batch", min=1, max=8)
