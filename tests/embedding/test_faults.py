@@ -139,9 +139,12 @@ def test_what_runs_left_that_were_killed_is_removed(tmp_path):
     embed_null(output, images)
     for run in ("all", "only-1-of-2", "only-2-of-2"):
         (output / "tmp" / run).mkdir()
-        (output / "tmp" / run / ".vitconvert-1.part").touch()
+        (output / "tmp" / run / ".x-01234567.part").touch()
     embed_null(output, images, only=(1, 2))
-    assert sorted(left_over(output)) == [".vitconvert-1.part"] * 2 + ["all", "only-2-of-2"]
+    assert sorted(left_over(output)) == [".x-01234567.part"] * 2 + [
+        "all",
+        "only-2-of-2",
+    ]
     embed_null(output, images)
     assert left_over(output) == []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from vitconvert.atomic_write import atomic_file, require_possible, sync
+from vitconvert.atomic_write import atomic_file, is_unfinished, require_possible, sync
 from vitconvert.embedding.files import asking, filesystem
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, without_secrets
 
@@ -130,7 +130,7 @@ class LocalFolder:
 
 def _sweep(scratch: Path) -> None:
     """Remove files of ours that were not finished, and nothing of anybody else's."""
-    for path in scratch.glob(".vitconvert-*.part"):
+    for path in filter(is_unfinished, scratch.glob(".*.part")):
         path.unlink(missing_ok=True)
     with suppress(OSError):
         scratch.rmdir()
