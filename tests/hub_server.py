@@ -43,27 +43,19 @@ class Faults:
         corrupt: Files sent with one bit changed and the right size.
         cut: Files whose body ends after so many bytes, and how often that happens.
         status: Answers to send instead, in turn, for any request whose path contains the key.
-        no_etag: Whether HEAD and GET leave the ETag out.
         redirect: Whether files of weights are fetched from another host.
         redirect_to: Where plain files redirect.
         ignore_range: Whether Range is overlooked.
         headers: Headers to add to plain files.
-        unanswered: Parts of paths whose next request is obeyed, and not answered.
-        lost: Whether the storage says of all objects that it has them.
-        raw: Bytes to put on the line instead, in turn, for any request whose path contains the key.
     """
 
     corrupt: set[str] = field(default_factory=set)
     cut: dict[str, tuple[int, int]] = field(default_factory=dict)
     status: dict[str, list[int]] = field(default_factory=dict)
-    no_etag: bool = False
     redirect: bool = False
     redirect_to: dict[str, str] = field(default_factory=dict)
     ignore_range: bool = False
     headers: dict[str, str] = field(default_factory=dict)
-    unanswered: list[str] = field(default_factory=list)
-    lost: bool = False
-    raw: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 class HubServer:
@@ -141,12 +133,6 @@ class HubServer:
             self._http.server_close()
 
 
-def raw_answer(status: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """An answer for `Faults.raw`, as it goes over the line."""
-    lines = [f"HTTP/1.1 {status}", *(f"{key}: {value}" for key, value in headers.items())]
-    return "".join(f"{line}\r\n" for line in [*lines, "Connection: close", ""]).encode() + body
-
-
 def git_hash(body: bytes) -> str:
     """Git's hash of a file."""
     return hashlib.sha1(b"blob %d\0" % len(body) + body).hexdigest()
@@ -196,10 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(Request(method=self.command, path=path, headers=headers))
         if self.hub.on_request is not None:
             self.hub.on_request(self.command, path)
-        if (raw := _next(self.hub.faults.raw, path)) is not None:
-            self.wfile.write(raw)
-            self.close_connection = True
-        elif (status := _next(self.hub.faults.status, path)) is not None:
+        if (status := _next(self.hub.faults.status, path)) is not None:
             self._send(status, b"", {"Retry-After": "0"})
         elif self.command in ("POST", "PUT"):
             self._write(path, body)
@@ -313,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
             place = f"{self.hub.other_host}/lfs/{wanted['oid']}"
             verify = f"{self.hub.endpoint}/lfs/verify"
             actions = {"upload": {"href": place}, "verify": {"href": verify}}
-            known = wanted["oid"] in self.hub.stored or self.hub.faults.lost
+            known = wanted["oid"] in self.hub.stored
             found.append(wanted if known else {**wanted, "actions": actions})
         return found
 
@@ -365,8 +348,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, b"", common | {"X-Error-Code": "EntryNotFound"})
             return
         etag = hashlib.sha256(body).hexdigest() if name.endswith(_LFS) else git_hash(body)
-        if not self.hub.faults.no_etag:
-            common |= {"ETag": f'"{etag}"', "X-Linked-Etag": f'"{etag}"'}
+        common |= {"ETag": f'"{etag}"', "X-Linked-Etag": f'"{etag}"'}
         if self.hub.faults.redirect and name.endswith(_LFS):
             self.hub.files[f"cdn/{name}"] = body
             common |= {"X-Linked-Size": str(len(body))}
@@ -381,8 +363,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif (body := self.hub.files.get(name)) is None:
             self._send(404, b"", {})
         else:
-            etag = {} if self.hub.faults.no_etag else {"ETag": f'"{git_hash(body)}"'}
-            self._body(name, body, etag | self.hub.faults.headers)
+            self._body(name, body, {"ETag": f'"{git_hash(body)}"'} | self.hub.faults.headers)
 
     def _body(self, name: str, body: bytes, headers: dict[str, str]) -> None:
         name = name.rsplit("/", 1)[-1]
@@ -412,10 +393,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(
         self, status: int, body: bytes, headers: Mapping[str, str], *, keep: int | None = None
     ) -> None:
-        for part in [part for part in self.hub.faults.unanswered if part in self.path]:
-            self.hub.faults.unanswered.remove(part)
-            self.close_connection = True
-            return
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.make_classes import committed
-from tests.originals.test_clip import TOWERS_BY_NAME
+from tests.originals.test_clip import OF_TIMM_ALONE, TOWERS_BY_NAME
 from tests.packages import timm
 from tests.towers.families import FAMILIES
 from vitconvert.tables.architectures import named
@@ -160,7 +160,7 @@ def _of_open_clip() -> Iterator[Row]:
         tower = json.loads(file.read_text(encoding="utf-8"))["vision_cfg"]
         configs.setdefault(_tower_of_open_clip(tower), []).append(file.stem)
     for name, having in sorted(configs.items()):
-        of_timm = name in TOWERS_BY_NAME
+        of_timm = name in TOWERS_BY_NAME and name not in OF_TIMM_ALONE
         read = ("openclip_timm",) if of_timm else ()
         read = ("openclip",) if name == "VisionTransformer" else read
         yield Row(name=name, classes=tuple(having), read=read, test="originals/test_clip.py")

@@ -11,6 +11,7 @@ from tests.adapters.writing import VIT, saved
 from tests.huggingface.classes import CLASSES
 from tests.packages import peft
 from vitconvert.api import inspect, load_checkpoint
+from vitconvert.checkpoint.adapters.config import AdapterConfig
 from vitconvert.errors import (
     ConflictingFact,
     CorruptFile,
@@ -168,3 +169,11 @@ def test_hostile_json(pair, text):
     (adapter / "adapter_config.json").write_text(text)
     with pytest.raises((CorruptFile, NotRepresentable, ConflictingFact)):
         load_checkpoint(folder, adapter=adapter)
+
+
+def test_patterns_choose_the_modules_that_they_name():
+    names = [f"encoder.layer.{i}.attention.{p}" for i in range(3) for p in ("query", "value")]
+    each = AdapterConfig(rank=4, alpha=8, rank_pattern=dict.fromkeys(names, 2))
+    assert {each.scale_of(name, 2) for name in names} == {4}
+    some = AdapterConfig(rank=4, alpha=8, rank_pattern={r"layer\..*\.query": 2})
+    assert [some.scale_of(name, 2 + 2 * ("value" in name)) for name in names] == [4, 2] * 3

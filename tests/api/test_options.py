@@ -317,7 +317,7 @@ def names_of(option: str, value: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "option"),
-    sampled([(name, option) for name in FUNCTIONS for option in options_of(name)], 6, "slow"),
+    sampled([(name, option) for name in FUNCTIONS for option in options_of(name)], 9, "slow"),
 )
 def test_each_option_is_obeyed_or_refused_by_its_name(
     files: Path,
@@ -364,7 +364,7 @@ _ODD = (
 )
 
 
-@pytest.mark.parametrize("option", TAKEN)
+@pytest.mark.parametrize("option", sampled(TAKEN, 4, "slow"))
 def test_a_value_is_taken_or_refused_with_an_example(option: str) -> None:
     for value in _ODD:
         try:

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import techniques
-from benchmarks.techniques import WITH_ALL, WITHOUT, as_markdown, measure
+from benchmarks.techniques import WITH_ALL, measure
 from vitconvert.api import load_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.model import fast
@@ -63,12 +63,3 @@ def test_each_technique_is_done_without_and_comes_back(monkeypatch):
             module.packs_after = 0
     wanted = {technique: [{**SEEN, **changed}] * 2 for technique, changed in CHANGED.items()}
     assert measure(model, images, 2) == wanted
-
-
-def test_the_table_has_ratios_of_rounds():
-    case = {technique: [2.0, 4.0] for technique in WITHOUT} | {"large batches in parts": [3.0, 5.0]}
-    rows = [line for line in as_markdown({"tiny, 32": case}, 1).splitlines() if "|" in line]
-    assert rows[0] == "| without | tiny, 32 |"
-    assert rows[2] == "| linear layers by oneDNN | 1 (1..1) |"
-    assert rows[-1] == "| large batches in parts | 1.38 (1.25..1.5) |"
-    assert len(rows) == 2 + len(WITHOUT) - 1

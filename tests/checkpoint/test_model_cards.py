@@ -150,7 +150,7 @@ def gathered(card, **stated):
     return gather_facts(binding, said.facts(binding.table))
 
 
-@pytest.mark.parametrize("name", CODED)
+@pytest.mark.parametrize("name", sampled(CODED, 4, "slow"))
 def test_the_shape_shows_a_card_where_config_json_does_not_tell_all(name):
     known = gathered(name)
     assert known.asked == {

@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from tests.sampling import sampled
 from vitconvert.api import load_checkpoint, load_model
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.preprocessing.image_files import open_image
@@ -205,13 +206,17 @@ PIXELS = ("--mean", "0.4,0.5,0.6", "--std", "0.3", "-q")
 
 @pytest.mark.parametrize(
     ("kind", "flags", "shape"),
-    [
-        ("SiglipVisionModel", (), (9, 36)),
-        ("BlipVisionModel", (), (10, 36)),
-        ("SamVisionModel", ("--tokens",), (36, 9)),  # of the neck
-        ("Qwen3VLVisionModel", (), (4, 20)),  # squares of four patches become one
-        ("Qwen3VLVisionModel", ("--tokens",), (16, 36)),
-    ],
+    sampled(
+        [
+            ("SiglipVisionModel", (), (9, 36)),
+            ("BlipVisionModel", (), (10, 36)),
+            ("SamVisionModel", ("--tokens",), (36, 9)),  # of the neck
+            ("Qwen3VLVisionModel", (), (4, 20)),  # squares of four patches become one
+            ("Qwen3VLVisionModel", ("--tokens",), (16, 36)),
+        ],
+        3,
+        "slow",
+    ),
 )
 def test_a_model_that_pools_nothing_gives_tokens_to_each_format(kind, flags, shape, run, tmp_path):
     pytest.importorskip("pyarrow")

@@ -31,7 +31,7 @@ def answers(model, **choices):
 @pytest.mark.parametrize(
     ("to", "choices"),
     [
-        ("onnx", {}),
+        pytest.param("onnx", {}, marks=pytest.mark.slow),
         *sampled(
             [
                 ("pt2", {"probabilities": True}),

@@ -1,7 +1,6 @@
 """A command or an option that a hint names leads on, from the case that caused it.
 
-It ends well, or with another question. Every such hint of the code is in a case, or among those
-that are not run here, with the reason.
+It ends well, or with another question.
 """
 
 import json
@@ -15,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.cli.hints_in_code import hints_with_commands
 from tests.packages import transformers
 from tests.small_models import randomise, small_timm
 from vitconvert.cli import vitconvert as verbs
@@ -96,92 +94,6 @@ CASES = [
         "-o OUT --no-verify",
     ),
 ]
-
-_OPTIONS = "an option that does not apply: test_options.py"
-_FREE = "an option for another name is all that it says"
-_NUMBERS = "another number for an option of the same command"
-# Hints that are not followed here: a part of the text -> why.
-ELSEWHERE = {
-    "says what may be typed": "of options that click refuses: test_convert.py",
-    "leave out -o, or give the checkpoint": "predict of an export: runtimes/test_exported.py",
-    "without --kind": "likewise",
-    "alone writes to addresses": "a choice of a place, or a store: test_addresses.py",
-    "reads object stores": "likewise",
-    "record it again: `vitconvert golden": "a folder of pixels: pixel_goldens/test_recorded.py",
-    "leave out --image-column": _OPTIONS,
-    "--adapter (in Python, adapter=)": _OPTIONS,
-    "what computes is the runtime": _OPTIONS,
-    "or --engine ray": _OPTIONS,
-    "--pool mean, patches or tokens": "the model of the cases has a class token",
-    "pip install": "the tests install nothing; the test below looks at the names",
-    "`hf auth login`": "a server of the Hub refuses",
-    "(--token)": "a server of the Hub refuses",
-    "--create-pr": "a server of the Hub refuses",
-    "--checkpoint PATH": "a server has not the file",
-    "--cache-dir DIR": "the disk is full",
-    "`vitconvert timm NAME --no-pretrained`": "there is no network",
-    "convert again with --force": "push refuses what was changed since it was written",
-    "convert again with another -o": "likewise",
-    "--force publishes": "push, with a server",
-    "leave out --private": "push, with a server",
-    "-o names a": _FREE,
-    "with -o": _FREE,
-    "output with -o": _FREE,
-    "-o DIR (without .png)": _FREE,
-    "--dtype bfloat16 or float32 holds them": "an overflow: test_next_steps.py",
-    "compute in float32 or bfloat16 (--dtype": "likewise",
-    "is a directory of Parquet files": "likewise; test_next_steps.py",
-    "; --architecture NAME takes its project's own": "DINO's table says it itself",
-    "leave out --probabilities": "of a regression: huggingface/test_problem_types.py",
-    "name one without a suffix": "predict writes no such file; the shell does",
-    "--force (in Python, overwrite=True) replaces an earlier draft": "likewise, for tables",
-    "--like names": "it asks for another model",
-    "(--module).": "Python alone asks so: drafting/test_tutorials.py",
-    "--set activation={}": "Google's weights, whose proof takes long: tutorials/own-vit.md",
-    "--ignore '{}{}*'": "a ViT with several heads: tests/towers",
-    "--table {}.toml makes": "a table of somebody's own: test_own_targets.py",
-    "--ignore PATTERN": "a file of a thousand names",
-    "--layers last": _NUMBERS,
-    "--image-size {}, load_model": "the command line resizes images: Python asks so",
-    "--batch-size N": "a graph that cannot be exported otherwise",
-    "--no-verify writes": "a runtime computes something else",
-    "--dtype float32.": "numbers beyond float16",
-    "choose --dtype {}": "the command line takes no other",
-    "--no-fast, --dtype": "predict --runtime: tests/runtimes/test_engines.py",
-    "--no-fast and --device": "likewise, predict --dtype auto",
-    "--preprocessor FILE states": "an own mean for pixels of another scale",
-    "state --mean and --std": "the next hint of the case of --preprocessor",
-    "--classes {}": "names of classes with commas: tests/cli/test_classes.py",
-    "--image-only": "a text tower: tests/text",
-    "own (--to vit) hold them": "tensors that the source's program alone has a place for",
-    "--to lucidrains": "layouts of lucidrains that vit-pytorch no longer has",
-    "--tower": "larger models: tests/towers",
-    "(--table)": "a table of somebody's own, to be written first",
-    "--set image_size=... states": "EVA-02's stored rotations, of another grid",
-    "--set position_resampling=...": "backbones of Meta's DINO: tests/originals",
-    "--image-size resamples": "it says first to leave out what was said",
-    "leave --architecture out": "a project without named architectures",
-    "--set (in Python, overrides={...}) states what the file": "a wrong model, told by parity",
-    "`vitconvert list` shows them": "a feature that no dialect has a place for",
-    "--dialect {}": "files that several tables explain: tests/tables",
-    "`vitconvert {}`": "a part of the hint of the case above that types inspekt",
-    "says what the head reads": "test_hints_lead_on.py, and towers/test_unknown_prefixes.py",
-    "--dtype bfloat16, or float32": "numbers beyond float16: conversion/test_changes.py",
-    "of which --dialect NAME": "files that no table explains: tests/facts/test_accounts.py",
-    "`vitconvert golden SOURCE -o FILE`": "files of other versions: tests/parity",
-    "leave out --dtype": "weights that are not quantised: tests/quantised",
-    "--max-image-pixels N": "images of 180 million pixels: tests/preprocessing",
-    "--max-errors allows": "tests/embedding",
-    "--engine ray": "a cluster of Ray",
-    "the runtime: --runtime": "another word is asked for",
-    "--only 1/2 here": "a run that goes on elsewhere: tests/embedding",
-    "leave out --keep": "tests/embedding",
-    "--image-column": "tests/embedding",
-    "--device cuda": "a GPU",
-    "-per-worker": "a cluster of Ray",
-    "makes a model of that size": "images prepared for another size: tests/preprocessing",
-    "--adapter": "the command of which it is a part",
-}
 
 
 @pytest.fixture(scope="module")
@@ -279,22 +191,6 @@ def test_what_a_hint_names_leads_on(case, folder, run, tmp_path, monkeypatch):
     second = run(*then)
     assert second.code == 0 or second.err != first.err, (then, second.err)
     assert "No such option" not in second.err, then
-
-
-def test_every_hint_with_a_command_is_followed_or_has_a_reason():
-    every = dict.fromkeys(text for _, text in hints_with_commands())
-    known = [*(case.hint for case in CASES), *ELSEWHERE]
-    unknown = [text for text in every if not any(part in text for part in known)]
-    assert unknown == [], "a hint with a command needs a case, or a reason in ELSEWHERE"
-    assert [part for part in ELSEWHERE if not any(part in text for text in every)] == []
-
-
-@pytest.mark.slow
-def test_what_pip_is_told_to_install_is_on_pypi():
-    """The name of this project is not, nor are its extras."""
-    installed = [text for _, text in hints_with_commands() if "pip install" in text]
-    assert len(installed) > 3
-    assert [text for text in installed if "vitconvert" in text] == []
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ MODELS = {
     "other names": lambda: {f"my_{n.replace('norm1', 'ln_a')}": x for n, x in vit().items()},
 }
 OF_NO_VIT = ("of_groups", "no patches", "other names")  # which end in a table, or an earlier file
-COMMANDS = ("inspect {} ", "convert {} --dry-run ")
+COMMANDS = ("convert {} --dry-run ", "inspect {} ")
 WORDS = {  # what a reader puts in place of what a hint leaves open
     "FILE": "{model}",
     "--dialect NAME": "--dialect dino",

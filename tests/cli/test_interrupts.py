@@ -19,8 +19,8 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("imported", ["click", "torch"])  # before the first line, and by the verb
+# Imported before the first line, and by the verb.
+@pytest.mark.parametrize(("start", "imported"), [("module", "click"), ("script", "torch")])
 def test_an_interrupt_is_told_in_a_word(imported, start, tmp_path):
     (tmp_path / f"{imported}.py").write_text(HANGING)
     with subprocess.Popen(

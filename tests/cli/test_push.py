@@ -4,16 +4,14 @@ import json
 import logging
 import os
 import shutil
-from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
 import vitconvert
-from tests.hub_server import HubServer, raw_answer, use_hub
+from tests.hub_server import HubServer, use_hub
 from tests.packages import timm
-from tests.sampling import sampled
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -257,16 +255,6 @@ def test_error_no_network(hub, run, output):
     assert err.endswith("  hint: run again: what has arrived is not sent twice.\n")
 
 
-def test_a_token_does_not_follow_a_redirect(hub, run, output):
-    place = f"{hub.other_host}/api/repos/create"
-    away = raw_answer("307 Temporary Redirect", {"Location": place, "Content-Length": "0"})
-    hub.faults.raw = {"/repos/create": [away]}
-    assert run("push", output, "me/vit", "-q").code == 1
-    (reached,) = [r for r in hub.requests if r.headers["host"] in place]
-    assert "authorization" not in reached.headers
-    assert hub.token not in str(reached)
-
-
 def test_error_changed_weights_are_not_published(hub, run, output):
     shard = sorted(output.glob("*.safetensors"))[0]
     body = shard.read_bytes()
@@ -324,11 +312,9 @@ def test_error_directories_that_are_no_whole_output(harm, message, hub, run, out
     assert (code, err) == (1, "error: upload-failed\n" + message.format(output=output))
 
 
-TARGETS = ("{outside}/secret", "{outside}", "config.json", "gone")
-NAMES = ("notes.txt", "config.json", "runs/notes.txt")
-
-
-@pytest.mark.parametrize(("target", "name"), sampled(product(TARGETS, NAMES), 5))
+@pytest.mark.parametrize(
+    ("target", "name"), [("{outside}/secret", "notes.txt"), ("config.json", "runs/notes.txt")]
+)
 def test_error_links_are_not_published(target, name, hub, run, output, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("of this machine")
@@ -356,7 +342,7 @@ def test_hidden_links_and_a_link_to_the_output_are_no_matter(hub, run, output, t
 
 
 def test_error_a_directory_that_is_being_written(run, output):
-    part = output.rename(output.with_name(".vitconvert-0123456789abcdef.part"))
+    part = output.rename(output.with_name(".out-01234567.part"))
     code, _, err = run("push", part, "me/vit", "--dry-run")
     assert code == 1
     assert "is being written, or was left when that was interrupted." in err

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.sampling import sampled
 from vitconvert.demo.demonstration import DIGITS
 
 NAME = "na\u4e2dm\u0444"  # outside of cp1252, which Windows has
@@ -32,7 +33,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("how", [{"PYTHONIOENCODING": "cp1252"}, {"LC_ALL": "C"}])
+@pytest.mark.parametrize(
+    "how", sampled([{"PYTHONIOENCODING": "cp1252"}, {"LC_ALL": "C"}], 2, "slow")
+)
 @pytest.mark.parametrize(
     "command",
     [

@@ -89,6 +89,7 @@ def test_the_row_that_corrects_a_table_can_be_typed(run):
     assert verify(run, "builders:buggy").code == 0
 
 
+@pytest.mark.slow
 def test_norms_that_a_table_exchanges(run):
     """A draft can only guess which is which: their shapes are the same."""
     norms = {"ln_attention": "ln_feed", "ln_feed": "ln_attention"}

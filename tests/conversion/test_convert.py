@@ -39,17 +39,21 @@ def _images(config, batch=2):
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [
-        ("vit_tiny_patch16_224", {}),
-        ("vit_tiny_patch16_224", {**SMALL, "img_size": (48, 32), "in_chans": 4}),
-        ("vit_base_patch16_clip_224", SMALL),
-        ("vit_base_patch16_siglip_224", SMALL),
-        ("vit_medium_patch16_reg4_gap_256", {**SMALL, "img_size": 64}),
-        ("vit_tiny_patch16_224", {**SMALL, "act_layer": "quick_gelu", "qk_norm": True}),
-        ("deit_tiny_distilled_patch16_224", {**SMALL, "img_size": 64}),
-        ("vit_tiny_r_s16_p8_224", {**SMALL, "img_size": 64}),
-    ],
-    ids=["tiny", "rectangular", "clip", "siglip", "registers", "quick", "distilled", "root stem"],
+    sampled(
+        [
+            ("vit_tiny_patch16_224", {**SMALL, "img_size": (48, 32), "in_chans": 4}),
+            ("vit_tiny_patch16_224", {}),
+            ("vit_base_patch16_clip_224", SMALL),
+            ("vit_base_patch16_siglip_224", SMALL),
+            ("vit_medium_patch16_reg4_gap_256", {**SMALL, "img_size": 64}),
+            ("vit_tiny_patch16_224", {**SMALL, "act_layer": "quick_gelu", "qk_norm": True}),
+            ("deit_tiny_distilled_patch16_224", {**SMALL, "img_size": 64}),
+            ("vit_tiny_r_s16_p8_224", {**SMALL, "img_size": 64}),
+        ],
+        2,
+        "slow",
+    ),
+    ids=["rectangular", "tiny", "clip", "siglip", "registers", "quick", "distilled", "root stem"],
 )
 def test_a_timm_model_comes_out_loadable_by_all_three(name, arguments, timm_directory, tmp_path):
     output = tmp_path / "out"
@@ -470,7 +474,7 @@ SAME_SOURCES = {
 
 
 @pytest.mark.parametrize("source_of", SAME_SOURCES.values(), ids=SAME_SOURCES)
-@pytest.mark.parametrize("linked", [False, True], ids=["output", "link to it"])
+@pytest.mark.parametrize("linked", sampled([False, True], 2, "slow"), ids=["output", "link to it"])
 def test_a_source_is_not_replaced_by_its_output(
     source_of, linked, timm_directory, tmp_path, monkeypatch
 ):

@@ -339,12 +339,16 @@ def test_of_classes_that_compute_the_same_the_familys_own_is_written(name, kind,
 
 @pytest.mark.parametrize(
     ("name", "kind", "mark", "said"),
-    [
-        ("OwlViTVisionModel", "CLIPVisionModel", "clip_vision_model", "owlvit_vision_model"),
-        ("InstructBlipVisionModel", "BlipVisionModel", "blip", "instructblip"),
-        ("Blip2VisionModel", "BlipVisionModel", "blip", "blip_2"),
-        ("ViTMAEModel", "ViTMSNModel", "vit_msn", "vit_mae"),
-    ],
+    sampled(
+        [
+            ("OwlViTVisionModel", "CLIPVisionModel", "clip_vision_model", "owlvit_vision_model"),
+            ("InstructBlipVisionModel", "BlipVisionModel", "blip", "instructblip"),
+            ("Blip2VisionModel", "BlipVisionModel", "blip", "blip_2"),
+            ("ViTMAEModel", "ViTMSNModel", "vit_msn", "vit_mae"),
+        ],
+        3,
+        "slow",
+    ),
 )
 def test_a_class_of_another_family_is_told(name, kind, mark, said, tmp_path):
     save_class(name, tmp_path / "first")

@@ -8,6 +8,7 @@ import torch
 
 import vitconvert
 from tests.packages import timm, transformers
+from tests.sampling import sampled
 from vitconvert.conversion.changes import with_steps
 from vitconvert.conversion.steps import replace_norm_eps
 from vitconvert.errors import NotRepresentable, UsageError
@@ -19,7 +20,9 @@ HINT = (
 )
 
 
-@pytest.mark.parametrize(("to", "activation"), [("timm", "gelu"), ("jax", "gelu_pytorch_tanh")])
+@pytest.mark.parametrize(
+    ("to", "activation"), sampled([("timm", "gelu"), ("jax", "gelu_pytorch_tanh")], 2, "slow")
+)
 def test_an_ordinary_fine_tune_gets_the_eps_of_the_target(
     to, activation, huggingface_directory, tmp_path
 ):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import vitconvert
 from tests.conversion.test_opening import VISION, openclip_directory
 from tests.packages import open_clip
+from tests.sampling import sampled
 from vitconvert.conversion.target import choose_without_steps
 from vitconvert.errors import NotRepresentable, ParityFailed
 from vitconvert.facts.fact import state, strongest
@@ -255,7 +256,7 @@ def timm_clip(timm_directory, *, bias: bool) -> Path:
     return source
 
 
-@pytest.mark.parametrize("to", ["openclip", "hf"])
+@pytest.mark.parametrize("to", sampled(["openclip", "hf"], 2, "slow"))
 def test_timms_clip_goes_with_its_projection_and_comes_back(to, timm_directory, tmp_path):
     source = timm_clip(timm_directory, bias=False)
     plan = vitconvert.plan_conversion(source, to=to)

@@ -1,9 +1,7 @@
-"""Archives that somebody made to do harm: rows, failures or a message, and no more memory."""
+"""Archives of strangers: rows, failures or a message, and no more memory than they justify."""
 
-import bz2
 import gzip
 import io
-import lzma
 import os
 import tarfile
 
@@ -21,9 +19,7 @@ from tests.embedding.layouts import (
 )
 from tests.embedding.null_model import embed_null, features_of
 from tests.hostile.harness import call_limited
-from tests.sampling import sampled
-from vitconvert.embedding import tars
-from vitconvert.errors import VitConvertError
+from vitconvert.embedding import parquet, tars
 
 GOOD = b"good"
 
@@ -56,13 +52,6 @@ def good_member(name: str) -> bytes:
     return file.getvalue()[:1024]
 
 
-def long_names(count: int) -> bytes:
-    """Headers of long names, one before the other."""
-    name = b"name\0"
-    one = header(member("././@LongLink", len(name), tarfile.GNUTYPE_LONGNAME))
-    return (one + name.ljust(512, b"\0")) * count
-
-
 END = bytes(1024)
 
 
@@ -76,23 +65,18 @@ def sparse(size: int) -> bytes:
 
 HOSTILE = {
     "a size beyond the end": with_size(member("huge.jpg"), b"77777777777\0"),
-    "a size of 88 bits": with_size(member("huge.jpg"), b"\x80" + b"\xff" * 11),
     "a size that leads back": with_size(member("back.jpg"), b"\xff" * 10 + b"\xfe\x00"),
-    "headers of headers": long_names(5000) + header(member("deep.jpg")),
     "a header that is too large": header(member("pax", 2**30, tarfile.XHDTYPE)) + bytes(2**22),
-    "lengths of many digits": header(member("pax", 10_000, tarfile.XHDTYPE)) + b"9" * 10_240,
-    "a header without text": header(member("pax", 512, tarfile.XHDTYPE)) + b"\xff" * 512,
     "holes": sparse(2**33),
     "small holes": sparse(512),
 }
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("kind", sampled(HOSTILE, 4, "slow"))
-def test_a_hostile_tar(tmp_path, whole, kind, compressed):
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_tar(tmp_path, whole, kind):
     data = good_member("good.jpg") + HOSTILE[kind] + good_member("more.jpg") + END
-    path = tmp_path / ("a.tar.gz" if compressed else "a.tar")
-    path.write_bytes(gzip.compress(data, 1) if compressed else data)
+    path = tmp_path / "a.tar"
+    path.write_bytes(data)
 
     def work():
         embed_null(tmp_path / "output", path)
@@ -170,26 +154,6 @@ def test_rows_that_are_but_declared(tmp_path):
         assert declared < 1000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("depth", [50, 2000])
-def test_columns_within_columns(tmp_path, depth):
-    kind = pa.binary()
-    for _ in range(depth):
-        kind = pa.struct([("bytes", kind)])
-    path = tmp_path / "a.parquet"
-
-    def write():
-        pq.write_table(pa.table({"image": pa.array([None], kind)}), path)
-
-    def work():
-        embed_null(tmp_path / "output", path)
-
-    if call_limited(write).code == 0:
-        answer = call_limited(work)
-        assert "Traceback" not in answer.err
-        assert answer.code in (1, 2), answer
-
-
 def test_columns_of_one_name(tmp_path):
     table = pa.Table.from_arrays([pa.array([b"a"]), pa.array([b"b"])], names=["image", "image"])
     pq.write_table(table, tmp_path / "a.parquet")
@@ -206,7 +170,7 @@ def test_a_path_beside_an_image_is_not_opened(tmp_path):
     assert embed_null(tmp_path / "output", tmp_path / "a.parquet").failed == 1
 
 
-@pytest.mark.parametrize("stated", [b"{", b"[]", b'{"info": 1}', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("stated", [b"{", b'{"info": 1}', b"\xff"])
 def test_what_datasets_says_of_columns_is_no_more_than_a_word(tmp_path, stated):
     path = write_parquet(tmp_path / "a.parquet", contents(2), layout="bytes")
     table = pq.read_table(path).replace_schema_metadata({"huggingface": stated})
@@ -214,66 +178,15 @@ def test_what_datasets_says_of_columns_is_no_more_than_a_word(tmp_path, stated):
     assert embed_null(tmp_path / "output", path).images == 2
 
 
-@pytest.mark.slow
-@pytest.mark.coverage
-def test_damage_anywhere_in_a_parquet_file_is_a_message_or_a_failure(tmp_path):
-    """No traceback, whatever byte is another; rows are as many as the plan has."""
-    import random
-
-    path = write_parquet(tmp_path / "a.parquet", contents(9), group=3, compression="zstd")
-    content = path.read_bytes()
-
-    def work():
-        draw = random.Random(3)
-        for number in range(150):
-            damaged = bytearray(content)
-            for _ in range(draw.randrange(1, 4)):
-                damaged[draw.randrange(4, len(content))] = draw.randrange(256)
-            path.write_bytes(damaged)
-            output = tmp_path / f"output-{number}"
-            try:
-                done = embed_null(output, path, shard_rows=50)
-            except VitConvertError:
-                continue
-            assert len(read_rows(output)) + len(read_failures(output)) == done.images
-
-    answer = call_limited(work, seconds=60, mebibytes=2048)
-    assert answer.code == 0, answer.err
-
-
-BOMBS = {
-    "one value of many rows": (100, 4, {"use_dictionary": True}),
-    "pages of zeros": (60, 3, {"use_dictionary": False}),
-    "values that begin alike": (
-        *(60, 4),
-        {"use_dictionary": False, "column_encoding": {"image": "DELTA_BYTE_ARRAY"}},
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", BOMBS)
-def test_a_parquet_file_that_unpacks_to_far_more(tmp_path, kind):
-    mebibytes, rows, how = BOMBS[kind]
+def test_a_parquet_file_that_unpacks_to_far_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "MOST_BYTES", 2**20)
+    images = pa.array([bytes(2**22)] * 2, pa.large_binary())
     path = tmp_path / "a.parquet"
-
-    def write():
-        images = pa.array([bytes(mebibytes * 2**20)] * rows, pa.large_binary())
-        large = {"data_page_size": 2**30, "dictionary_pagesize_limit": 2**30}
-        pq.write_table(pa.table({"image": images}), path, compression="zstd", **large, **how)
-
-    assert call_limited(write, seconds=60, mebibytes=8000).code == 0
-    assert path.stat().st_size < 20_000
-
-    def work():
-        embed_null(tmp_path / "output", path, shard_rows=100)
-
-    answer = call_limited(work, seconds=30, mebibytes=2000)
-    assert answer.code == 0, answer.err
-    assert answer.peak_mib < 1000  # 750 here; an allocator keeps what it had before the fork
+    pq.write_table(pa.table({"image": images}), path, compression="zstd", use_dictionary=False)
+    embed_null(tmp_path / "output", path)
     failed = [failure["message"] for failure in read_failures(tmp_path / "output")]
-    assert len(failed) + len(read_rows(tmp_path / "output")) == rows
-    assert failed[-1].startswith("This part of the Parquet file unpacks to far more than it is")
+    assert len(failed) == 2
+    assert failed[0].startswith("This part of the Parquet file unpacks to far more than it is")
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -291,31 +204,15 @@ def test_honest_images_that_are_large_or_stand_in_many_rows(tmp_path, compressio
 # Compressed tars.
 
 
-def packed_zeros(suffix: str, gibibytes: int) -> bytes:
-    """Zeros of any number, of which each image of a tar has 64 MiB."""
-    size = 2**26
-    one = header(member("zeros.jpg", size))
-    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
-    begin, zeros = pack[suffix](one), pack[suffix](bytes(size))
-    return (begin + zeros) * gibibytes * 16
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz"])
-def test_a_compressed_tar_that_unpacks_to_far_more(tmp_path, suffix):
-    path = tmp_path / f"a.tar.{suffix}"
-    path.write_bytes(packed_zeros(suffix, 4))
-    assert path.stat().st_size < 2**23
-
-    def work():
-        told = []
-        done = embed_null(tmp_path / "output", path, notify=told.append)
-        assert done.abandoned == 1
-        assert any("unpacks to far more than it is" in (event.message or "") for event in told)
-
-    answer = call_limited(work, seconds=60, mebibytes=1500)
-    assert answer.code == 0, answer
-    assert answer.peak_mib < 600  # of 4 GiB: a few images of 64 MiB are in memory
+def test_a_compressed_tar_that_unpacks_to_far_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(tars, "MOST_BYTES", 2**20)
+    path = tmp_path / "a.tar.gz"
+    one = gzip.compress(header(member("zeros.jpg", 2**24)) + bytes(2**24))
+    path.write_bytes(one * 8)
+    told = []
+    done = embed_null(tmp_path / "output", path, notify=told.append)
+    assert done.abandoned == 1
+    assert any("unpacks to far more than it is" in (event.message or "") for event in told)
 
 
 def test_a_compressed_tar_is_not_unpacked_for_each_image(tmp_path, monkeypatch):

@@ -392,7 +392,7 @@ def test_trouble_with_the_disk_is_no_damage(tmp_path, whole, monkeypatch, kind):
     given, _ = make(kind, tmp_path, IMAGES)
 
     class Failing(io.FileIO):
-        left = 4  # times
+        left = 3  # times
 
         def read(self, size=-1):
             if not self.left:

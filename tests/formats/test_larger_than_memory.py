@@ -60,14 +60,3 @@ def test_a_file_larger_than_memory(write, tmp_path):
     assert "model.safetensors" in vitconvert.plan_conversion(path, to="hf", overrides=stated).files
     with open_container(path) as container:
         assert container.read("cls_token").shape == (1, 1, WIDTH)
-
-
-def test_a_file_that_was_replaced_stays_the_one_that_was_opened(tmp_path):
-    from safetensors.torch import save_file
-
-    path, other = tmp_path / "model.safetensors", tmp_path / "other.safetensors"
-    save_file({"a": torch.full((3,), 1.0)}, path)
-    save_file({"a": torch.full((3,), 2.0)}, other)
-    with open_container(path) as container:
-        other.replace(path)
-        assert container.read("a").tolist() == [1.0] * 3

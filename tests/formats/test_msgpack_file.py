@@ -167,14 +167,8 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a branch and a leaf": (b"\x82\xa1a\x81\xa1b\x01\xa1a\x02", "more than once"),
     "one name by two ways": ({"a": {"b": 1}, "a/b": 2}, "more than once"),
     "a key that is a number": (b"\x82\xa1a\x01\x07\x02", "cannot read this file"),
-    "a thousand levels": (deep(1000), "deeper than any"),
     "four billion entries": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "truncated"),
-    "an array of four billion": (b"\x81\xa1a\xdd\xff\xff\xff\xff", "truncated"),
-    "a text of four gigabytes": (b"\x81\xa1a\xdb\xff\xff\xff\xff", "truncated"),
-    "a key of four gigabytes": (b"\x82\xa1a\x01\xdb\xff\xff\xff\xff", "truncated"),
     "bytes behind the tree": (b"\x81\xa1a\x01\x02", "cannot read this file"),
-    "a time": ({"a": msgpack.Timestamp(1)}, "Flax does not write"),
-    "what msgpack never uses": (b"\x81\xa1a\xc1", "cannot read this file"),
     "no such memory": ({"a": msgpack.ExtType(1, LARGE)}, "no memory can hold"),
     "elements that are missing": (
         {"a": msgpack.ExtType(1, msgpack.packb(((3,), "float32", b"\0" * 8)))},
@@ -188,15 +182,9 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         {"a": msgpack.ExtType(1, msgpack.packb(((1,), "object", b"\0" * 8)))},
         "dtype that is not read",
     ),
-    "a shape that is text": (
-        {"a": msgpack.ExtType(1, msgpack.packb((("x",), "int8", b"\0")))},
-        "not a list of whole numbers",
-    ),
-    "an array of two parts": ({"a": msgpack.ExtType(1, msgpack.packb((1, 2)))}, "is not a shape"),
     "parts that are missing": (of_three(), "do not make up"),
     "a part that is missing": (of_three([1.0], [2.0]), "do not make up"),
     "parts of two dtypes": (of_three([1.0], np.zeros(2, "float32")), "do not make up"),
-    "parts that are matrices": (of_three(np.zeros((1, 3))), "do not make up"),
     "a key that is no Unicode": (b"\x82\xa1a\x01\xa1\xff\x01", "cannot read this file"),
 }
 

@@ -1,9 +1,6 @@
-"""Images of others: names, folders and files that are none, and more pixels than there is room."""
+"""Images of others: names that steer, programs, and more pixels than there is room."""
 
 import json
-import os
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,82 +14,12 @@ from vitconvert.preprocessing import Preprocessing
 SAMPLE = DIGITS / "samples" / "3.png"
 
 
-def predict(*images: object, **limits: float) -> Answer:
+def predict(*images: object) -> Answer:
     """Ask what images show; `SAMPLE`, the last, must be answered whatever the others are."""
-    answer = run_limited("predict", DIGITS, "-q", *images, SAMPLE, **limits)
+    answer = run_limited("predict", DIGITS, "-q", *images, SAMPLE)
     assert "Traceback" not in answer.err
     assert answer.out.splitlines()[-1:] == [f"{SAMPLE}\t3"], answer.err[-2000:]
     return answer
-
-
-def png_of_zeros(path: Path, width: int, height: int) -> None:
-    """A PNG of one bit per pixel, in a few bytes: rows are deflated to nearly nothing."""
-    deflate = zlib.compressobj(9)
-    row = bytes(1 + (width + 7) // 8)
-    data = b"".join(deflate.compress(row) for _ in range(height)) + deflate.flush()
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
-    with path.open("wb") as file:
-        file.write(b"\x89PNG\r\n\x1a\n")
-        for kind, body in chunks:
-            check = zlib.crc32(kind + body)
-            file.write(struct.pack(">I", len(body)) + kind + body + struct.pack(">I", check))
-
-
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_several_giants_wait_for_each_other(tmp_path):
-    for number in range(3):
-        png_of_zeros(tmp_path / f"{number}.png", 13_368, 13_370)
-    answer = predict(tmp_path, seconds=40)
-    assert answer.peak_mib < 1024
-    assert answer.code in (0, 1)
-
-
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_a_giant_that_would_be_numbers_is_refused(tmp_path):
-    png_of_zeros(tmp_path / "giant.png", 13_368, 13_370)
-    steps = Preprocessing.from_huggingface(
-        {"image_processor_type": "DINOv3ViTImageProcessor", "size": {"height": 32, "width": 32}}
-    )
-    answer = call_limited(lambda: steps.array(tmp_path / "giant.png") and None)
-    assert answer.err.startswith("error: unsafe-file\n"), answer.err
-    assert "13370x13368" in answer.err
-    assert answer.code == 4
-
-
-def test_a_pipe_lets_nobody_wait(tmp_path):
-    os.mkfifo(tmp_path / "cat.png")
-    answer = predict(tmp_path / "cat.png")
-    assert "This is not a regular file." in answer.err
-    assert "source-not-found" in predict(tmp_path).err  # a folder that holds it
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("x" * 5000 + ".png", "File name too long."),
-        ("x/" * 2500 + "y.png", "File name too long."),
-        ("gone.png", "No such file or directory."),
-        ("\udcff\x1b[2J\n.png", "No such file or directory."),
-    ],
-)
-def test_a_name_stops_none_of_the_others(name, said, tmp_path):
-    answer = predict(tmp_path / name)
-    assert answer.code == 1
-    assert f"error: source-not-found\n  {said}\n" in answer.err
-    assert "\x1b" not in answer.err
-
-
-def test_folders_that_link_to_themselves(tmp_path):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    for place in ("a/loop", "a/b/loop", "a/b/up"):
-        (tmp_path / place).symlink_to(tmp_path / "a")
-    Image.open(SAMPLE).save(tmp_path / "a" / "b" / "one.png")
-    for asked in ((tmp_path, "-r"), (f"{tmp_path}/**/*.png",), (f"{tmp_path}/a/**/**/b/*.png",)):
-        answer = predict(*asked)
-        assert answer.code == 0
-        assert 2 <= len(answer.out.splitlines()) <= 4
 
 
 def test_a_postscript_program_is_not_run(tmp_path):
@@ -129,3 +56,28 @@ def test_thin_images_become_no_giants(tmp_path):
     )
     assert answer.err.startswith("error: unsafe-file\n")
     assert predict(tmp_path).peak_mib < 1024
+
+
+def test_pictures_of_images_with_odd_shapes_and_names(tmp_path: Path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    thin = {"thin": (1, 3000), "flat": (3000, 1), "one": (1, 1), "-o x": (5, 5)}
+    for name, size in thin.items():
+        Image.fromarray(np.full(size, 200, np.uint8)).save(folder / f"{name}.png")
+    Image.open(SAMPLE).save(folder / "\x1b[31m\u202egnp\n<script>alert(1).png")
+    for output in ("out", "out.html"):
+        answer = run_limited("attention", DIGITS, folder, "-o", tmp_path / output, "--features")
+        assert answer.code == 0, answer.err
+        assert not any(sign in answer.out + answer.err for sign in "\x1b\x07\x9b\r\u202e")
+    names = [path.name for path in (tmp_path / "out").iterdir()]
+    assert len(names) == 5 * 3 + 1
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.m[") for name in names)
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in page and "\x1b" not in page
+
+
+@pytest.mark.parametrize("query", ["patch:99999999999999999999,0", "patch:²,1", "\x1b[2J"])
+def test_queries_that_are_none(query, tmp_path):
+    answer = run_limited("attention", DIGITS, SAMPLE, "-o", tmp_path / "out", "--query", query)
+    assert answer.code == 2 and "The model has no token" in answer.err
+    assert "\x1b" not in answer.err and "Traceback" not in answer.err

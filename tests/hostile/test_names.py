@@ -1,19 +1,19 @@
 """Names that others chose, of files, tensors, classes and repositories: shown, and never obeyed."""
 
-import itertools
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.hostile.harness import Answer, call_limited, run_limited
-from tests.sampling import sampled
 from vitconvert.api import convert, embed, load_checkpoint
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.formats import open_container, write_safetensors
+from vitconvert.sources import locate
 
 SAMPLE = DIGITS / "samples" / "3.png"
 # It colours, clears, titles a window, begins a line, turns the direction, and breaks out of places.
@@ -48,7 +48,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "form"),
-    sampled(itertools.product(["", "blocks.0.norm1.weight"], ["safetensors", "pth", "npz"]), 2),
+    [("", "npz"), ("blocks.0.norm1.weight", "pth"), ("blocks.0.norm1.weight", "safetensors")],
 )
 def test_tensors(old, form, source, tmp_path):
     renamed(source, old, f"a{EVIL}")
@@ -170,13 +170,10 @@ def card(folder: Path) -> None:
 
 IMPOSSIBLE = {
     "long": "x" * 300,
-    "longer": "x/" * 3000 + "y",
     "NUL": "x\0y",
-    "half a character": "x\ud800y",
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", IMPOSSIBLE)
 def test_outputs_that_no_system_can_write(what, tmp_path, monkeypatch):
     name = IMPOSSIBLE[what]
@@ -207,23 +204,6 @@ def run_push(folder: str) -> None:
     files_to_push(Path(folder))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000 + "y"], ids=["long", "longer"])
-def test_outputs_on_the_command_line(name, tmp_path):
-    for asked in (
-        ("file", DIGITS, "-o", name),
-        ("file", DIGITS, "-o", name, "--force"),
-        ("file", DIGITS, "-o", name, "--dry-run"),
-        ("embed", DIGITS, SAMPLE, "-o", f"{name}.npz"),
-        ("embed", DIGITS, SAMPLE, "-o", name),
-        ("verify", DIGITS, "--report", f"{name}.html"),
-    ):
-        answer = run_limited(*asked, cwd=tmp_path)
-        assert answer.err.startswith("error: usage\n"), (asked[0], answer)
-        assert answer.code == 2
-    assert not list(tmp_path.iterdir())
-
-
 def test_outputs_may_have_names_as_long_as_any(tmp_path):
     for asked in (
         ("file", DIGITS, "-o", "x" * 255, "--no-verify"),
@@ -237,7 +217,7 @@ def test_outputs_may_have_names_as_long_as_any(tmp_path):
 
 
 def test_tensors_of_memory_whose_names_are_none(tmp_path):
-    for name in ("x\ud800", "a" * 10**6, ""):
+    for name in ("x\ud800", ""):
         answer = call_limited(write_safetensors, tmp_path / "x.safetensors", {name: torch.zeros(1)})
         assert answer.code in (0, 2), answer
         assert "Traceback" not in answer.err
@@ -249,3 +229,15 @@ def test_a_name_of_an_image_is_what_it_is_for_programs(tmp_path):
     (found,) = embed(load_checkpoint(DIGITS), [image])
     assert found.path == image
     assert os.fsencode(json.loads(json.dumps(found.to_dict()))["path"]) == os.fsencode(image)
+
+
+def test_an_address_tells_no_secret(source, tmp_path):
+    address = "https://user:pass@example.org/vit.safetensors?token=secret"
+    located = replace(locate(source), reference=address, url=address)
+    convert(located, to="timm", output=tmp_path / "out", verify=False)
+    for name in ("vitconvert.json", "README.md", "model.safetensors"):
+        text = (tmp_path / "out" / name).read_bytes()
+        assert b"pass" not in text.replace(b"passed_over", b"")
+        assert b"secret" not in text
+    record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
+    assert record["source"]["url"] == "https://example.org/vit.safetensors"

@@ -1,8 +1,11 @@
 """The methods that people know from timm behave as there."""
 
+import itertools
+
 import pytest
 import torch
 
+from tests.sampling import sampled
 from tests.small_models import small_timm
 from vitconvert.errors import ConflictingFact, UsageError
 from vitconvert.model import ViT
@@ -19,10 +22,11 @@ def pair(make_config, randomise):
     return ours, theirs
 
 
-@pytest.mark.parametrize("indices", INDICES, ids=str)
-@pytest.mark.parametrize("prefix", [False, True])
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("output_fmt", ["NCHW", "NLC"])
+@pytest.mark.parametrize(
+    ("indices", "prefix", "norm", "output_fmt"),
+    sampled(itertools.product(INDICES, [False, True], [False, True], ["NCHW", "NLC"]), 5, "slow"),
+    ids=str,
+)
 def test_forward_intermediates(indices, prefix, norm, output_fmt, pair, images):
     x = images(pair[0].config)
     arguments = {"return_prefix_tokens": prefix, "norm": norm, "output_fmt": output_fmt}
@@ -60,10 +64,11 @@ def test_prefix_of_a_model_without_one_is_left_out(make_config, images):
     assert [output.shape for output in outputs] == [(2, 30, 4, 3)] * 3
 
 
-@pytest.mark.parametrize("n", [1, 2, [0, 2]], ids=str)
-@pytest.mark.parametrize("reshape", [False, True])
-@pytest.mark.parametrize("prefix", [False, True])
-@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(
+    ("n", "reshape", "prefix", "norm"),
+    sampled(itertools.product([1, 2, [0, 2]], *[[False, True]] * 3), 5, "slow"),
+    ids=str,
+)
 def test_get_intermediate_layers(n, reshape, prefix, norm, pair, images):
     x = images(pair[0].config)
     arguments = {"reshape": reshape, "return_prefix_tokens": prefix, "norm": norm}
@@ -169,6 +174,7 @@ def test_what_is_not_there_is_told(arguments, message, pair, images):
     )
 
 
+@pytest.mark.slow
 def test_exported_model_takes_any_batch(pair, images):
     model, x = pair[0], images(pair[0].config)
     batch = torch.export.Dim("batch", min=1, max=8)

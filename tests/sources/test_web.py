@@ -1,7 +1,6 @@
 import base64
 import hashlib
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -92,16 +91,6 @@ error: source-not-found
     )
     assert not list(Path(server.cache).parents[1].rglob("*ViT.npz*"))
     assert weights(locate("google:ViT")).read_bytes() == BODY
-
-
-def test_two_at_once(server: HubServer) -> None:
-    found: list[Located] = []
-    threads = [threading.Thread(target=lambda: found.append(locate("google:ViT"))) for _ in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0] == found[1] and weights(found[0]).read_bytes() == BODY
 
 
 def test_a_redirect_is_followed(server: HubServer) -> None:

@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
-from vitconvert.atomic_write import atomic_file, require_possible, sync
-from vitconvert.embedding.files import asking, filesystem, open_regular
+from vitconvert.atomic_write import atomic_file, is_unfinished, require_possible, sync
+from vitconvert.embedding.files import asking, filesystem
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, without_secrets
 
 SCRATCH = "tmp"
@@ -49,7 +48,7 @@ def folder_at(place: str) -> "Folder":
 
 @dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this machine, or one that several share. No link in it is followed.
+    """A folder of this machine, or one that several share.
 
     Attributes:
         path: Where it is.
@@ -67,39 +66,20 @@ class LocalFolder:
 
         Raises:
             UsageError: It is a file.
-            OutputExists: Something else than files and folders is in the folder of it.
         """
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(
                 "The output is a file, not a directory.", evidence={"output": self.path}
             )
         try:
-            found = sorted(os.listdir(self._own(inner)))  # noqa: PTH208
+            return sorted(os.listdir(self.path / inner))  # noqa: PTH208
         except (FileNotFoundError, NotADirectoryError):
             return []
-        for name in found if inner else ():
-            self._own(f"{inner}/{name}")
-        return found
-
-    def _own(self, name: str) -> Path:
-        """Where a name of it lies: in this folder, and not where a link leads."""
-        path = self.path
-        for part in Path(name).parts:
-            path /= part
-            with suppress(FileNotFoundError, NotADirectoryError):
-                kind = path.lstat().st_mode
-                if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-                    raise OutputExists(
-                        "Something else than a file or a folder is in the output.",
-                        evidence={"output": self.path, "link, pipe or device": path},
-                        hint="remove it, or name another output with -o.",
-                    )
-        return path
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         """A file that appears on disk, whole, when the block ends without an error."""
-        target, scratch = self._own(name), self._own(self.scratch)
+        target, scratch = self.path / name, self.path / self.scratch
         for directory in (target.parent, scratch):
             if not directory.is_dir():
                 directory.mkdir(parents=True, exist_ok=True)
@@ -109,11 +89,11 @@ class LocalFolder:
 
     def open(self, name: str) -> IO[bytes]:
         """A file to read."""
-        return open_regular(self._own(name))
+        return (self.path / name).open("rb")
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        self._own(name).unlink(missing_ok=True)
+        (self.path / name).unlink(missing_ok=True)
 
     @contextmanager
     def held(self, run: str, *, alone: bool) -> Iterator["LocalFolder"]:
@@ -126,7 +106,7 @@ class LocalFolder:
             OutputExists: Another run is on.
             UsageError: Nothing can be written there.
         """
-        scratch = self._own(SCRATCH)
+        scratch = self.path / SCRATCH
         try:
             scratch.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -136,12 +116,12 @@ class LocalFolder:
                 hint="-o names another.",
             ) from None
         with (
-            _locked(self._own(f"{SCRATCH}/output.lock"), shared=not alone),
-            _locked(self._own(f"{SCRATCH}/{run}.lock"), shared=False),
+            _locked(self.path / f"{SCRATCH}/output.lock", shared=not alone),
+            _locked(self.path / f"{SCRATCH}/{run}.lock", shared=False),
         ):
             for name in filter(_RUNS.fullmatch, os.listdir(scratch)):  # noqa: PTH208
                 if alone or name == run:
-                    _sweep(self._own(f"{SCRATCH}/{name}"))
+                    _sweep(self.path / f"{SCRATCH}/{name}")
             try:
                 yield LocalFolder(self.path, f"{SCRATCH}/{run}")
             finally:
@@ -150,7 +130,7 @@ class LocalFolder:
 
 def _sweep(scratch: Path) -> None:
     """Remove files of ours that were not finished, and nothing of anybody else's."""
-    for path in scratch.glob(".vitconvert-*.part"):
+    for path in filter(is_unfinished, scratch.glob(".*.part")):
         path.unlink(missing_ok=True)
     with suppress(OSError):
         scratch.rmdir()
@@ -163,7 +143,7 @@ def _locked(path: Path, *, shared: bool) -> Iterator[None]:
         return
     import fcntl
 
-    with open_regular(path, "ab") as file:
+    with path.open("ab") as file:
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from vitconvert.embedding.files import (
     MOST_BYTES,
     MOST_TIMES,
-    InputFile,
     Item,
     Wanted,
     grouped,
@@ -23,7 +22,6 @@ from vitconvert.embedding.files import (
 from vitconvert.errors import CorruptFile, UnsafeFile, UsageError, VitConvertError, some
 
 _ROWS = 16  # read at a time: an image may have megabytes
-_PAGE_TIMES = 8  # bytes of a page for each that it has in the file, beyond what one image may have
 _LEAST = 2**20  # bytes that any group of rows may become
 _DAMAGE = (pa.ArrowException, OSError, ValueError)
 
@@ -67,7 +65,7 @@ def kept_types(file: str, names: Iterable[str]) -> dict[str, str]:
     Raises:
         UsageError: There is no such column, or it has parts.
     """
-    with _opened(file) as (parquet, _):
+    with _opened(file) as parquet:
         return _kept_types(file, parquet.schema_arrow, names)
 
 
@@ -116,7 +114,7 @@ def read(
         CorruptFile: It is no Parquet file.
         UsageError: Its columns are others.
     """
-    with _opened(file) as (parquet, stream):
+    with _opened(file) as parquet:
         columns = [image_column(file, parquet.schema_arrow, column), *kept]
         for name, kind in _kept_types(file, parquet.schema_arrow, kept).items():
             if types[kept[name]] != kind:
@@ -137,7 +135,7 @@ def read(
                 "This part of the Parquet file is damaged.", evidence={"file": file}
             )
             try:
-                for image, *values in _rows(parquet, stream, group, columns):
+                for image, *values in _rows(parquet, file, group, columns):
                     number, is_wanted = next(rest)
                     if is_wanted:
                         name = f"{key}#{number}"
@@ -159,7 +157,7 @@ def _picture(image: pa.Scalar, key: str) -> bytes | VitConvertError:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, InputFile]]:
+def _opened(file: str) -> Iterator[pq.ParquetFile]:
     with opened(file) as stream:
         try:
             parquet = pq.ParquetFile(stream, page_checksum_verification=True)
@@ -181,11 +179,11 @@ def _opened(file: str) -> Iterator[tuple[pq.ParquetFile, InputFile]]:
                 "This is no Parquet file, or a damaged one.",
                 evidence={"file": file, "why": error},
             ) from None
-        yield parquet, stream
+        yield parquet
 
 
 def _rows(
-    parquet: pq.ParquetFile, file: InputFile, group: int, columns: list[str]
+    parquet: pq.ParquetFile, file: str, group: int, columns: list[str]
 ) -> Iterator[tuple[pa.Scalar, ...]]:
     """The rows of a group, up to where it is damaged.
 
@@ -198,24 +196,19 @@ def _rows(
     read = [f"{columns[0]}.bytes" if pa.types.is_struct(image) else columns[0], *columns[1:]]
     unsafe = UnsafeFile(
         "This part of the Parquet file unpacks to far more than it is.",
-        evidence={"file": file.name},
+        evidence={"file": file},
     )
-    # What pages become when they are unpacked is looked at before any of them is.
-    found: list[tuple[int, int, bool]] = []
-    for column in map(footer.column, range(parquet.metadata.num_columns)):
-        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in read):
-            begin = min(column.data_page_offset, column.dictionary_page_offset or 2**63)
-            found += pages(file, begin, begin + column.total_compressed_size)
+    chunks = [
+        column
+        for column in map(footer.column, range(parquet.metadata.num_columns))
+        if any(f"{column.path_in_schema}.".startswith(f"{name}.") for name in read)
+    ]
     room = max(MOST_BYTES // parquet.metadata.num_row_groups, _LEAST)
-    room += MOST_TIMES * sum(packed for packed, _, _ in found)
-    too_much = (unpacked > max(MOST_BYTES, _PAGE_TIMES * packed) for packed, unpacked, _ in found)
-    if any(too_much) or sum(unpacked for _, unpacked, _ in found) > room:
+    room += MOST_TIMES * sum(chunk.total_compressed_size for chunk in chunks)
+    if sum(chunk.total_uncompressed_size for chunk in chunks) > room:
         raise unsafe
-    # A row may take few bytes of these pages, and become all of them.
-    repeated = sum(unpacked for _, unpacked, repeats in found if repeats)
-    rows = max(1, min(_ROWS, MOST_BYTES // max(1, repeated)))
     left = footer.num_rows
-    for batch in parquet.iter_batches(rows, row_groups=[group], columns=read):
+    for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=read):
         batch.validate(full=True)  # offsets, and that text is text
         values = [batch.column(name) for name in columns]
         values = [v.dictionary_decode() if pa.types.is_dictionary(v.type) else v for v in values]
@@ -226,88 +219,3 @@ def _rows(
             raise unsafe
         yield from zip(*(column[:left] for column in values), strict=True)
         left -= min(left, batch.num_rows)
-
-
-# The footer may say anything: what is allocated is what the header of each page says.
-# Source: github.com/apache/parquet-format, parquet.thrift (PageHeader), and
-# github.com/apache/thrift, doc/specs/thrift-compact-protocol.md.
-
-_HEADERS = (2**12, 2**24)  # bytes that are read for one: most have 30; Arrow takes 16 MiB
-_DATA, _DICTIONARY = 0, 2  # types of pages; the other with values is a newer one of data
-_DELTA_BYTES = 7  # an encoding: each value begins as the one before it
-
-
-def pages(file: InputFile, begin: int, end: int) -> Iterator[tuple[int, int, bool]]:
-    """The pages between two places of a file, as their headers describe them.
-
-    Returns:
-        Bytes in the file; bytes when it is unpacked; whether rows may share them.
-
-    Raises:
-        ValueError: There are none.
-    """
-    while begin < end:
-        for size in _HEADERS:
-            file.seek(begin)
-            content = file.read(size)
-            with suppress(IndexError):
-                header, length = _struct(content)
-                break
-        else:
-            raise ValueError("a page without an end of its header")
-        unpacked, packed = header.get(2), header.get(3)
-        if not isinstance(packed, int) or not isinstance(unpacked, int):
-            raise ValueError("a page without a size")
-        if not 0 <= packed < 2**31 or not 0 <= unpacked < 2**31:
-            raise ValueError("a page of a size that it cannot have")
-        stated = header.get(5) if header.get(1) == _DATA else header.get(8)
-        place = 2 if header.get(1) == _DATA else 4
-        encoding = stated.get(place) if isinstance(stated, dict) else None
-        yield packed, unpacked, header.get(1) == _DICTIONARY or encoding == _DELTA_BYTES
-        begin += length + packed
-
-
-Struct = dict[int, "int | Struct | None"]
-
-
-def _struct(content: bytes, place: int = 0, depth: int = 0) -> tuple[Struct, int]:
-    """The fields of a struct of Thrift's compact protocol by their numbers, and where it ends."""
-
-    def natural() -> int:
-        nonlocal place
-        value = shift = 0
-        while shift < 70:
-            byte = content[place]
-            place += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-        raise ValueError("a number without an end")
-
-    found: Struct = {}
-    number = 0
-    while start := content[place]:
-        place += 1
-        delta, kind = start >> 4, start & 15
-        whole = 0 if delta else natural()
-        number += delta or (whole >> 1 ^ -(whole & 1)) - number
-        match kind:
-            case 1 | 2:  # true, false
-                found[number] = kind
-            case 3:
-                found[number] = content[place]
-                place += 1
-            case 4 | 5 | 6:
-                whole = natural()
-                found[number] = whole >> 1 ^ -(whole & 1)
-            case 7:
-                place += 8
-            case 8:  # bytes, such as the least value
-                length = natural()
-                place += length
-            case 12 if depth < 4:
-                found[number], place = _struct(content, place, depth + 1)
-            case _:
-                raise ValueError("a header with more than numbers")
-    return found, place + 1

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -268,31 +268,26 @@ def write_shard(
     rows = keys = 0
     waiting: list[Answered] = []
     failures: list[tuple[str, str, str]] = []
-    with (
-        output.folder.writing(f"{output.data}/{name}") as file,
-        pq.ParquetWriter(
-            file, schema, compression="zstd", write_page_checksum=True, **encodings
-        ) as writer,
-    ):
-        for item, answer in chain([first], answered):
-            error = answer.error or _misfit(answer, schema)
-            if error is None:
-                rows, keys = rows + 1, key_sum([item.key], keys)
-                waiting.append((item, answer))
-            else:
-                failures.append((item.key, error.code, reason(error)))
-            if len(waiting) == group:
-                writer.write_table(_table(waiting, schema))
-                waiting = []
-            progress(1, int(error is not None))
-            if rows + len(failures) == most or time.monotonic() > until:
-                break
-        writer.write_table(_table(waiting, schema))
-        report = ShardReport(name=name, rows=rows, failed=len(failures))
-        stated = {"try": output.tries, "keys": f"{keys:032x}", "shape": loaded.shape}
-        footer = {**vars(report), **stated, "identity": output.identity}
-        writer.add_key_value_metadata({_FOOTER: json.dumps(footer)})
-        writer.close()
+    with output.folder.writing(f"{output.data}/{name}") as file:
+        with _parquet_writer(file, schema, **encodings) as writer:
+            for item, answer in chain([first], answered):
+                error = answer.error or _misfit(answer, schema)
+                if error is None:
+                    rows, keys = rows + 1, key_sum([item.key], keys)
+                    waiting.append((item, answer))
+                else:
+                    failures.append((item.key, error.code, reason(error)))
+                if len(waiting) == group:
+                    writer.write_table(_table(waiting, schema))
+                    waiting = []
+                progress(1, int(error is not None))
+                if rows + len(failures) == most or time.monotonic() > until:
+                    break
+            writer.write_table(_table(waiting, schema))
+            report = ShardReport(name=name, rows=rows, failed=len(failures))
+            stated = {"try": output.tries, "keys": f"{keys:032x}", "shape": loaded.shape}
+            footer = {**vars(report), **stated, "identity": output.identity}
+            writer.add_key_value_metadata({_FOOTER: json.dumps(footer)})
         if failures:
             columns = [[text(v) for v in column] for column in zip(*failures, strict=True)]
             _write_table(output.folder, f"failed/{name}", pa.table(columns, schema=FAILED))
@@ -302,8 +297,21 @@ def write_shard(
 
 
 def _write_table(folder: Folder, name: str, table: pa.Table) -> None:
-    with folder.writing(name) as file:
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+    with folder.writing(name) as file, _parquet_writer(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+@contextmanager
+def _parquet_writer(file: IO[bytes], schema: pa.Schema, **encodings: Any) -> Iterator[Any]:
+    """Write a Parquet file, unless an error ends the block: then nothing more is written."""
+    writer = pq.ParquetWriter(
+        file, schema, compression="zstd", write_page_checksum=True, **encodings
+    )
+    try:
+        yield writer
+        writer.close()
+    finally:
+        writer.is_open = False  # or it is closed once more, when it is collected
 
 
 def _schema(output: Output, loaded: LoadedTask) -> pa.Schema:

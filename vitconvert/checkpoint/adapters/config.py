@@ -27,7 +27,6 @@ _MERGE_THERE = (
 _HARMLESS = re.compile(r"(?:[\w.^$|()\[\]-]|\\[.dw])(?:[\w.^$|()\[\]-]|\\[.dw]|(?<!\))[*+?])*")
 _MOST_REPEATS = 3
 _MOST_PATTERNS = 1000
-_MOST_STEPS = 3 * 10**8  # of all patterns over all names; some seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +55,12 @@ class AdapterConfig:
     base: str | None = None
     revision: str | None = None
     scale: float | None = None
-    _spent: list[float] = field(default_factory=lambda: [0.0], compare=False, repr=False)
 
     def scale_of(self, module: str, rank: int) -> float:
         """The factor of the product of a module's two matrices.
 
         Raises:
-            ConflictingFact: The tensors have another rank than the configuration says, or its
-                patterns would keep us busy for too long.
+            ConflictingFact: The tensors have another rank than the configuration says.
         """
         if self.scale is not None:
             return self.scale
@@ -80,18 +77,6 @@ class AdapterConfig:
 
     def _of_module(self, patterns: Mapping[str, float], module: str) -> float | None:
         """The value of the first pattern that a module's name ends with, as PEFT finds it."""
-        for pattern in patterns:
-            # How often at most a part of the name is compared with a part of the pattern.
-            repeats = sum(map(pattern.count, "*+?"))
-            places = (1.0 + len(module)) ** repeats / math.factorial(repeats)
-            self._spent[0] += float((1 + module.count(".")) * places)
-        if self._spent[0] > _MOST_STEPS:
-            raise ConflictingFact(
-                "The patterns of adapter_config.json are too many, or repeat too much, for the "
-                "names of the adapter's tensors.",
-                evidence={"module": module[:80], "patterns": len(patterns)},
-                hint=_MERGE_THERE,
-            )
         return next((v for k, v in patterns.items() if _compiled(k).match(module)), None)
 
 
