@@ -6,7 +6,7 @@ import vitconvert
 from tests.make_matrix import cells_of, columns, committed, head, row
 from tests.matrix_sources import SOURCES
 from tests.packages import is_here
-from vitconvert.conversion import target
+from vitconvert.conversion import search
 from vitconvert.errors import ParityFailed
 from vitconvert.tables.dialects import builtin_tables, read_table
 from vitconvert.toml_files import tables_dir
@@ -49,7 +49,7 @@ def test_a_wrong_mapping_is_seen_by_the_project_that_opens_the_output(monkeypatc
     swapped = right.replace("ln_1", "ln_0").replace("ln_2", "ln_1").replace("ln_0", "ln_2")
     (tmp_path / "torchvision.toml").write_text(swapped, encoding="utf-8")
     wrong = read_table(tmp_path / "torchvision.toml")
-    monkeypatch.setattr(target, "find_tables", lambda name: [wrong])
+    monkeypatch.setattr(search, "find_tables", lambda name: [wrong])
     source = SOURCES["timm"].write(tmp_path / "source")
     with pytest.raises(ParityFailed, match=r"torchvision .* computes something else"):
         vitconvert.convert(source, to="torchvision", output=tmp_path / "out")

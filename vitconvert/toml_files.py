@@ -226,8 +226,11 @@ def _section_on_top(name: str, parent: Sections, own: Sections) -> Any:
 
 
 def _of_another_ecosystem(parent: Sections, own: Sections) -> bool:
-    said = own["dialect"].get("ecosystem") if isinstance(own.get("dialect"), dict) else None
-    return said is not None and said != parent["dialect"].get("ecosystem")
+    """Whether a table extends one of another ecosystem, which is no core of several."""
+    top, base = own.get("dialect"), parent["dialect"]
+    if not isinstance(top, dict) or str(top.get("extends")).startswith(CORES):
+        return False
+    return bool(top.get("ecosystem", base.get("ecosystem")) != base.get("ecosystem"))
 
 
 def _merged(base: Any, top: Any) -> Any:

@@ -198,9 +198,9 @@ def test_threads_sleep_while_they_wait_where_others_compute(
     if asked:
         monkeypatch.setenv("OMP_WAIT_POLICY", asked)
     monkeypatch.setattr("vitconvert.machine.busy", lambda: others)
-    monkeypatch.setattr("vitconvert.cli.gc", Mock())
     monkeypatch.setattr("vitconvert.cli.run", lambda command, arguments: 0)
-    monkeypatch.setattr("vitconvert.cli._end", sys.exit)
+    monkeypatch.setattr("vitconvert.programs.fast_imports.end", sys.exit)
+    monkeypatch.setattr("vitconvert.programs.fast_imports.collect_seldom", Mock())
     monkeypatch.setattr(sys, "argv", ["vitconvert", verb])
     with pytest.raises(SystemExit):
         main()

@@ -115,7 +115,9 @@ def test_targets_that_compute_another_function_are_refused_by_name(timm_director
         "activation: the weights need gelu, and there it is gelu_tanh.\n"
         "  others  1; -v lists them (in Python, details)\n"
         "  Targets that hold it as it is: equimo, hf, hf_flax, hf_tf, jeonsworld, keras_hub, "
-        "lukemelas, mae, mmpretrain, mmseg, openclip, timm, torchvision, vit, vit_keras."
+        "lukemelas, mae, mmpretrain, mmseg, openclip, timm, torchvision, vit, vit_keras.\n"
+        "  hint: --set activation=gelu_tanh takes the weights as trained with it, which changes "
+        "the outputs by 1e-4 or 2e-4 of the largest; timm loads Google's weights so."
     )
     reason = "activation: the weights need gelu, and there it is gelu_tanh"
     names = ("google_jax", "google_jax_linen")

@@ -344,7 +344,7 @@ def test_a_table_of_ones_own_is_told_of_its_rows(tmp_path):
     with pytest.raises(TensorMismatch) as error:
         vitconvert.load_checkpoint(file, table=tmp_path / "team.toml")
     assert "--ignore" not in str(error.value)
-    assert "each tensor that is left over wants a row" in error.value.hint
+    assert "give what is left over rows in" in error.value.hint
     assert any("heads.3.weight" in line for line in error.value.details)
 
 

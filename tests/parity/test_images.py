@@ -212,7 +212,7 @@ def test_a_preprocess_that_raises_or_makes_other_images(module, timm_model, phot
     report = compare(module, against=timm_model, images=photos, preprocess=strange, **ONCE)
     assert told(report, "not compared: ") == [
         "not compared: grey.png: it becomes (3, 32, 32) here and (3, 32, 24) there",
-        "not compared: inks.jpg: KeyError: 'no inks'",
+        "not compared: inks.jpg: your preprocess: KeyError: 'no inks'",
     ]
     assert on_images(report).rows == 3
 

@@ -387,9 +387,13 @@ def test_error_cache_that_cannot_be_written(start_hub: StartHub, tmp_path: Path)
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_quiet_hides_the_bars(
-    start_hub: StartHub, quiet: bool, capsys: pytest.CaptureFixture[str]
+    start_hub: StartHub,
+    quiet: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start_hub({"org/vit": REPO})
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     locate("org/vit", quiet=quiet)
     assert bool(capsys.readouterr().err) != quiet
     # Those of the client, while an output is published, come back afterwards.

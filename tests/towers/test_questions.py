@@ -55,7 +55,7 @@ def test_two_towers_are_a_question_even_if_one_is_incomplete(tmp_path, broken):
     assert str(error.value) == (
         "error: ambiguous-dialect\n"
         "  This file holds several ViTs.\n"
-        "  vision_backbone.featurizer.        timm, OpenVLA, Prismatic\n"
+        "  vision_backbone.featurizer.        timm, a larger model\n"
         "  vision_backbone.fused_featurizer.  timm, OpenVLA\n"
         "  hint: name one: --tower vision_backbone.featurizer or --tower "
         "vision_backbone.fused_featurizer (in Python, tower=)."

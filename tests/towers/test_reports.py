@@ -111,7 +111,7 @@ def test_photographs_are_prepared_by_the_processor_beside_it(llava, file, wrappe
     [
         (
             {"image_processor_type": "LlavaNextImageProcessor"},
-            "Images processed by LlavaNextImageProcessor are not supported.",
+            "Images processed by LlavaNextImageProcessor are not supported",
         ),
         ({"do_pad": True}, "do_pad of CLIPImageProcessor is not supported."),
         ({"crop_size": 224}, "the larger model's gives 224x224 pixels, and the ViT reads 24x24"),

@@ -7,6 +7,7 @@ cache is then hashed and compared with the listing.
 
 import glob
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -171,6 +172,7 @@ def _download(repo: _Repository, listing: _Listing, names: list[str]) -> dict[st
     from huggingface_hub import snapshot_download
 
     if (found := _cached(repo, listing.commit, names)) is None:
+        shown = sys.stderr.isatty() and not repo.fetching.quiet
         with hub_errors(repo.name, repo.revision, cache=repo.cache):
             snapshot_download(
                 repo.name,
@@ -180,7 +182,7 @@ def _download(repo: _Repository, listing: _Listing, names: list[str]) -> dict[st
                 library_name=LIBRARY,
                 library_version=VERSION,
                 allow_patterns=[glob.escape(name) for name in names],
-                tqdm_class=_NoBar if repo.fetching.quiet else None,
+                tqdm_class=None if shown else _NoBar,
             )
         found = {name: repo.folder / "snapshots" / listing.commit / name for name in names}
     # The client notes where a branch leads only if it is asked for the branch.
@@ -193,7 +195,7 @@ def _download(repo: _Repository, listing: _Listing, names: list[str]) -> dict[st
 
 
 class _NoBar(tqdm):  # type: ignore[misc]
-    """No progress, where `quiet` is asked for."""
+    """No progress, where `quiet` is asked for, or stderr is no terminal."""
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **{**options, "disable": True})
