@@ -256,7 +256,9 @@ def threads(monkeypatch):
 @pytest.mark.parametrize("count", [1, 3])
 def test_threads_are_bounded(run, workplace, threads, output, count):
     assert run("embed", DIGITS, "photos", "-o", output, "--threads", count, "-q").code == 1
-    assert len(threads) > 1 and set(threads) == {count}
+    assert threads[0] == count and len(threads) > 1
+    # Where several threads compute batches, torch has one in each.
+    assert set(threads[1:]) <= {1, count}
 
 
 def started(*arguments, **options):
