@@ -44,6 +44,11 @@ def largest(x: "Tensor") -> float:
     return math.inf if math.isnan(value) else value
 
 
+def overflows(before: "Tensor", after: "Tensor") -> bool:
+    """Whether a number that was finite before a cast to another dtype is infinite after it."""
+    return bool((after.isinf() & before.isfinite()).any())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """The outputs of two implementations for one batch of images in one dtype.

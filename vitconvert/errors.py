@@ -360,17 +360,16 @@ def size_text(size: Iterable[int]) -> str:
     return "x".join(map(str, size))
 
 
-def nearest(word: str, known: Iterable[str], count: int = 1, *, alike: float = 0.6) -> list[str]:
+def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """The names that may have been meant, the likeliest first; for hints.
 
     Args:
         word: The word as it was written.
         known: The names that exist.
         count: How many at most.
-        alike: How much they have to resemble the word, from 0 to 1.
     """
     if len(word) > _LONGEST_WORD:  # each comparison takes as long as both words together
         return []
     from difflib import get_close_matches  # which a run without mistakes need not wait for
 
-    return get_close_matches(word, list(known), n=count, cutoff=alike)
+    return get_close_matches(word, list(known), n=count)

@@ -1,6 +1,7 @@
 """What is changed on the way: as the real packages change it, or with no change of the function."""
 
 import json
+import math
 import re
 
 import pytest
@@ -156,15 +157,18 @@ def test_a_cast_tells_its_effect(timm_directory, tmp_path):
     assert told == pytest.approx(((cast - exact).abs().max() / exact.abs().max()).item(), rel=0.1)
 
 
-def test_a_cast_that_makes_numbers_infinite_is_refused(timm_directory, tmp_path):
+@pytest.mark.parametrize("beside", [0.5, math.inf, math.nan])
+def test_a_cast_that_makes_numbers_infinite_is_refused(beside, timm_directory, tmp_path):
     """float16 ends at 65,504: nobody is to report that."""
     folder = timm_directory(**TINY)
     tensors = load_file(folder / "model.safetensors")
     tensors["blocks.0.mlp.fc1.weight"][3, 5] = 7e4
+    tensors["blocks.0.mlp.fc1.weight"][4, 1] = beside
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(NotRepresentable, match="float16 cannot hold the numbers of 1 ") as error:
         vitconvert.convert(folder, output=tmp_path / "out", dtype=torch.float16, verify=False)
     assert error.value.evidence["tensors"] == "blocks.0.mlp.fc1.weight"
+    assert error.value.evidence["largest"] == "7e+04"
     assert "--dtype bfloat16" in error.value.hint and not (tmp_path / "out").exists()
     vitconvert.convert(folder, output=tmp_path / "out", dtype=torch.bfloat16, verify=False)
 

@@ -77,14 +77,6 @@ def small_arguments(name: str) -> dict[str, Any]:
     return {"img_size": [grid[0] * down, grid[1] * across], **few}
 
 
-def _shallow(name: str) -> dict[str, Any]:
-    """Two blocks; in Sapiens2, one with as many heads of keys as of queries, one with half."""
-    if family_of(name) != "sapiens2":
-        return {"depth": 2}
-    heads = named("timm")[name]["num_heads"]
-    return {"depth": 2, "num_kv_heads": [heads, heads // 2]}
-
-
 def random_model(name: str, **arguments: Any) -> torch.nn.Module:
     """timm's model with every parameter and statistic random; factors around one."""
     torch.manual_seed(3)

@@ -19,7 +19,6 @@ from tests.packages import timm
 
 _TINY = {"embed_dim": 36, "depth": 2, "num_heads": 3}
 _ALL_OF_IT = {"crop_pct": 1.0, "crop_mode": "squash"}
-_SMALLER = {"img_size": 48, "depth": 1}  # of classes that take no other sizes
 _FLAT = {"mean": [0.5, 0.45, 0.4], "std": [0.3, 0.25, 0.2]}
 
 # Architecture, its arguments, and what its pretrained_cfg says of images

@@ -436,10 +436,7 @@ _TABLES = ("timm", "hf_vit", "big_vision")
 
 
 def _tables() -> list[tuple[str, bytes]]:
-    return [
-        ("x", (tables_dir() / f"{name}.toml").read_bytes())
-        for name in ("timm", "hf_vit", "big_vision")
-    ]
+    return [("x", (tables_dir() / f"{name}.toml").read_bytes()) for name in _TABLES]
 
 
 def _read_table(path: Path) -> None:

@@ -417,5 +417,3 @@ CLASSES: dict[str, Case] = {
         expected=AIMV2_POOL | {"pool_kv_bias": True, "position_embedding": "sincos2d_mae"},
     ),
 }
-# Two spellings: on disk, and in memory.
-RENAMED = ("Dinov2", "DINOv3", "Beit")

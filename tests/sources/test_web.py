@@ -158,7 +158,7 @@ error: source-not-found
   There is no file at this address, or it is not public.
   address  {server.endpoint}/files/gone.npz
   answer   404 Not Found
-  hint: --checkpoint PATH reads a file that you have."""
+  hint: name the path of a file that you have (of `vitconvert timm`: --checkpoint)."""
     )
     server.faults.status = {"ViT": [503] * 20}
     assert (

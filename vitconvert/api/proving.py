@@ -348,7 +348,7 @@ def record_pixels(
         options.refuse("a preprocessing is given")
         steps, name = source, source.origin
     else:
-        checkpoint = loaded(source, ReadOptions.of(reading))
+        checkpoint = loaded(source, options)
         steps, name = needed_preprocessing(checkpoint), published(checkpoint.located.reference)
         if not own and not options.of_images:  # which the project's own code does not know
             ours, theirs = of_both_checkpoints(checkpoint, None)

@@ -79,11 +79,10 @@ def image_size_flag() -> Any:
     return flag(about, heading=IMAGES, metavar="SIZE")
 
 
-def max_image_pixels_flag(only: str = "", heading: str = "") -> Any:
+def max_image_pixels_flag(only: str = "") -> Any:
     """A flag that allows larger images, or refuses smaller ones; `only` says of which images."""
     about = "The most pixels of an image; default: as many as 872 MB hold, 50 million and more."
-    settings = {"type": click.IntRange(min=1), "metavar": "N"}
-    return flag(f"{only}{about}", heading=heading, **settings)
+    return flag(f"{only}{about}", type=click.IntRange(min=1), metavar="N")
 
 
 def flags_of(

@@ -94,14 +94,14 @@ def too_large(name: str) -> UnsafeFile:
     )
 
 
-def open_regular(path: Path, mode: str = "rb") -> IO[bytes]:
-    """Open a regular file, and nothing else: a pipe or a device might let us wait for ever.
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file to read, and nothing else: a pipe or a device might never answer.
 
     Raises:
         OSError: There is none.
     """
     file: IO[bytes] = open(  # noqa: SIM115 (a Path has no opener)
-        path, mode, opener=lambda name, flags: os.open(name, flags | _AT_ONCE, 0o666)
+        path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE, 0o666)
     )
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from vitconvert.comparison import overflows
 from vitconvert.embedding.embedder import LoadedTask
 from vitconvert.embedding.files import Item, digest, reason, text
 from vitconvert.embedding.folders import Folder, folder_at, read_json
@@ -36,7 +37,6 @@ FAILED = pa.schema(
 )
 _FOOTER = b"vitconvert"
 _MOST_ROWS, _MOST_NUMBERS = 4096, 2**23  # of a group of rows, which is in memory
-_MOST_FLOAT16 = 65520  # from there on, numbers are rounded to infinity
 
 Numbers = NDArray[np.uint64]
 Answered = tuple[Item, Embedding | Prediction]
@@ -333,7 +333,7 @@ def _misfit(answer: Embedding | Prediction, schema: pa.Schema) -> VitConvertErro
     """Why an answer cannot be stored, if it cannot."""
     if isinstance(answer, Embedding) and answer.features is not None:
         half = schema.field("features").type.value_type == pa.float16()
-        if half and answer.features.abs().max() >= _MOST_FLOAT16:
+        if half and overflows(answer.features, answer.features.half()):
             return NotRepresentable("float16 does not hold numbers of this size: store float32.")
     return None
 

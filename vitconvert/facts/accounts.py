@@ -13,6 +13,7 @@ from vitconvert.tables.binding import NO_ELEMENTS, Binding
 from vitconvert.tables.canonical import expected_tensors
 from vitconvert.tables.detection import NO_TABLE, without_elements
 from vitconvert.tables.names import runs
+from vitconvert.tables.others import instead_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,10 +194,7 @@ def _told(
     if not binding.table.builtin and "left over" in found:
         hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
     elif any("lora" in line.lower() for line in found.get("left over", ())):
-        hint = (
-            "matrices of LoRA are left over that nobody has merged: merge them into the weights "
-            "with the code that trained them, and save that."
-        )
+        hint = f"matrices of LoRA are left over that nobody has merged: {instead_of('LoRA')}"
     elif "missing" not in found:
         hint = _WITHOUT_ROWS if "left over" in found else _SIZES
         if list(found) == ["doubled"]:

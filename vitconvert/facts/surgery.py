@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from vitconvert.comparison import overflows
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
 from vitconvert.errors import MissingFact, NotRepresentable, UsageError, size_text, some
@@ -163,22 +164,19 @@ def cast(tensors: Tensors, dtype: torch.dtype) -> tuple[Tensors, str]:
     before = sorted(str(d).removeprefix("torch.") for d in floating)
     cast = {k: t.to(dtype) if t.is_floating_point() else t for k, t in tensors.items()}
     word = str(dtype).removeprefix("torch.")
-    lost = [k for k, t in cast.items() if not t.is_meta and t.isinf().any() and _finite(tensors[k])]
+    lost = [k for k, t in cast.items() if not t.is_meta and overflows(tensors[k], t)]
     if lost:
+        most = max(float(tensors[k].nan_to_num(0, 0, 0).abs().max()) for k in lost)
         raise NotRepresentable(
             f"{word} cannot hold the numbers of {len(lost)} tensor{'s' if len(lost) > 1 else ''}.",
             evidence={
                 "tensors": some(lost),
-                "largest": f"{max(float(tensors[k].abs().max()) for k in lost):.3g}",
+                "largest": f"{most:.3g}",
                 "limit": f"{torch.finfo(dtype).max:g}",
             },
             hint="--dtype bfloat16, or float32, holds them.",
         )
     return cast, f"cast from {' and '.join(before)} to {word}"
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
 
 
 def _resized_kernel(

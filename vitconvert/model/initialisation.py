@@ -106,13 +106,13 @@ def _fill_parameters(model: nn.Module, style: Style) -> None:
             style.tokens(name, parameter)
 
 
-def _mixed_frequencies(freqs: Tensor, temperature: float = 10.0) -> None:
+def _mixed_frequencies(freqs: Tensor) -> None:
     # Heo et al., https://arxiv.org/abs/2403.13298: axial frequencies, rotated by a random angle
     # for each block and head; half of the pairs along it and half across it. timm
     # `init_random_2d_freqs`.
     _, layers, heads, pairs = freqs.shape
     exponents = torch.arange(pairs // 2, device=freqs.device) * 4 / (2 * pairs)
-    magnitudes = temperature**-exponents
+    magnitudes = 10.0**-exponents
     along = torch.rand(layers, heads, 1, device=freqs.device) * 2 * math.pi
     angles = torch.cat((along, along + math.pi / 2), dim=-1)[..., None]
     for axis, component in zip(freqs, (angles.cos(), angles.sin()), strict=True):

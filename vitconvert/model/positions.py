@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.model.resampling import INTERPOLATION
 
+_TEMPERATURE = 10000.0  # of fixed positions, by the sources that each of their functions names
+
 
 class Positions(nn.Module):
     """Adds positions to patches and prefix tokens, and puts these in front of the patches.
@@ -142,31 +144,31 @@ def computed_positions(config: ViTConfig) -> Tensor:
     return sincos2d_positions(config.grid_size, config.embed_dim)
 
 
-def sincos2d_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
+def sincos2d_positions(grid: tuple[int, int], dim: int) -> Tensor:
     """Fixed positions of big_vision (`posemb_sincos_2d`) and lucidrains' SimpleViT.
 
     Returns:
         (rows * columns, dim) float32, always on the CPU, even inside `torch.device("meta")`:
-        sin x, cos x, sin y, cos y, each with dim/4 frequencies from 1 down to 1/temperature.
+        sin x, cos x, sin y, cos y, each with dim/4 frequencies from 1 down to 1/10000.
     """
     frequencies = torch.arange(dim // 4, dtype=torch.float32, device="cpu") / (dim // 4 - 1)
-    return _sines_and_cosines(grid, 1.0 / temperature**frequencies)
+    return _sines_and_cosines(grid, 1.0 / _TEMPERATURE**frequencies)
 
 
-def sincos2d_mae_positions(grid: tuple[int, int], dim: int, temperature: float = 10000.0) -> Tensor:
+def sincos2d_mae_positions(grid: tuple[int, int], dim: int) -> Tensor:
     """Fixed positions of MAE (`get_2d_sincos_pos_embed`), computed in float64.
 
     AIMv2 for images of native size uses them too (transformers 5.23,
     `build_2d_sinusoidal_position_embedding`).
 
     Returns:
-        As `sincos2d_positions`, but the dim/4 frequencies end before 1/temperature.
+        As `sincos2d_positions`, but the dim/4 frequencies end before 1/10000.
     """
     frequencies = torch.arange(dim // 4, device="cpu", dtype=torch.float64) / (dim // 4)
-    return _sines_and_cosines(grid, 1.0 / temperature**frequencies).float()
+    return _sines_and_cosines(grid, 1.0 / _TEMPERATURE**frequencies).float()
 
 
-def sincos1d_positions(count: int, dim: int, temperature: float = 10000.0) -> Tensor:
+def sincos1d_positions(count: int, dim: int) -> Tensor:
     """Fixed positions of a sequence (Vaswani et al. 2017, section 3.5), computed in float64.
 
     Tutorials count the class token as the first; MAE-pytorch and VideoMAE, patches alone
@@ -175,7 +177,7 @@ def sincos1d_positions(count: int, dim: int, temperature: float = 10000.0) -> Te
     Returns:
         (count, dim) float32, on the CPU: the sine and the cosine of each of dim/2 frequencies.
     """
-    frequencies = temperature ** -(torch.arange(0, dim, 2, device="cpu").double() / dim)
+    frequencies = _TEMPERATURE ** -(torch.arange(0, dim, 2, device="cpu").double() / dim)
     angles = torch.arange(count, device="cpu")[:, None] * frequencies
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
 

@@ -18,6 +18,7 @@ from vitconvert.comparison import (
     LayerDifference,
     compare_outputs,
     largest,
+    overflows,
     relative_difference,
 )
 from vitconvert.model import ViT
@@ -33,8 +34,7 @@ _NOT_JUDGED = (
 
 def too_large(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> tuple[str, ...]:
     """The tensors with a number that is finite, but not in this dtype."""
-    limit = torch.finfo(dtype).max
-    return tuple(name for name, tensor in tensors.items() if limit < largest(tensor) < math.inf)
+    return tuple(name for name, tensor in tensors.items() if overflows(tensor, tensor.to(dtype)))
 
 
 @dataclass

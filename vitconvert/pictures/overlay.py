@@ -116,18 +116,12 @@ def raw_colours(patches: Image.Image, place: ImagePlacement) -> Image.Image:
     return whole
 
 
-def overlaid(
-    photograph: Image.Image,
-    patches: Image.Image,
-    place: ImagePlacement,
-    *,
-    opacity: float = _OPACITY,
-) -> Image.Image:
+def overlaid(photograph: Image.Image, patches: Image.Image, place: ImagePlacement) -> Image.Image:
     """A picture with a pixel for each patch, smoothly over the image (RGB)."""
     smooth, (left, top) = _stretched(patches, place, Image.Resampling.BILINEAR)
     box = (left, top, left + smooth.width, top + smooth.height)
     whole = photograph.point(lambda light: round(light * _UNSEEN))
-    whole.paste(Image.blend(photograph.crop(box), smooth, opacity), box)
+    whole.paste(Image.blend(photograph.crop(box), smooth, _OPACITY), box)
     return whole
 
 

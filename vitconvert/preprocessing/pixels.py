@@ -115,7 +115,7 @@ def resized_middle(
 ) -> Pixels:
     """The middle of the image resized to `size`: (C, *kept) uint8, nearly equal, but faster.
 
-    `source` is the size of the image before `open_shrunk` shrunk it. An image more than `MARGIN`
+    `source` is the size of the image before `image_files.shrink`. An image more than `MARGIN`
     times as large as the result is first shrunk by a whole factor.
     """
     vertical, horizontal = (

@@ -228,7 +228,7 @@ def _counts(name: str, threads: int, streams: int) -> list[int]:
     """How many threads to try: fewer too, where others compute and all work on one batch.
 
     torch's are not tried all then, unless they sleep while they wait: spinning, they may answer as
-    quickly as ever for a while, and then ten times as slowly (see `cli._wait_asleep`).
+    quickly as ever for a while, and then ten times as slowly (see `OMP_WAIT_POLICY` in `cli`).
     """
     fewer = max(1, threads - busy()) if streams == 1 else threads
     asleep = os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive"

@@ -4,7 +4,7 @@ Weights of more than 2 GiB do not fit into a protocol buffer: torch then writes 
 (https://onnx.ai/onnx/repo-docs/ExternalData.html), under the file's name with `.data` after it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,7 +134,7 @@ class OnnxRuntime(Runtime):
         return tuple(lint(read_model(path)))
 
 
-def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
+def quantise(path: Path, output: Path) -> None:
     """Round the weights of matrix products to 8 bits, each output channel by a scale of its own.
 
     Activations are rounded while the model runs ("dynamic"), so no images are needed.
@@ -142,7 +142,6 @@ def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
     Args:
         path: A model in float32.
         output: Where the other is written, with the same metadata.
-        nodes: Products that stay as they are.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -152,7 +151,6 @@ def quantise(path: Path, output: Path, nodes: Sequence[str] = ()) -> None:
         op_types_to_quantize=_PRODUCTS,
         per_channel=True,
         weight_type=QuantType.QInt8,
-        nodes_to_exclude=list(nodes),
         extra_options={"MatMulConstBOnly": True},
     )
 

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from tqdm import tqdm
 
 from vitconvert.documents import read_object
-from vitconvert.errors import IntegrityError, OfflineError, SourceError, UsageError
+from vitconvert.errors import OfflineError, SourceError, UsageError
 from vitconvert.file_formats import INDEX
 from vitconvert.formats.hashing import git_blob_hash, hash_file
 from vitconvert.sources.choosing import parts, shards_of, tokenizer, wanted_files
-from vitconvert.sources.hub_errors import hub_errors, offline_error
+from vitconvert.sources.hub_errors import hash_mismatch, hub_errors, offline_error
 from vitconvert.sources.hub_ranges import Remote, fetch_part, kept_part
 from vitconvert.sources.located import CONFIGS, DownloadOptions, Fetched, Located, files_beside
 from vitconvert.sources.references import HubRepo
@@ -283,10 +283,6 @@ def _hashed(name: str, path: Path, published: str) -> _File:
         case _:
             return _File(path=path, sha256=sha256, verified=False)
     if found != published:
-        raise IntegrityError(
-            f"{name} is not the file that was published.",
-            evidence={"published": f"{kind} {published}", "found": f"{kind} {found}"},
-            meaning="It was damaged on the way or on this disk, or changed by someone.",
-            hint=f"remove {path.resolve()} and run again.",
-        )
+        hint = f"remove {path.resolve()} and run again."
+        raise hash_mismatch(name, kind, published, found, hint)
     return _File(path=path, sha256=sha256, verified=True)

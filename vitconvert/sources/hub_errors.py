@@ -1,4 +1,4 @@
-"""What the Hub's client raises, in words that say what to do."""
+"""What the Hub's client raises, in words that say what to do; and errors of every download."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitconvert.errors import OfflineError, SourceError, VitConvertError
+from vitconvert.errors import IntegrityError, OfflineError, SourceError, VitConvertError
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -114,4 +114,14 @@ def offline_error(what: str, *, asked: bool, cache: Path, cause: object = None) 
         evidence={"cache": cache} | ({} if cause is None else {"cause": cause}),
         hint="name the path of a file that you have; `vitconvert timm NAME --no-pretrained` "
         "builds a timm model without its weights.",
+    )
+
+
+def hash_mismatch(name: str, kind: str, published: str, found: str, hint: str) -> IntegrityError:
+    """The error for a file whose hash, of some kind, is not the one that was published."""
+    return IntegrityError(
+        f"{name} is not the file that was published.",
+        evidence={"published": f"{kind} {published}", "found": f"{kind} {found}"},
+        meaning="It was damaged on the way or on this disk, or changed by someone.",
+        hint=hint,
     )

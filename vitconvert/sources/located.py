@@ -73,8 +73,8 @@ class Fetched:
         what = f"{self.tower.rstrip('./')} alone" if self.tower else "headers alone"
         moved = f"{_size(self.moved)} of" if self.moved else "fetched before, of"
         return (
-            f"{what}, by ranges: {moved} {_size(self.total)}; checked were revision,"
-            " sizes and ETags, not the sha256 of whole files"
+            f"{what}, by ranges: {moved} {_size(self.total)}; checked were revision"
+            " and sizes, not the sha256 of whole files"
         )
 
 

@@ -20,9 +20,9 @@ from uuid import uuid4
 from tqdm import tqdm
 
 from vitconvert.documents import read_object
-from vitconvert.errors import CorruptFile, IntegrityError, SourceError, without_secrets
+from vitconvert.errors import CorruptFile, SourceError, without_secrets
 from vitconvert.formats.hashing import hash_file
-from vitconvert.sources.hub_errors import offline_error
+from vitconvert.sources.hub_errors import hash_mismatch, offline_error
 from vitconvert.sources.located import DownloadOptions, Located, files_beside
 from vitconvert.sources.references import publishes_sha256_in_name
 from vitconvert.version import LIBRARY, VERSION
@@ -55,7 +55,7 @@ def locate_address(
     match read_object(record):
         case {"sha256": str(sha256), "verified": bool(verified)}:
             if (found := hash_file(target)) != sha256:
-                raise _mismatch(
+                raise hash_mismatch(
                     target.name, "sha256", sha256, found, f"remove {folder} and run again."
                 )
         case _:
@@ -121,10 +121,10 @@ def _download(url: str, target: Path, *, cache: Path, quiet: bool) -> None:
         digits = _HASH_IN_NAME.search(target.name) if publishes_sha256_in_name(url) else None
         if digits and not sha256.startswith(digits[1]):
             found = sha256[: len(digits[1])]
-            raise _mismatch(target.name, "sha256", digits[1], found, again)
+            raise hash_mismatch(target.name, "sha256", digits[1], found, again)
         google = _GOOGLE_MD5.search(headers.get("x-goog-hash", ""))
         if google and md5 != google[1]:
-            raise _mismatch(target.name, "md5", google[1], md5, again)
+            raise hash_mismatch(target.name, "md5", google[1], md5, again)
         record = {
             "url": without_secrets(url),
             "size": part.stat().st_size,
@@ -181,22 +181,13 @@ def _receive(
     return sha256.hexdigest(), base64.b64encode(md5.digest()).decode(), answer.headers
 
 
-def _mismatch(name: str, kind: str, published: str, found: str, hint: str) -> IntegrityError:
-    return IntegrityError(
-        f"{name} is not the file that was published.",
-        evidence={"published": f"{kind} {published}", "found": f"{kind} {found}"},
-        meaning="It was damaged on the way or on this disk, or changed by someone.",
-        hint=hint,
-    )
-
-
 def _refused(url: str, error: HTTPError) -> SourceError:
     evidence = {"address": url, "answer": f"{error.code} {error.reason}"}
     if error.code in (403, 404, 410):
         return SourceError(
             "There is no file at this address, or it is not public.",
             evidence=evidence,
-            hint="--checkpoint PATH reads a file that you have.",
+            hint="name the path of a file that you have (of `vitconvert timm`: --checkpoint).",
         )
     return SourceError(
         "The server does not send the file now.", evidence=evidence, hint="try again later."

@@ -182,7 +182,7 @@ def _run(data: object) -> _Run:
             return data
         case _Text():
             return data.run
-        case list():  # of objects, which `located_tensors` names by their dtype
+        case list():  # of objects, which `container_of_tensors` names by their dtype
             return _Run(offset=0, length=0)
     raise StrangePickle("bytes as text, as Python 3 writes them in protocol 2; newer ones do not")
 
