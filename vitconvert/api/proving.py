@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from vitconvert.parity.golden import Golden
-    from vitconvert.parity.images import Images
+    from vitconvert.parity.images import ComparedImages
     from vitconvert.parity.report import ParityReport
     from vitconvert.pixel_goldens.check import PixelReport
     from vitconvert.pixel_goldens.golden import PixelGolden
@@ -404,15 +404,17 @@ def _refuse_golden(name: str, side: object) -> None:
         )
 
 
-def _images(images: Any, preprocess: Any, max_pixels: int | None) -> "Images | None":
+def _images(images: Any, preprocess: Any, max_pixels: int | None) -> "ComparedImages | None":
     if images is None:
         about = given({"preprocess": preprocess, "max_image_pixels": max_pixels})
         refuse(about, "is about `images`, and there are none.", hint="images= names some.")
         return None
-    from vitconvert.parity.images import Images
+    from vitconvert.parity.images import ComparedImages
     from vitconvert.preprocessing.finding import find_images
 
-    return Images(files=list(find_images(images)), preprocess=preprocess, max_pixels=max_pixels)
+    return ComparedImages(
+        files=list(find_images(images)), preprocess=preprocess, max_pixels=max_pixels
+    )
 
 
 def _models(

@@ -29,7 +29,7 @@ _SHOWN = 3  # images that could not be compared
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
+class ComparedImages:
     """Which images of the user's two models are compared on.
 
     Attributes:
@@ -115,7 +115,7 @@ def _both_or_one(
 
 
 def compare_on_images(
-    images: Images,
+    images: ComparedImages,
     sides: Sides,
     preparations: tuple[Preparation, Preparation],
     *,

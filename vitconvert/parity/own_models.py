@@ -15,7 +15,7 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.comparison import TOLERANCE, Divergence
 from vitconvert.errors import NotRepresentable, UsageError, nearest, some
 from vitconvert.model import ViT
-from vitconvert.parity.images import NO_IMAGES, Images, compare_on_images, of_own_models
+from vitconvert.parity.images import NO_IMAGES, ComparedImages, compare_on_images, of_own_models
 from vitconvert.parity.implementations import (
     Implementation,
     name_of,
@@ -53,7 +53,7 @@ def verify_model(
     in_channels: int | None = None,
     seed: int = 0,
     batch: int = 2,
-    images: Images | None = None,
+    images: ComparedImages | None = None,
     options: ReadOptions | None = None,
     layers: Mapping[str, str] | None = None,
     tolerance: float = TOLERANCE,

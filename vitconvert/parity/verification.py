@@ -9,7 +9,12 @@ from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.comparison import TOLERANCE
 from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
 from vitconvert.model import ViT
-from vitconvert.parity.images import NO_IMAGES, Images, compare_on_images, of_both_checkpoints
+from vitconvert.parity.images import (
+    NO_IMAGES,
+    ComparedImages,
+    compare_on_images,
+    of_both_checkpoints,
+)
 from vitconvert.parity.implementations import of_reference, of_vit
 from vitconvert.parity.precision import LOWER, measure_precision
 from vitconvert.parity.report import ParityReport, ReportFindings
@@ -30,7 +35,7 @@ def verify_checkpoint(
     batch: int = 2,
     dtypes: Sequence[str] = ("float32", "float64"),
     briefly: bool = False,
-    images: Images | None = None,
+    images: ComparedImages | None = None,
     once_built: Callable[[], object] = lambda: None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
