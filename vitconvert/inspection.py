@@ -104,7 +104,7 @@ class Inspection:
 
     @property
     def told(self) -> Facts:
-        """The facts by name, without parts that other ViTs have, and this one has not."""
+        """The facts by name, without parts that this ViT does not have."""
         return {
             name: fact
             for name, fact in sorted(self.facts.items())

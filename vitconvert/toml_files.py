@@ -215,8 +215,8 @@ def _section_on_top(name: str, parent: Sections, own: Sections) -> Any:
     base, top = parent[name], own.get(name, {})
     if name == "dialect":
         base = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
-    elif name == "preprocessing" and _of_another_ecosystem(parent, own):
-        base = {}  # the same tensors, but images are prepared by other code
+    elif name == "preprocessing" and name not in own and _of_another_ecosystem(parent, own):
+        base = {}  # the same tensors, but other code may prepare images: such a table says how
     elif name == "rows" and isinstance(base, dict) and isinstance(top, dict):
         # Else a parent's row for one of the two would count more than the child's for both.
         gathered = {key.removesuffix("{p}") for key in top if key.endswith(".{p}")}

@@ -102,7 +102,7 @@ def test_a_header_that_cannot_be_loaded_is_told_and_fails(run, tmp_path):
 def test_without_a_verb_there_is_the_help(run):
     code, out, err = run()
     assert (code, out) == (2, "")
-    assert err.startswith("Usage: vitconvert ") and "\n  inspect " in err
+    assert err.startswith("Usage: vitconvert ") and "\n  inspect    Say what a checkpoint is" in err
 
 
 def test_error_a_verb_that_is_none(run):

@@ -51,7 +51,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     assert run(*EVERYTHING) == (
         1,
         "",
-        f"10 images in 3 shards; 2 failed, see failed/\n{FEATURES}\n",
+        f"10 images in 3 shards; 2 of them failed, see failed/\n{FEATURES}\n",
     )
     assert run(*EVERYTHING) == (
         1,
@@ -66,7 +66,11 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
 
 
 def test_quiet_tells_only_of_what_went_wrong(run, workplace):
-    assert run(*EVERYTHING, "-q") == (1, "", "10 images in 3 shards; 2 failed, see failed/\n")
+    assert run(*EVERYTHING, "-q") == (
+        1,
+        "",
+        "10 images in 3 shards; 2 of them failed, see failed/\n",
+    )
     for name in ("3", "8"):
         (workplace / "photos" / f"{name}.png").unlink()
     assert run(*EVERYTHING, "-q", "-o", "good") == (0, "", "")
@@ -92,7 +96,7 @@ def test_a_bar_on_a_terminal(run, workplace, monkeypatch):
     assert (code, out) == (1, "")
     begin, *drawn, last = err.split("\r")
     assert begin == "reading the model ...\n"
-    assert last == f"10 images in 3 shards; 2 failed, see failed/\n{FEATURES}\n"
+    assert last == f"10 images in 3 shards; 2 of them failed, see failed/\n{FEATURES}\n"
     assert any("0image [" in text for text in drawn)
     assert drawn[-1].strip() == ""  # the bar is gone
 
@@ -137,7 +141,7 @@ def test_images_that_failed_are_computed_again_if_asked(run, workplace):
     code, _, err = run(*EVERYTHING, "--retry-failed")
     assert code == 1 and err.splitlines() == [
         "10 images are there already",
-        "2 images in 1 shard; 1 failed, see failed/",
+        "2 images in 1 shard; 1 of them failed, see failed/",
         FEATURES,
     ]
     assert [path.stat().st_mtime_ns for path in shards] == before
@@ -214,6 +218,11 @@ def test_another_runtime_computes_a_directory(run, workplace, monkeypatch):
     torchs, others = (np.array(table.column("features").to_pylist()) for table in (torchs, others))
     assert abs(torchs - others).max() < 2e-5 * abs(torchs).max()
     assert run(*EVERYTHING, *named, "--append").code == 1  # an output is of no one runtime
+
+
+def test_error_an_exported_file_is_no_runtime(run, workplace):
+    code, _, err = run(*EVERYTHING, "--runtime", "vit.onnx")
+    assert code == 2 and "given as the model: `vitconvert predict vit.onnx photos/`" in err
 
 
 def test_error_another_runtime_computes_in_float32(run, workplace):

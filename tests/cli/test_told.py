@@ -117,18 +117,21 @@ def test_python_is_warned_of_what_is_assumed(place):
 @READERS
 def test_a_bad_image_never_stops_the_rest(verb, place, run):
     """Of whatever type what a decoder raises is."""
-    tags = struct.pack("<HHHII", 2, 0x112, 3, 1, 6) + struct.pack("<HHI", 0x131, 5, 1) + b"\xff" * 4
-    odd = b"Exif\0\0II*\0" + struct.pack("<I", 8) + tags + struct.pack("<I", 0)
-    Image.new("RGB", (30, 20)).save("photos/bad.jpg", exif=odd)
+    bad = place / "photos" / "bad.tif"
+    Image.new("RGB", (30, 20)).save(bad)
+    offsets, as_text = struct.pack("<HH", 273, 4), struct.pack("<HH", 273, 2)
+    bad.write_bytes(bad.read_bytes().replace(offsets, as_text))
+    with pytest.raises(TypeError):  # of Pillow
+        Image.open(bad).load()
     (place / "photos" / "none.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 40)
     shutil.copy(DIGITS / "samples" / "3.png", "photos/three.png")
     answer = asked(run, verb, DIGITS)
     assert answer.code == 1
     assert "Traceback" not in answer.err
     if DIRECTORY in verb:
-        assert "4 images in 1 shard; 1 failed" in answer.err
-    else:  # a damaged tag is no reason not to read the image
-        assert "none.png" in answer.err and "bad.jpg" not in answer.err
+        assert "4 images in 1 shard; 2 of them failed" in answer.err
+    else:
+        assert "none.png" in answer.err and "bad.tif" in answer.err
 
 
 @READERS

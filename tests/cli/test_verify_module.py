@@ -23,6 +23,13 @@ number, model = 3, TeamViT()
 def other():
     return TeamViT(hidden=51)
 
+def more():
+    import torch
+
+    model = TeamViT()
+    model.aside = torch.nn.Linear(2, 2)
+    return model
+
 def fails():
     raise KeyError("no such preset")
 
@@ -150,6 +157,7 @@ def test_a_checkpoint_of_another_spelling_leaves_the_weights(run):
         ("builders:number", "is neither a model nor a function that builds one."),
         ("builders:fails", "KeyError: 'no such preset'"),
         ("builders:other", "does not take the tensors of the checkpoint"),
+        ("builders:more", "`vitconvert table --module CODE:build -o mine.toml` drafts a table"),
     ],
 )
 def test_mistakes_of_the_user(module, words, run):

@@ -4,6 +4,7 @@ import pytest
 
 from tests.tables.header import HEADER
 from vitconvert.errors import UsageError
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.tables.dialects import builtin_tables, find_tables, read_table
 from vitconvert.tables.predicates import Conditional, config_words, parse_predicate
 
@@ -133,3 +134,21 @@ def test_an_unknown_dialect_is_named_with_its_nearest_or_every_ecosystem():
         find_tables("nothing-like-it")
     assert error.value.evidence["ecosystems"].startswith("aimv2, asyml, beit3, big_vision, ")
     assert error.value.hint == "`vitconvert list` describes all of them."
+
+
+def test_how_images_are_prepared_is_inherited_within_an_ecosystem(write):
+    parent = builtin_tables()["dinov2"].preprocessing
+    text = '[dialect]\ntitle = "A"\nextends = "dinov2"\n'
+    other = text + 'ecosystem = "another"\n'
+    nearest = '[preprocessing]\ninterpolation = "nearest"\n'
+    assert read_table(write(text)).preprocessing == parent
+    assert read_table(write(other)).preprocessing == {}
+    assert read_table(write(other + "[preprocessing]\n")).preprocessing == parent
+    found = read_table(write(other + nearest)).preprocessing
+    assert found == {**parent, "interpolation": "nearest"}
+
+
+@pytest.mark.parametrize("name", builtin_tables())
+def test_how_images_are_prepared_is_stated_in_whole_or_not_at_all(name):
+    if section := builtin_tables()[name].preprocessing:
+        Preprocessing.from_dialect(section, image_size=(224, 224))

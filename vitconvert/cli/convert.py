@@ -313,9 +313,8 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     yield from _told(conversion.ledger)
     departures = conversion.departures
     if len(departures) > 1:
-        departures = (
-            f"what opens the output prepares them otherwise in {len(departures)} ways (-v)",
-        )
+        many = f"{len(departures)} differences of preprocessing in what opens the output"
+        departures = (f"{many} (-v lists them)",)
     yield line("images", *departures)
 
 

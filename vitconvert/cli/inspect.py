@@ -124,7 +124,7 @@ def inspection_report(inspection: "Inspection", *, verbose: bool = True) -> Iter
     told = inspection.told
     known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told.items()]
     if lacks := len(inspection.facts) - len(told):
-        known.append(f"and {lacks} parts that other ViTs have, and this one has not (--json)")
+        known.append(f"and {lacks} parts that this ViT does not have (--json lists them)")
     missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
     wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
     own_prefix = inspection.prefix and not inspection.tower

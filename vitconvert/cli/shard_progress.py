@@ -141,7 +141,7 @@ def _tell_end(event: "Event") -> None:
 def _summary(event: "Event") -> str:
     parts = [in_shards(event.images, event.shards)]
     if event.failed:
-        parts.append(f"{event.failed:,} failed, see failed/")
+        parts.append(f"{event.failed:,} of them failed, see failed/")
     if event.known_failed:
         parts.append(f"{event.known_failed:,} failed before")
     if event.abandoned:

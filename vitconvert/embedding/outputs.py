@@ -231,6 +231,8 @@ def _readme(output: Output, rows: int, failed: int, shards: int) -> str:
     columns = (printable(name).replace("`", "'") for name in output.layout.columns)
     kept = "".join(f", `{name}`" for name in columns)
     what = "classes, with labels and scores" if data == "predictions" else "features"
+    plural = "" if shards == 1 else "s"
+    why = ' `load_dataset(".", "failed", split="train")` says why.' if failed else ""
     return f"""---
 configs:
 - config_name: {data}
@@ -240,9 +242,9 @@ configs:
 
 # The {what} of {rows:,} images
 
-Made by vitconvert {VERSION}: {shards:,} shards, each a Parquet file in `{data}/` with a row for
-each image: `key`{kept} and what was computed. {failed:,} images gave no
-answer: `failed/` says why. `vitconvert.json` says which model and preprocessing this is of.
+Made by vitconvert {VERSION}: {shards:,} shard{plural}, in Parquet files in `{data}/` with a row for
+each image: `key`{kept} and what was computed. Images that gave no answer: {failed:,}.{why}
+`vitconvert.json` says which model and preprocessing this is of.
 
 ```python
 from datasets import load_dataset

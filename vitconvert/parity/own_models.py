@@ -355,6 +355,8 @@ def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
                 **({"only in the module": some(lacking)} if lacking else {}),
                 **({"only in the checkpoint": some(left)} if left else {}),
             },
+            hint="if the module has names of its own, `vitconvert table --module CODE:build -o "
+            "mine.toml` drafts a table of them, and --table takes it.",
         )
     try:
         model.load_state_dict(tensors, strict=True)

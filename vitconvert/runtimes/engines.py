@@ -44,7 +44,9 @@ def check_runtime(
         raise UsageError(
             f"There is no runtime {name!r}.",
             evidence={"runtimes": ", ".join(NAMES)},
-            hint=f"did you mean {near[0]}?" if near else None,
+            hint=f"did you mean {near[0]}?"
+            if near
+            else "an exported file is given as the model: `vitconvert predict vit.onnx photos/`.",
         )
     elsewhere = not fast or str(device).split(":")[0] != "cpu"
     if dtype == AUTO and elsewhere:
