@@ -164,7 +164,7 @@ class Header:
     def inside(self, tower: Tower) -> dict[str, Shape]:
         """The tensors of a tower, under its own names."""
         start = tower.prefix
-        # Most files have none of the 48 known prefixes: each is a search in the sorted names.
+        # Most files have none of the known prefixes: each is a search in the sorted names.
         at = bisect.bisect_left(self._sorted, start)
         if not "".join(self._sorted[at : at + 1]).startswith(start):
             return {}
