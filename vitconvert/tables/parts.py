@@ -183,7 +183,7 @@ class Header:
         """The one dialect that explains these tensors of a tower, or None."""
         return fitting(shapes, self.tables, self.config_of(tower))
 
-    def nearest(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
+    def nearest_dialect(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
         """The dialect that explains most of them; UnknownDialect, if it explains few.
 
         Where it does not explain all, it must not be another model's than config.json names.
