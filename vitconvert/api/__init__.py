@@ -18,7 +18,6 @@ from vitconvert.api.converting import (
     plan_conversion,
 )
 from vitconvert.api.loading import diff, draft_table, inspect, load_checkpoint, load_model
-from vitconvert.api.pictures import attention_maps, feature_maps
 from vitconvert.api.proving import (
     check_golden,
     check_pixels,
@@ -37,6 +36,7 @@ from vitconvert.preprocessing import Preprocessing
 if TYPE_CHECKING:
     from vitconvert.api.embedding import embed_dataset
     from vitconvert.api.inference import embed, predict
+    from vitconvert.api.pictures import attention_maps, feature_maps
     from vitconvert.auditing.audit import LoadAudit
     from vitconvert.conversion.conversion_plan import ConversionPlan
     from vitconvert.conversion.convert import Conversion
@@ -130,9 +130,11 @@ _LATE = {
     "PixelReport": "vitconvert.pixel_goldens.check",
     "RunArguments": "vitconvert.embedding.options",
     "ViT": "vitconvert.model",
+    "attention_maps": "vitconvert.api.pictures",
     "attentions": "vitconvert.model.attention_maps",
     "embed": "vitconvert.api.inference",
     "embed_dataset": "vitconvert.api.embedding",
+    "feature_maps": "vitconvert.api.pictures",
     "predict": "vitconvert.api.inference",
     "prune_heads": "vitconvert.model.pruning",
 }
