@@ -25,7 +25,7 @@ CORES = "cores/"  # of what several tables begin with, and which is no dialect i
 COMPILED = "compiled.jsonl"
 
 _PACKAGE = Path(__file__).parent
-_WORD = re.compile(r"[A-Za-z]+")
+WORD = re.compile(r"[A-Za-z]+")  # of a key: what a summary has, and a key is looked for by
 # What a table says of itself alone.
 _NOT_INHERITED = ("requires", "named_only", "historic", "install", "resampling")
 
@@ -251,7 +251,7 @@ def _summary(name: str, family: str, sections: Sections) -> DialectSummary:
     return {
         "ecosystem": str(said["dialect"].get("ecosystem", name)),
         "family": family,
-        "words": " ".join(sorted(set(_WORD.findall("\n".join(spelled))))),
+        "words": " ".join(sorted(set(WORD.findall("\n".join(spelled))))),
         "any_rest": list(any_rest),
         "required": [[_spelling_of(row.strip(), said["rows"]) for row in g] for g in groups],
     }

@@ -134,6 +134,7 @@ _LATE = {
     "attentions": "vitconvert.model.attention_maps",
     "embed": "vitconvert.api.inference",
     "embed_dataset": "vitconvert.api.embedding",
+    "feature_maps": "vitconvert.api.pictures",
     "predict": "vitconvert.api.inference",
     "feature_maps": "vitconvert.api.pictures",
     "prune_heads": "vitconvert.model.pruning",

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Unpack
 from vitconvert.api.loading import Source, checkpoint_or_model
 from vitconvert.arguments import checked, split
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.errors import UsageError
 from vitconvert.inference.options import (
     AUTO,
     ComputeArguments,
     ComputeOptions,
     EmbedArguments,
     FeatureOptions,
+    computed_features,
 )
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
@@ -140,12 +140,7 @@ def embed(
     from vitconvert.inference.embed import embed as embed_with
     from vitconvert.preprocessing.finding import find_images
 
-    if tokens and projected:
-        raise UsageError(
-            "Only pooled features can be projected, not tokens.",
-            hint="ask for tokens or for projected features, not for both.",
-        )
-    computed = "projected" if projected else "tokens" if tokens else "features"
+    computed = computed_features(tokens=tokens, projected=projected)
     which, others = split(how, FeatureOptions)
     computing = ComputeOptions(**others)
     which.check(computed, computing.runtime, computing.dtype)  # before anything is downloaded

@@ -198,7 +198,7 @@ def _told_apart(
 
     def is_possible(part: FoundViT) -> bool:
         try:
-            known = _gather(part, said)
+            known = _facts_of(part, said)
         except VitConvertError:
             return False
         return not known.conflicts and "image_size" not in known.asked
@@ -227,27 +227,30 @@ def gather(vit: RecognisedViT, options: ReadOptions) -> tuple[Statements, Gather
         VitConvertError: As `Statements.facts`.
     """
     part, said = vit.part, statements_on(vit.companions, options)
-    known = _gather(part, said)
+    known = _facts_of(part, said)
     if said.trained and known.conflicts:
         # A training script names the architecture before its arguments changed it.
         untold = replace(said, trained={})
-        if not _gather(part, untold).conflicts:
+        if not _facts_of(part, untold).conflicts:
             said = replace(untold, doubts=(*said.doubts, _DOUBT))
-            known = _gather(part, said)
+            known = _facts_of(part, said)
     if "image_size" in known.asked and (size := options.image_size):
         said = replace(said, user={**said.user, "image_size": size})
-        known = _gather(part, said)
+        known = _facts_of(part, said)
     return said, known
 
 
-def _gather(part: FoundViT, said: Statements) -> Gathered:
+def _facts_of(part: FoundViT, said: Statements) -> Gathered:
+    """The facts of a ViT by its tensors and by some statements, and what these got wrong."""
     recognised = part.recognised
     known = gather_facts(recognised.binding, said.facts(recognised.table))
     return replace(known, notes=(*known.notes, *said.doubts))
 
 
 def prove(vit: RecognisedViT, said: Statements, known: Gathered) -> tuple[Weights, Ledger]:
-    """Prove from headers alone that every fact is known and every tensor accounted for.
+    """Prove that every fact is known and every tensor accounted for, from headers alone.
+
+    Tables of rotations that a file stores are read besides: they show their grid.
 
     Raises:
         MissingFact, ConflictingFact, TensorMismatch: That is not so.
@@ -289,7 +292,7 @@ def _check_answerable(part: FoundViT, said: Statements, known: Gathered, file: s
     for answer in possible_answers(known, part.recognised.binding):
         told = replace(said, user={**said.user, **answer})
         try:
-            config = _gather(part, told).config()
+            config = _facts_of(part, told).config()
             check_accounts(part.recognised.binding, config, file, part.called)
         except TensorMismatch as error:  # that of the answer which leaves least wrong
             if problem is None or len(error.details) < len(problem.details):

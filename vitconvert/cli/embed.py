@@ -19,8 +19,7 @@ from vitconvert.cli.scale import (
     require_directory,
 )
 from vitconvert.embedding.options import RunOptions
-from vitconvert.errors import UsageError
-from vitconvert.inference.options import FeatureOptions
+from vitconvert.inference.options import FeatureOptions, computed_features
 
 
 @dataclass(kw_only=True)
@@ -58,12 +57,7 @@ same command goes on after an interruption.
         from vitconvert.inference.embed import Features
         from vitconvert.inference.embedding_files import SUFFIXES, check_output, write_embeddings
 
-        if self.tokens and self.projected:
-            raise UsageError(
-                "Only pooled features can be projected, not tokens.",
-                hint="ask for tokens or for projected features, not for both.",
-            )
-        computed = "tokens" if self.tokens else "projected" if self.projected else "features"
+        computed = computed_features(tokens=self.tokens, projected=self.projected)
         if self.output and is_directory(self.output, SUFFIXES):
             return compute_shards(self, computed)
         require_directory(self.images, self.output)

@@ -81,7 +81,7 @@ class Container:
         files: Every file that was read: `path`, and the shards that an index names.
         format: Name of the file's format, one of `vitconvert/file_formats.py`.
         manifest: Name, dtype and shape of each tensor, in the order of the file.
-        metadata: The `__metadata__` of safetensors; empty elsewhere.
+        metadata: What the header says besides: the `__metadata__` of safetensors, or GGUF's values.
         wrapper: Keys that were unwrapped to reach the tensors, such as `("model",)`.
         extras: What lay beside the tensors, by its full path in the file: JSON-like values as
             they are, anything else as the name of its type.

@@ -33,7 +33,7 @@ class Box:
     """Elements of one tensor, and their place in another; all numbers but `offset` count elements.
 
     Attributes:
-        path: The file, or None for zeros.
+        path: The file.
         offset: Byte of the file at which the first element lies.
         begin: Where the first element goes, in the row-major target.
         sizes: Of the box, slowest axis of the target first.
@@ -41,7 +41,7 @@ class Box:
         target_strides: In the target, for each axis.
     """
 
-    path: Path | None
+    path: Path
     offset: int
     begin: int
     sizes: tuple[int, ...]
@@ -80,9 +80,7 @@ def chunks_of(info: TensorInfo, boxes: Sequence[Box]) -> Iterator[memoryview]:
     size, position = ITEM_SIZE[info.dtype], 0
     for box in sorted(boxes, key=lambda box: box.begin):
         yield from _zeros((box.begin - position) * size)
-        if box.path is None:
-            yield from _zeros(box.count * size)
-        elif box.is_a_run:
+        if box.is_a_run:
             yield from _stretch(box.path, box.offset, box.count * size)
         else:
             yield from _blocks(box, size)
@@ -140,10 +138,9 @@ def _gathered(info: TensorInfo, boxes: Sequence[Box]) -> _Elements:
     size = ITEM_SIZE[info.dtype]
     whole = np.zeros(prod(info.shape), f"u{size}")
     for box in boxes:
-        if box.path is not None:
-            steps = [step * size for step in box.target_strides]
-            place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
-            _copy(place, _elements(box, size))
+        steps = [step * size for step in box.target_strides]
+        place = np.lib.stride_tricks.as_strided(whole[box.begin :], box.sizes, steps)
+        _copy(place, _elements(box, size))
     return whole
 
 
@@ -168,7 +165,6 @@ def _elements(box: Box, size: int) -> _Elements:
     """
     import numpy as np
 
-    assert box.path is not None
     if not box.count:
         return np.empty(box.sizes, f"u{size}")
     stretch = np.empty(_reach(box.sizes, box.strides), f"u{size}")

@@ -17,6 +17,7 @@ from vitconvert.arguments import (
     whole_number,
 )
 from vitconvert.checkpoint.options import IMAGES
+from vitconvert.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -168,6 +169,20 @@ class FeatureOptions:
             refuse(self.asked, "--dtype auto compares the model's own features.")
         if runtime not in ("", "torch"):
             refuse(self.asked, "torch alone computes other features than the model's own.")
+
+
+def computed_features(*, tokens: bool, projected: bool) -> str:
+    """What is computed: "features", "tokens" or "projected".
+
+    Raises:
+        UsageError: Both are asked for.
+    """
+    if tokens and projected:
+        raise UsageError(
+            "Only pooled features can be projected, not tokens.",
+            hint="ask for tokens or for projected features, not for both.",
+        )
+    return "tokens" if tokens else "projected" if projected else "features"
 
 
 @described_by(FeatureOptions)

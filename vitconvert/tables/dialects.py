@@ -18,9 +18,8 @@ from vitconvert.tables.inheritance import read_sections, stem_of
 from vitconvert.tables.names import Names
 from vitconvert.tables.rows import letters_of
 from vitconvert.tables.table import Table
-from vitconvert.toml_files import TEXT, builtin_label, read_tables, summaries, tables_dir
+from vitconvert.toml_files import TEXT, WORD, builtin_label, read_tables, summaries, tables_dir
 
-_WORD = re.compile(r"[A-Za-z]+")
 # What people call an ecosystem, and its name here; in small letters, words joined by "_".
 _CALLED = {
     "transformers": "hf",
@@ -63,13 +62,13 @@ def likely_dialects(keys: Collection[str]) -> list[str]:
 
     No dialect that explains all keys is left out.
     """
-    words = sorted(set(_WORD.findall("\n".join(keys))) - _KINDS, key=len, reverse=True)
+    words = sorted(set(WORD.findall("\n".join(keys))) - _KINDS, key=len, reverse=True)
 
     def may_spell(text: str, any_rest: Sequence[str]) -> bool:
         if not any_rest:  # the longest words are the rarest
             return all(word in text for word in words)
         foreign = (
-            key for key in keys if any(w not in text for w in _WORD.findall(key) if w not in _KINDS)
+            key for key in keys if any(w not in text for w in WORD.findall(key) if w not in _KINDS)
         )
         # What begins so, or after a prefix, may have any words.
         return all(

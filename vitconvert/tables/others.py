@@ -169,7 +169,7 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
 
 
 def _ends_with_axes(shapes: Mapping[str, Shape]) -> Set[str]:
-    """The same, with a word on those of five axes."""
+    """Ends of all names, with a word on those of five axes."""
     videos = [f"{key}{_VIDEO}" for key, shape in shapes.items() if len(shape) == _KERNEL_AXES + 1]
     return _ends_of([*shapes, *videos])
 

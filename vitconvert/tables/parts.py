@@ -164,7 +164,7 @@ class Header:
     def inside(self, tower: Tower) -> dict[str, Shape]:
         """The tensors of a tower, under its own names."""
         start = tower.prefix
-        # Most files have none of the 48 known prefixes: each is a search in the sorted names.
+        # Most files have none of the known prefixes: each is a search in the sorted names.
         at = bisect.bisect_left(self._sorted, start)
         if not "".join(self._sorted[at : at + 1]).startswith(start):
             return {}
@@ -183,7 +183,7 @@ class Header:
         """The one dialect that explains these tensors of a tower, or None."""
         return fitting(shapes, self.tables, self.config_of(tower))
 
-    def nearest(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
+    def nearest_dialect(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
         """The dialect that explains most of them; UnknownDialect, if it explains few.
 
         Where it does not explain all, it must not be another model's than config.json names.

@@ -203,7 +203,7 @@ def find_part(header: Header, tower: str | None = None) -> FoundViT:
         return _the_one(header, guessed)
     check_heads(header)
     try:
-        return header.part(WHOLE, header.nearest(header.shapes, WHOLE))
+        return header.part(WHOLE, header.nearest_dialect(header.shapes, WHOLE))
     except UnknownDialect as error:
         if found and not error.alike:  # the accounts of a tower say what it lacks
             return _the_one(header, found)
@@ -245,7 +245,7 @@ def _stated(header: Header, prefix: str) -> FoundViT:
             hint="--tower takes one of these, or any other that names begin with.",
         )
     header.check_model(tower)
-    return header.part(tower, header.nearest(inside, tower))
+    return header.part(tower, header.nearest_dialect(inside, tower))
 
 
 def _unknown(header: Header, prefix: str) -> Tower:
@@ -334,7 +334,7 @@ def _nearly_below(header: Header) -> dict[str, str]:
         if blocks or len(near) >= _MOST_NEAR:
             continue
         try:
-            binding = header.nearest(header.inside(tower), tower).binding
+            binding = header.nearest_dialect(header.inside(tower), tower).binding
         except VitConvertError:
             continue
         if any(name.startswith("patch_embed.") for name in (*binding.links, *binding.partial)):
@@ -379,7 +379,7 @@ def _under(header: Header, tower: Tower) -> FoundViT | None:
     recognised = header.fitting(inside, tower)
     if recognised is None:
         with suppress(VitConvertError):
-            recognised = header.nearest(inside, tower)
+            recognised = header.nearest_dialect(inside, tower)
     if recognised is None:
         return None
     header.check_model(tower)
