@@ -64,7 +64,7 @@ def test_the_real_packages_agree(demonstration: Demonstration, dialect: str, pac
 def test_what_has_no_package_is_not_claimed(demonstration: Demonstration) -> None:
     (trip,) = (trip for trip in demonstration.round_trips if trip.dialect == "jeonsworld")
     why_not = "jeonsworld ViT-pytorch: a repository of scripts, not a package to install."
-    assert trip.agreement == demonstrations.Agreement(why_not=why_not)
+    assert trip.agreement == demonstrations.PackageAgreement(why_not=why_not)
 
 
 def test_lucidrains_is_refused_for_its_missing_biases(demonstration: Demonstration) -> None:
@@ -131,7 +131,7 @@ def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyP
     result = demonstrate()
     (trip,) = result.round_trips
     missing = "transformers is not installed (pip install transformers)."
-    assert trip.agreement == demonstrations.Agreement(why_not=missing)
+    assert trip.agreement == demonstrations.PackageAgreement(why_not=missing)
     assert result.ok
 
 
