@@ -121,8 +121,8 @@ def test_a_bad_image_never_stops_the_rest(verb, place, run):
     Image.new("RGB", (30, 20)).save(bad)
     offsets, as_text = struct.pack("<HH", 273, 4), struct.pack("<HH", 273, 2)
     bad.write_bytes(bad.read_bytes().replace(offsets, as_text))
-    with pytest.raises(TypeError):  # of Pillow
-        Image.open(bad).load()
+    with Image.open(bad) as image, pytest.raises(TypeError):  # of Pillow
+        image.load()
     (place / "photos" / "none.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 40)
     shutil.copy(DIGITS / "samples" / "3.png", "photos/three.png")
     answer = asked(run, verb, DIGITS)
