@@ -136,7 +136,6 @@ _LATE = {
     "embed_dataset": "vitconvert.api.embedding",
     "feature_maps": "vitconvert.api.pictures",
     "predict": "vitconvert.api.inference",
-    "feature_maps": "vitconvert.api.pictures",
     "prune_heads": "vitconvert.model.pruning",
 }
 
