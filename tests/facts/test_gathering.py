@@ -242,6 +242,8 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
     )
     config, _ = examine(shapes, None, None, row, dialect="timm")
     assert (config.rope, config.origins["rope"]) == (row["rope"], "architecture some_vit")
+    if "pos_embed" not in shapes:  # without rotation, nothing says that there are no positions
+        stated |= {"position_embedding": "none"}
     config, _ = examine(shapes, stated | {"rope": "none"}, dialect="timm")
     assert (config.rope, config.origins["rope"]) == ("none", "user")
 

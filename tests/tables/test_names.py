@@ -23,7 +23,6 @@ MANY = {
     "known beside unknown": [f"blocks.{i % 999}.norm1.weight{i // 999}" for i in range(20_000)],
     "a thousand blocks": [f"blocks.{i}.{kind}" for i in range(1001) for kind in KINDS],
     "any rest": [f"decoder_blocks.{i * 7919 % 104729:x}z.w" for i in range(20_000)],
-    "wrapped": [f"{'module.' * 10_000}w{i}" for i in range(20)],
     "numbers": [f"blocks.{'9' * 9000}{i}.norm1.weight" for i in range(100)],
 }
 

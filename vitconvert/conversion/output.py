@@ -33,8 +33,8 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     require_possible(path)
     real = Path(os.path.realpath(path))  # Path.resolve fails for circular links
     try:
-        str(real).encode()
-    except UnicodeEncodeError:
+        os.fsencode(real).decode()  # by its bytes, whatever the locale takes them for
+    except UnicodeError:
         raise UsageError(
             "The path of the output is no valid UTF-8, and programs that load it would refuse it.",
             evidence={"output": real},
