@@ -1,4 +1,4 @@
-"""Models of timm, open_clip, torchvision and KerasHub, asked about image files from both sides."""
+"""Models of every library but transformers, asked about image files from both sides."""
 
 import json
 import os

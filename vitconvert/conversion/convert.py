@@ -50,7 +50,7 @@ class Conversion:
         plan: What was changed, where it went, and by which steps.
         output: The directory that was written.
         proof: What was found out, with what is of the source and what of the output.
-        sha256: File of the output to hash.
+        sha256: File of the output -> its hash.
     """
 
     plan: ConversionPlan
