@@ -30,7 +30,7 @@ WRITTEN: Mapping[str, Callable[[], str]] = {
     "numerics": numerics_table,
 }
 MEASURED: Mapping[str, Callable[[], str]] = {
-    **{f"forgotten {group}": partial(silent_table, group) for group in (*SILENT, "CLIP")},
+    **{f"mistakes in {group}": partial(silent_table, group) for group in (*SILENT, "CLIP")},
     "errors": loud_table,
 }
 _MARKED = re.compile(

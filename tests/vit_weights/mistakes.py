@@ -203,7 +203,7 @@ def _split(right: Loaded) -> Loaded:
 
 _QKV = ("qkv.weight", "qkv.bias")
 _PATCHES = "patch_embed.proj.weight"
-# What is forgotten, and torch loads all the same.
+# What torch loads all the same.
 SILENT: Mapping[str, Mapping[str, Mistake]] = {
     "numerics": {
         "LayerNorm eps 1e-12 instead of 1e-6": config_with(norm_eps=1e-12),
@@ -261,7 +261,7 @@ def silent_table(group: str) -> str:
     """Of mistakes of a group: how far the logits are, and how many digits are read differently."""
     of_clip = group == "CLIP"
     right = clip() if of_clip else digits()
-    lines = ["| forgotten | logits | digits |", "|---|---|---|"]
+    lines = ["| mistake | logits | digits |", "|---|---|---|"]
     for title, mistake in (OF_CLIP if of_clip else SILENT[group]).items():
         found = outcome(right, mistake)
         assert not found.error, f"{title}: {found.error}"
@@ -276,7 +276,7 @@ def _percent(share: float) -> str:
 def loud_table() -> str:
     """What torch says of mistakes that it sees; of lists, two names."""
     right = digits()
-    lines = ["| forgotten | torch's error |", "|---|---|"]
+    lines = ["| mistake | torch's error |", "|---|---|"]
     for title, mistake in LOUD.items():
         said = outcome(right, mistake).error.partition("ViT: ")[2]
         assert said, title

@@ -25,6 +25,7 @@ from tests.vit_weights.make_page import (
     printed,
     with_tables,
 )
+from vitconvert.model.layers import ACTIVATION
 
 TEXT = PAGE.read_text(encoding="utf-8")
 STALE = "run: python -m tests.vit_weights.make_page"
@@ -75,7 +76,7 @@ def test_eps_and_gelu_are_those_of_the_librarys_model(real):
     assert eps == {numerics(LAYOUTS[library])["norm_eps"]}
     activations = [part for part in model.modules() if "GELU" in type(part).__name__]
     x = torch.linspace(-3, 3, 99)
-    ours = vitconvert.model.layers.ACTIVATION[numerics(LAYOUTS[library])["activation"]]
+    ours = ACTIVATION[numerics(LAYOUTS[library])["activation"]]
     assert activations and all(torch.equal(one(x), ours(x)) for one in activations)
 
 
