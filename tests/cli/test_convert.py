@@ -67,7 +67,7 @@ def test_a_name_is_enough(run, tmp_path):
 def test_verbs_stand_in_four_groups():
     text = CliRunner().invoke(command_line, ["--help"]).output
     headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert headings == ["Convert", "Examine", "Prove", "Use"]
+    assert headings == ["Convert", "Examine", "Verify", "Use"]
     assert text.index("  convert ") < text.index("  timm ") < text.index("  inspect ")
     assert len(text.splitlines()) <= 26 and max(map(len, text.splitlines())) <= 80
     assert "jeonsworld" not in text and all(f"  {verb} " in text for verb in list(VERBS)[:4])

@@ -75,8 +75,10 @@ opened by      timm, transformers, vitconvert
 
 
 def test_parts_that_the_model_lacks_are_counted(run):
-    out, answer = run("inspect", DIGITS, "-v").out, json.loads(run("inspect", DIGITS, "--json").out)
-    shown = re.search(r"^configuration  (.*?)^classes", out, re.MULTILINE | re.DOTALL)[1].splitlines()
+    answer = json.loads(run("inspect", DIGITS, "--json").out)
+    out = run("inspect", DIGITS, "-v").out
+    told = re.search(r"^configuration  (.*?)^classes", out, re.MULTILINE | re.DOTALL)
+    shown = told[1].splitlines()
     lacks = re.fullmatch(r" +and (\d+) parts .*", shown.pop())
     assert len(shown) + int(lacks[1]) == len(answer["config"])
     names = [line.split()[0] for line in shown]

@@ -131,7 +131,7 @@ def test_a_local_checkpoint_takes_the_place_of_the_download(wrapped, run, tmp_pa
     assert answer["config"]["num_classes"] == 5
     assert answer["origins"]["num_heads"] == f"architecture {NAME}"
     assert answer["ledger"]["notes"] == [
-        f"preprocessing is timm's own for {NAME}, as nothing else says it"
+        f"preprocessing is timm's own for {NAME}, as no file states it"
     ]
     x = torch.randn(2, 3, 224, 224)
     with torch.inference_mode():

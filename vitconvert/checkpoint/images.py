@@ -147,7 +147,7 @@ def _stated(
         except VitConvertError as error:  # of arguments, which the tensors do without
             return None, (f"{_UNKNOWN}: the training's is not read ({error.fact})",)
         if found:
-            return found, (f"preprocessing is {found.origin}, as nothing else says it",)
+            return found, (f"preprocessing is {found.origin}, as no file states it",)
     return None, ()
 
 

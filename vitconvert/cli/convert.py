@@ -239,7 +239,7 @@ def _check_target(to: str, model: str, own: Path | None, *, written: bool) -> No
             raise
         file = shlex.quote(named_after(model) + RUNTIMES[to].suffix)
         raise UsageError(
-            f"{to} is a format of runtimes, and no other project's spelling.",
+            f"{to} is a file format of runtimes, and not another library's layout.",
             hint=f"`vitconvert export {shlex.quote(model)} --to {to} -o {file}` writes it.",
         ) from None
     packages = [form.package for form in formats]

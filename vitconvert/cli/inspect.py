@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 _FEW = 3  # notes, and tensors that are ignored, without -v
 _OF_INSPECT = ("with_hash", "lines", "as_json", "quiet", "verbose")  # options of no other verb
-# Fields that the first line on the model tells, and those of the second.
+# Fields in the first line on the model, and those of the second.
 _SIZES = {
     "depth": "blocks",
     "embed_dim": "width",
@@ -173,7 +173,7 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
         yield line("classes", _classes(inspection))
         yield line("images", _images(inspection))
     if inspection.text:
-        yield line("text encoder", "found; vitconvert converts it, and computes images only")
+        yield line("text encoder", "not computed; converted too where the target has one")
     if inspection.ignored:
         yield line("ignored", *some_lines(ignored_lines(inspection.ignored), _FEW))
     yield line("note", *some_lines(inspection.notes, _FEW))
@@ -262,11 +262,10 @@ def full_report(inspection: "Inspection") -> Iterator[str]:
         yield line("images", _images(inspection))
     yield line("function", *_hashes(inspection))
     if inspection.text:
-        places = "to openclip, openai_clip and hf carry it, where both towers have a place"
-        unread = f"vitconvert does not compute it; conversions {places}"
-        yield line("text tower", inspection.text.config, unread)
+        unread = "not computed; converted too where the target has a place for both encoders"
+        yield line("text encoder", inspection.text.config, unread)
     elif inspection.text_problem:
-        yield line("text tower", f"not understood: {inspection.text_problem}")
+        yield line("text encoder", f"not understood: {inspection.text_problem}")
     for text in ignored_lines(inspection.ignored, verbose=True):
         yield line("ignored", text)
     for note in inspection.notes:

@@ -194,16 +194,16 @@ def command_line(*, but: Collection[str] = (), **instead: object) -> str:
 
 def typed_again(**instead: object) -> str:
     """The command of this run, with other values for some options."""
-    return typed_for("", **instead)
+    return _typed(_without_token, instead)
 
 
 def typed_for(verb: str, *, but: Collection[str] = (), **instead: object) -> str:
     """The command of another verb, with the options of this run that are not among `but`."""
+    return _typed(_without_token, instead, but, verb)
 
-    def shown(parameter: click.Parameter, value: object) -> object:
-        return "..." if parameter.name == "token" else value
 
-    return _typed(shown, instead, but, verb)
+def _without_token(parameter: click.Parameter, value: object) -> object:
+    return "..." if parameter.name == "token" else value
 
 
 def _typed(

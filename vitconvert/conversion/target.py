@@ -92,7 +92,8 @@ def suggested_target(model: DescribedModel) -> tuple[str, tuple[str, ...], str]:
     transformers for a model of timm's, timm for all others; where it does not hold the model,
     another that does.
     """
-    own = builtin_tables()[model.dialect].ecosystem if model.dialect in builtin_tables() else ""
+    table = builtin_tables().get(model.dialect or "")
+    own = table.ecosystem if table else ""
     to = "hf" if own == "timm" else "timm"
     try:
         choose_target(to, model, ())
