@@ -138,23 +138,29 @@ def way_table() -> str:
 
 
 def step_table(step: str) -> str:
-    """For each library, the tensors of a step; those of one layout are in one row."""
+    """For each library, the tensors of a step; those of the same axes are in one row."""
     lines = ["| library | tensor | axes, shape |", "|---|---|---|"]
     for library, layout in LAYOUTS.items():
         plan = layout.plan
         rows: dict[str, list[str]] = {}
-        for one in plan.assemblies:
-            if _belongs(one, step):
-                shape = ", ".join(map(str, plan.shape(one)))
-                rows.setdefault(f"{one.axes}<br>[{shape}]", []).append(f"`{one.target}`")
+        for one in _of_step(plan, step):
+            shape = ", ".join(map(str, plan.shape(one)))
+            rows.setdefault(f"{one.axes}<br>[{shape}]", []).append(f"`{one.target}`")
         for first, (axes, names) in zip([library, *[""] * len(rows)], rows.items(), strict=False):
             lines.append(f"| {first} | {'<br>'.join(names)} | {axes} |")
     return "\n".join(lines)
 
 
-def _belongs(assembly: Assembly, step: str) -> bool:
-    sources = (piece.source or "" for piece in assembly.pieces)
-    return any(source.startswith(STEPS[step]) for source in sources)
+def names_of(layout: Layout, step: str) -> list[str]:
+    """Names of the tensors of a step."""
+    return [one.target for one in _of_step(layout.plan, step)]
+
+
+def _of_step(plan: Plan, step: str) -> list[Assembly]:
+    def belongs(one: Assembly) -> bool:
+        return any((piece.source or "").startswith(STEPS[step]) for piece in one.pieces)
+
+    return [one for one in plan.assemblies if belongs(one)]
 
 
 def structure_table() -> str:

@@ -13,7 +13,7 @@ from torch import nn
 import vitconvert
 from tests.packages import open_clip, timm, torchvision, transformers, vit_pytorch
 from tests.tables.specimens.google import jeonsworld
-from tests.vit_weights.layouts import LAYOUTS, numerics, tensors
+from tests.vit_weights.layouts import BASE, LAYOUTS, STEPS, names_of, numerics, tensors
 from tests.vit_weights.make_page import (
     INSTALL,
     MEASURED,
@@ -25,6 +25,7 @@ from tests.vit_weights.make_page import (
     printed,
     with_tables,
 )
+from vitconvert.facts.plan import plan_writing
 from vitconvert.model.layers import ACTIVATION
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -113,6 +114,15 @@ def test_jeonsworlds_names_are_those_of_its_source():
         return {n: len(s) for n, s in shapes.items() if not re.search(r"layer\.[1-9]", n)}
 
     assert first(tensors(LAYOUTS["jeonsworld"])) == first(jeonsworld())
+
+
+@pytest.mark.parametrize("library", LAYOUTS)
+def test_every_tensor_is_in_one_step(library):
+    layout = LAYOUTS[library]
+    plan = plan_writing(layout.table, BASE.replace(**layout.differs, depth=1))
+    wanted = [one.target for one in plan.assemblies if one.pieces]
+    shown = [name for step in STEPS for name in names_of(layout, step)]
+    assert sorted(shown) == sorted(wanted)
 
 
 def test_tables_are_those_of_weights_map():
