@@ -43,7 +43,7 @@ UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\uf
 _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
-_BRIEF = 5  # lines of a brief message, if what it has to say leaves that
+_BRIEF = 5  # lines of a brief message after its code
 
 
 class VitConvertWarning(UserWarning):
@@ -138,20 +138,20 @@ class VitConvertError(Exception):
             brief: In few lines, as the command line prints it without -v.
         """
         width = max((len(key) for key in self.evidence), default=0) + 2
-        lines = [printable(self.fact)]
+        facts: list[list[str]] = []  # each in one line or more
         for key, value in self.evidence.items():
             first, *rest = value.split("\n")
             # A line in somebody else's text stays indented, so that it does not look like ours.
-            lines += [f"{printable(key):<{width}}{printable(first)}"]
-            lines += [f"  {printable(line.removeprefix('    '))}" for line in rest]
-        after = [printable(self.meaning)] if self.meaning else []
-        after += [f"hint: {printable(self.hint)}"] if self.hint else []
+            facts += [[f"{printable(key):<{width}}{printable(first)}"]]
+            facts[-1] += [f"  {printable(line.removeprefix('    '))}" for line in rest]
         details = [*map(printable, self.details if verbose or not self.folded else ())]
-        room = max(_BRIEF - len(lines) - len(after), 1)
-        if brief and not verbose and len(details) > room:
-            more = f"and {len(details) - room} more (-v)"
-            details = [*details[: room - 1], f"{details[room - 1]}, {more}"]
-        lines += details + after
+        meaning = [printable(self.meaning)] if self.meaning else []
+        hint = [f"hint: {printable(self.hint)}"] if self.hint else []
+        lines = [*(line for fact in facts for line in fact), *details, *meaning]
+        room = _BRIEF - 1 - len(hint)
+        if brief and not verbose and len(lines) > room:
+            lines = _shortened([fact[0] for fact in facts], details, len(lines), room)
+        lines = [printable(self.fact), *lines, *hint]
         return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, object]:
@@ -169,6 +169,23 @@ class VitConvertError(Exception):
         # Exceptions with keyword-only arguments do not pickle by themselves, and worker
         # processes must be able to hand ours back.
         return (_rebuild, (type(self), self.fact, self.__dict__))
+
+
+def _shortened(evidence: list[str], details: list[str], count: int, room: int) -> list[str]:
+    """As much of a message's lines as there is room for; one of them says how many are left out.
+
+    The command to type stays, and so does the first of the details.
+    """
+    command = [line for line in evidence if line.startswith("command ")]
+    first = details[:1]
+    others = [line for line in evidence if line not in command]
+    others = others[: max(room - len(command) - len(first), 0)]
+    first += details[1 : max(room - len(command) - len(others), 1)]
+    kept = [line for line in evidence if line in command or line in others] + first
+    if hidden := count - len(kept):
+        last = (first or others or command)[-1]
+        kept[kept.index(last)] += f", and {hidden} more (-v)"
+    return kept
 
 
 def _rebuild(cls: type[VitConvertError], fact: str, state: dict[str, object]) -> VitConvertError:
@@ -327,7 +344,7 @@ class UploadError(VitConvertError):
 
 
 class OutputExists(VitConvertError):
-    """The output is there already."""
+    """The output exists already."""
 
     code = "output-exists"
 

@@ -68,7 +68,7 @@ def test_a_whole_card(timm_directory, tmp_path, monkeypatch):
         "\n"
         "A Vision Transformer in the layout of timm VisionTransformer (plain, distilled, hybrid), "
         f"written by vitconvert {vitconvert.__version__}.\n"
-        "`vitconvert.json` tells everything below, and more, to programs.\n"
+        "`vitconvert.json` has everything below, and more, for programs.\n"
         "\n"
         "## Model\n"
         "\n"

@@ -252,7 +252,7 @@ def test_files_added_since_come_first(output, image, tmp_path):
     assert checkpoint.preprocessing.mean == (0.3, 0.3, 0.3)
     assert checkpoint.config.num_heads == 3  # which is still known
     assert checkpoint.doubts == (
-        "vitconvert.json says nothing of preprocessor_config.json, whose word comes before its own",
+        "vitconvert.json does not list preprocessor_config.json, which takes precedence",
     )
 
 

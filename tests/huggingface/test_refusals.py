@@ -84,7 +84,7 @@ def test_a_configuration_that_the_tensors_contradict(name, values, problem, chan
         "  What is stated contradicts the tensors.\n"
         f"  {problem}\n"
         "  hint: leave these out, or name the file they belong to. --image-size resamples "
-        "positions; --set states what the file is, where a name says otherwise."
+        "positions; --set states what the file is, if a name is wrong."
     )
 
 
@@ -104,10 +104,10 @@ def test_a_grid_that_transformers_mistakes(tmp_path):
         load_checkpoint(tmp_path)
     assert message(error) == (
         "error: not-representable\n"
-        "  The project's own code mistakes tensors like these.\n"
+        "  The library's own code misreads tensors like these.\n"
         "  dialect  hf_beit (weights_map/hf_beit.toml)\n"
         "  not square: BeitRelativePositionBias takes rows for columns on other grids\n"
-        "  So nothing tells which function they were trained for."
+        "  So the function that they were trained for is unknown."
     )
 
 
@@ -118,7 +118,7 @@ def test_another_model_of_the_same_names(changed):
         "error: unknown-dialect\n"
         "  config.json says that these tensors are another model's.\n"
         "  config.json  model_type = 'some_vision_model'\n"
-        "  tensors      those of hf_clip (Hugging Face CLIP, image tower)\n"
+        "  tensors      those of hf_clip (Hugging Face CLIP, vision encoder)\n"
         "  Tensors of the same names can mean another function.\n"
         "  hint: a table of your own (--table) that extends this one can identify the model."
     )
@@ -146,7 +146,7 @@ def test_a_classifier_whose_norm_is_lost(save):
     folder, _ = save(CLASSES["BEiT, shared"])
     with pytest.raises(TensorMismatch) as error:
         load_checkpoint(without(folder, "pooler"))
-    assert error.value.fact == "Nothing tells what the head beside this ViT reads."
+    assert error.value.fact == "It is unknown what the head of this ViT reads."
 
 
 @pytest.mark.parametrize("name", ["SigLIP", "SigLIP, both towers", "SigLIP 2", "AIMv2, pooled"])
@@ -221,7 +221,7 @@ def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(said | {"model_type": "glim_vision"}))
     with pytest.raises(UnknownDialect) as error:
         load_checkpoint(tmp_path, dialect=dialect)
-    assert error.value.fact == "No table knows the model that config.json names."
+    assert error.value.fact == "The model that config.json names is unknown."
     assert error.value.evidence["config.json"] == "model_type = 'glim_vision'"
 
 

@@ -101,7 +101,7 @@ def test_q8_0_is_computed_when_it_is_asked_for(tmp_path):
 
 def test_other_blocks_are_named(tmp_path):
     path = write(tmp_path / "x", clip(), gguf.GGMLQuantizationType.Q4_0)
-    with pytest.raises(Quantised, match="GGUF, otherwise than Q8_0"):
+    with pytest.raises(Quantised, match="GGUF, other than Q8_0"):
         vitconvert.load_checkpoint(path, dequantise="float32")
 
 

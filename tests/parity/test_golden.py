@@ -254,7 +254,7 @@ def test_hostile_files_are_refused(what, spoiled):
         check_golden(DIGITS, spoiled)
     assert len(str(error.value)) < 2000
     if what in TENSORS:
-        assert error.value.fact == "The golden file does not hold what it should."
+        assert error.value.fact == "The golden file is damaged or incomplete."
 
 
 def test_what_is_no_golden_file_is_refused(spoiled, tmp_path):

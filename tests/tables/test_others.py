@@ -28,7 +28,7 @@ def _said(shapes):
     with pytest.raises(UnknownDialect) as error:
         recognise(shapes)
     assert "--table" not in error.value.hint
-    said = error.value.fact.removesuffix(", which is no Vision Transformer that vitconvert knows.")
+    said = error.value.fact.removesuffix(", which vitconvert does not support.")
     return said.removeprefix("This seems to be ").partition(", whose")[0]
 
 

@@ -193,7 +193,7 @@ def read_record(located: Located, container: Container) -> Record:
     unspoken = {kind: path.name for kind, path in beside.items() if path.name not in written}
     if unspoken and not others:
         names = " and ".join(unspoken.values())
-        doubts = [f"{RECORD} says nothing of {names}, whose word comes before its own"]
+        doubts = [f"{RECORD} does not list {names}, which takes precedence"]
     # Other weights that were saved beside those that are read: timm writes a pytorch_model.bin by
     # default, and reads the model.safetensors that is there.
     read = {file.name for file in container.files}

@@ -21,7 +21,7 @@ class Demo(Reporting):
     """Shows everything on a tiny ViT."""
 
     verbose: bool = flag(
-        "Every round trip, and every refusal with its reason.", "-v", default=False
+        "Every round trip, and why other dialects do not fit.", "-v", default=False
     )
 
     def run(self) -> int:

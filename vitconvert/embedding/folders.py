@@ -36,9 +36,9 @@ def folder_at(place: str) -> "Folder":
         parts = urlsplit(place)
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise UsageError(
-                "This URL names no place of this machine.",
+                "This URL does not name a path of this machine.",
                 evidence={"URL": place},
-                hint="file:/// and a path from the root, or the path alone.",
+                hint="write file:/// and a path from the root, or only the path.",
             )
         place = unquote(parts.path)
     path = Path(place)
@@ -223,7 +223,7 @@ def read_json(folder: Folder, name: str) -> dict[str, Any]:
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:
         raise CorruptFile(
-            "This is no JSON file of ours.",
+            "vitconvert did not write this JSON file.",
             evidence={"output": folder, "file": name, "why": error},
         ) from None
     return found

@@ -50,7 +50,7 @@ class ComputeOptions:
     )
     fast_preprocessing: bool = option(
         FLAG,
-        "Read large images faster: pixels are close to the project's own, but not equal.",
+        "Read large images faster: pixels are close to the library's own, but not equal.",
         more="See `Preprocessing`.",
         default=False,
         kind=bool,
@@ -168,7 +168,7 @@ class FeatureOptions:
         if dtype == AUTO:
             refuse(self.asked, "--dtype auto compares the model's own features.")
         if runtime not in ("", "torch"):
-            refuse(self.asked, "torch alone computes other features than the model's own.")
+            refuse(self.asked, "only torch computes other features than the model's own.")
 
 
 def computed_features(*, tokens: bool, projected: bool) -> str:

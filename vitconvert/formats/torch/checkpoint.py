@@ -78,9 +78,9 @@ def open_file(
             error.rescuable = True
             error.hint = (
                 "--rescue (in Python, rescue=True) takes its tensors as data "
-                f"({len(rescued.manifest)} of them) and runs nothing; what the classes do with "
-                "them stays unknown. Where you trust the file, the program that wrote it can save "
-                "them alone: torch.save(model.state_dict(), path)."
+                f"({len(rescued.manifest)} of them) and runs nothing; what the classes compute "
+                "stays unknown. If you trust the file, the program that wrote it can save only "
+                "the tensors: torch.save(model.state_dict(), path)."
             )
         raise
 
@@ -108,7 +108,7 @@ def _open_archive(
     elif records.get("byteorder", b"little") != b"little":
         fact = "The numbers of this archive are big-endian, which is not read here."
     elif len(folded) < len(members):
-        fact = "The archive holds two members whose names differ in capitals alone."
+        fact = "The archive holds two members whose names differ only in capitals."
     if fact:
         found = {name: repr(data[:20]) for name, data in records.items()}
         listed = ", ".join([*strangers, *members])[:160]
