@@ -147,11 +147,11 @@ class VitConvertError(Exception):
         details = [*map(printable, self.details if verbose or not self.folded else ())]
         meaning = [printable(self.meaning)] if self.meaning else []
         hint = [f"hint: {printable(self.hint)}"] if self.hint else []
-        lines = [*(line for fact in facts for line in fact), *details, *meaning]
-        room = _BRIEF - 1 - len(hint)
+        lines = [*(line for fact in facts for line in fact), *details]
+        room = _BRIEF - 1 - len(meaning) - len(hint)
         if brief and not verbose and len(lines) > room:
             lines = _shortened([fact[0] for fact in facts], details, len(lines), room)
-        lines = [printable(self.fact), *lines, *hint]
+        lines = [printable(self.fact), *lines, *meaning, *hint]
         return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, object]:
@@ -172,19 +172,18 @@ class VitConvertError(Exception):
 
 
 def _shortened(evidence: list[str], details: list[str], count: int, room: int) -> list[str]:
-    """As much of a message's lines as there is room for; one of them says how many are left out.
+    """As many of a message's lines as there is room for; the last says how many are left out.
 
     The command to type stays, and so does the first of the details.
     """
     command = [line for line in evidence if line.startswith("command ")]
-    first = details[:1]
     others = [line for line in evidence if line not in command]
-    others = others[: max(room - len(command) - len(first), 0)]
-    first += details[1 : max(room - len(command) - len(others), 1)]
-    kept = [line for line in evidence if line in command or line in others] + first
-    if hidden := count - len(kept):
-        last = (first or others or command)[-1]
-        kept[kept.index(last)] += f", and {hidden} more (-v)"
+    others = others[: max(room - len(command) - len(details[:1]), 0)]
+    shown = details[: max(room - len(command) - len(others), 1)]
+    kept = [line for line in evidence if line in command or line in others] + shown
+    last = (shown or others or command)[-1]
+    if count > len(kept) and "-v" not in last:
+        kept[kept.index(last)] += f", and {count - len(kept)} more (-v)"
     return kept
 
 

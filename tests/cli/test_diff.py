@@ -50,7 +50,7 @@ def test_one_number(files, run):
 
 def test_headers_only(files, run):
     code, out, _ = run("diff", *files, "--header", "-q")
-    assert (code, out) == (0, "equal, as far as headers tell\n")
+    assert (code, out) == (0, "equal, as far as headers show\n")
 
 
 def test_many_tensors_are_told_shortly(files, run, tmp_path):

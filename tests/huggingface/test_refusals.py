@@ -83,8 +83,8 @@ def test_a_configuration_that_the_tensors_contradict(name, values, problem, chan
         "error: conflicting-fact\n"
         "  What is stated contradicts the tensors.\n"
         f"  {problem}\n"
-        "  hint: leave these out, or name the file they belong to. --image-size resamples "
-        "positions; --set states what the file is, if a name is wrong."
+        "  hint: leave these values out, or name the file that they belong to. --image-size "
+        "resamples positions; --set states what the file is, if a name is wrong."
     )
 
 
@@ -248,7 +248,7 @@ def test_a_text_tower_that_reads_other_tokens_is_left_behind(tmp_path):
     save_class("MetaClip2Model", tmp_path / "model")
     plan = plan_conversion(tmp_path / "model", to="hf")
     (note,) = (note for note in plan.ledger.notes if "text" in note)
-    assert "left behind: config.json says model_type = 'metaclip_2'" in note
+    assert "left out: config.json says model_type = 'metaclip_2'" in note
 
 
 def test_a_dialect_of_the_same_files_makes_nothing_ambiguous(tmp_path):

@@ -143,7 +143,7 @@ def test_a_golden_file_is_not_replaced_without_being_asked(timm_golden, tmp_path
     record_golden(path, golden, overwrite=True)
     assert golden.read_bytes() == before
     (tmp_path / "precious.golden").write_text("precious")
-    with pytest.raises(OutputExists, match="does not replace"):
+    with pytest.raises(OutputExists, match="is not replaced"):
         record_golden(path, tmp_path / "precious.golden", overwrite=True)
     with pytest.raises(UsageError, match=r"ends with \.golden"):
         record_golden(path, tmp_path / "vit.safetensors")

@@ -100,7 +100,7 @@ def test_a_golden_that_contradicts_itself_is_refused(golden, tmp_path):
     stated = json.loads((tmp_path / "vitconvert.json").read_text())
     stated["images"]["../edges.png"] = stated["images"].pop("edges.png")
     (tmp_path / "vitconvert.json").write_text(json.dumps(stated))
-    with pytest.raises(CorruptFile, match="no pixel golden") as raised:
+    with pytest.raises(CorruptFile, match="not a pixel golden") as raised:
         read(tmp_path)
     assert raised.value.evidence["problem"] == "'../edges.png' is not a file name"
 

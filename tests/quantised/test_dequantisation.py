@@ -128,7 +128,7 @@ DAMAGE = {
     "other shape": ({STATE: words(shape=[30, 32])}, "half bytes of 30x32"),
     "huge shape": ({STATE: words(shape=[2**40, 2**40])}, "half bytes"),
     "negative shape": ({STATE: words(shape=[-30, -64])}, "says no shape"),
-    "other dtype": ({STATE: words(dtype="int8")}, "no dtype of weights"),
+    "other dtype": ({STATE: words(dtype="int8")}, "has weights of the unknown dtype"),
     "short list": ({"fc.weight.quant_map": torch.randn(15)}, "is not 16 numbers"),
     "cut": ({"fc.weight": torch.zeros(959, 1, dtype=torch.uint8)}, "half bytes"),
     "nested, half": ({"fc.weight.nested_absmax": torch.randn(1)}, "lacks a part"),
@@ -188,7 +188,7 @@ def test_what_torchao_does_not_say_is_refused(tmp_path):
     for words, message in (
         ({}, "in an unknown way"),
         ({"0.weight": '{"_type": "Int4Tensor", "_data": {}}'}, "is a Int4Tensor"),
-        ({"0.weight": '{"_type": "Int8Tensor", "_data": {}}'}, "no dtype"),
+        ({"0.weight": '{"_type": "Int8Tensor", "_data": {}}'}, "has weights of the unknown dtype"),
         ({"0.weight": "{"}, "cannot be read"),
         (
             {"0.weight": container.metadata["0.weight"].replace("[1, 48]", "[1, 16]")},

@@ -176,9 +176,7 @@ def test_a_model_that_config_json_names_and_no_table_knows_is_left_to_the_user(t
     """MiniCPM-V keeps a SigLIP below `vpm.`, and changes how it places positions."""
     save_file(under("vpm", body()).state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "minicpmv"}))
-    with pytest.raises(
-        UnknownDialect, match="The model that config.json names is unknown"
-    ) as error:
+    with pytest.raises(UnknownDialect, match=r"The model that config\.json names") as error:
         vitconvert.load_checkpoint(tmp_path, overrides=STATED)
     assert "--tower vpm" in error.value.hint
     assert vitconvert.load_checkpoint(tmp_path, tower="vpm", overrides=STATED).dialect == "timm"

@@ -62,7 +62,7 @@ class Diff(Computed):
 def _verdict(difference: "Difference") -> str:
     compared = "" if difference.naming == "canonical" else ", by the files' own names"
     told = difference.values is not None or difference.same_function
-    compared += "" if told else ", as far as headers tell"
+    compared += "" if told else ", as far as headers show"
     if difference.equal:
         return f"equal{compared}"
     return f"different: {', '.join(difference.parts)}{compared}"

@@ -154,8 +154,7 @@ def _nameless(path: Path) -> CorruptFile:
     return corrupt(
         path,
         "These are leaves of an Equinox model, which have no names.",
-        meaning=f"Of equimo's models a {METADATA} beside them says which is which, and there is "
-        "none.",
+        meaning=f"For equimo's models, a {METADATA} says which is which, and there is none.",
         hint=f"put equimo's {METADATA} there; of another class, save its leaves by name with "
         "numpy.savez.",
     )

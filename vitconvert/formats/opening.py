@@ -60,7 +60,7 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 
 _ONNX_WRITERS = (b"pytorch", b"onnx", b"vitconvert")
 _EXPORTED = (
-    "give the checkpoint that it was exported from; of what `vitconvert export` wrote, "
+    "give the checkpoint that it was exported from; for a file of `vitconvert export`, "
     "`vitconvert predict FILE IMAGES` computes classes; no other command reads it."
 )
 

@@ -59,7 +59,7 @@ class ComputeOptions:
     max_image_pixels: int | None = option(
         VALUES["max_image_pixels"],
         "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
-        more="A number is obeyed whatever memory that takes. Where it is above Pillow's own limit, "
+        more="The number is used even if it needs more memory. If it is above Pillow's own limit, "
         "PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.",
         kind=int,
         metavar="N",

@@ -170,7 +170,7 @@ def check_list(container: Container, key: str, dtype: str, count: int) -> None:
 def dtype_of(container: Container, name: str, dtype: object) -> str:
     """In which the library gives a weight, as the file says."""
     if dtype not in _COMPUTED:
-        raise unfit(container, name, f"has as dtype of weights {str(dtype)[:40]!r}")
+        raise unfit(container, name, f"has weights of the unknown dtype {str(dtype)[:40]!r}")
     return str(dtype)
 
 

@@ -104,7 +104,7 @@ def _open_archive(
     elif records.get("version") not in _VERSIONS or folder + "data.pkl" not in members:
         fact = "The archive has no data.pkl and no version that torch reads."
     elif not all(number.strip().isdigit() for number in numbers):
-        fact = "Records of the archive that are whole numbers elsewhere are none here."
+        fact = "Some records of the archive are not integers, as they should be."
     elif records.get("byteorder", b"little") != b"little":
         fact = "The numbers of this archive are big-endian, which is not read here."
     elif len(folded) < len(members):
