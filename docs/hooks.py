@@ -14,7 +14,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from inspect import cleandoc
+from inspect import cleandoc, getdoc
 from pathlib import Path
 from typing import Any
 
@@ -157,12 +157,13 @@ def _verbs() -> str:
 
 
 def _names() -> str:
-    """A directive of mkdocstrings for each public name, functions first."""
+    """Every public name with the promise of its docstring, functions first; each has a page."""
     import vitconvert
 
     names = sorted(vitconvert.__all__, key=lambda name: (name[0].isupper(), name))
-    objects = (getattr(vitconvert, name) for name in names)
-    return "\n\n".join(f"::: {one.__module__}.{one.__name__}" for one in objects)
+    promises = (getdoc(getattr(vitconvert, name)) or "" for name in names)
+    rows = ((f"[`{n}`]({n}.md)", p.partition("\n")[0]) for n, p in zip(names, promises, strict=True))
+    return _table(("name", "what it is"), rows)
 
 
 def _towers() -> str:
