@@ -3,7 +3,7 @@
 `on_files` adds documents that lie elsewhere, the package as the page `inspect` runs it, and Pyodide
 where `npm ci --prefix docs` has installed it. `on_page_markdown` makes their links lead to pages of
 the site, puts what is known of an error's class on its page, and fills the marks that pages have:
-`<!-- every verb -->` and others.
+`<!-- every verb -->` and others. The generated tables of CONVERSIONS.md get pages of their own.
 """
 
 import io
@@ -42,6 +42,13 @@ DOCUMENTS = {
     "docs/policy.md": "policy.md",
     "docs/changelog.md": "changelog.md",
 }
+# Generated tables of CONVERSIONS.md that are longer than a screen -> the titles of their pages.
+TABLES = {
+    "dialects": "All dialects",
+    "matrix": "Every conversion",
+    "classes": "Conversions by class of transformers",
+}
+_CONVERSIONS = "weights_map/CONVERSIONS.md"
 PYODIDE = ROOT / "docs/node_modules/pyodide"
 _LOADED = (
     *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
@@ -62,8 +69,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         _LOG.info("npm ci --prefix docs brings Pyodide, which the page inspect.md needs")
     for page, path in found.items():
         files.append(File.generated(config, page, abs_src_path=str(path)))
+    for name, title in TABLES.items():
+        table = _table_of(name)
+        back = f"[Dialects and conversions](../conversions.md) says what this table means.\n\n{table}"
+        page = File.generated(config, f"tables/{name}.md", content=f"# {title}\n\n{back}\n")
+        files.append(page)
     files.append(File.generated(config, "inspect/vitconvert.zip", content=_package()))
     return files
+
+
+def _block_of(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- {name}: [^\n]*-->\n(.*?)\n<!-- end of {name} -->", re.DOTALL)
+
+
+def _table_of(name: str) -> str:
+    """A generated table of CONVERSIONS.md."""
+    (table,) = _block_of(name).findall((ROOT / _CONVERSIONS).read_text(encoding="utf-8"))
+    return str(table)
 
 
 def _package() -> bytes:
@@ -91,6 +113,11 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     here = page.file.src_uri
     places = {shown: path for path, shown in DOCUMENTS.items()}
     path = places.get(here, f"{PAGES}/{here}")
+    if path == _CONVERSIONS:
+        for name, title in TABLES.items():
+            rows = _table_of(name).count("\n") - 1
+            link = f"[{title}: {rows} rows](../{PAGES}/tables/{name}.md)"
+            markdown = _block_of(name).sub(link, markdown)
     markdown = _LINK.sub(lambda link: _in_the_site(link, path, here), markdown)
     if re.fullmatch(r"errors/(?!index)[a-z-]+\.md", here):
         title, _, text = markdown.partition("\n")
