@@ -38,6 +38,7 @@ def build_model(
     """
     import torch
 
+    from vitconvert.checkpoint.from_model import remember
     from vitconvert.facts.surgery import change_channels, resize
     from vitconvert.model import FastViT, ViT
 
@@ -63,6 +64,7 @@ def build_model(
         if name.startswith(_ON_ONE_ROW) and tensor.data_ptr() % _ALIGNMENT
     }
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
+    remember(model, checkpoint)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
     computing = torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)

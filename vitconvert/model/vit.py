@@ -23,6 +23,7 @@ from vitconvert.errors import ConflictingFact
 from vitconvert.model.attention import TokenPositions
 from vitconvert.model.blocks import AnyBlock
 from vitconvert.model.heads import AttentionPool, PreLogits, classifier, pool
+from vitconvert.model.hub import HubMethods
 from vitconvert.model.initialisation import POSITIONS, initialise
 from vitconvert.model.inputs import HeadMask, check_images, head_masks
 from vitconvert.model.intermediates import Intermediates, forward_intermediates
@@ -35,7 +36,7 @@ from vitconvert.model.rope import RotaryEmbedding
 from vitconvert.model.windows import block_of
 
 
-class ViT(nn.Module):
+class ViT(HubMethods, nn.Module):
     """The Vision Transformer that a `ViTConfig` describes.
 
     `model(images)` takes (B, in_channels, *image_size) floats and returns (B, num_classes) logits,
@@ -81,6 +82,7 @@ class ViT(nn.Module):
     def _build(self, config: ViTConfig) -> None:
         self.config = config
         self.grad_checkpointing = False
+        self.loaded_from: object = None  # what `checkpoint.from_model` remembers of the files
         D = config.embed_dim
         self.patch_embed = PatchEmbed(config)
         self.cls_token = unset(1, D) if config.class_token else None
