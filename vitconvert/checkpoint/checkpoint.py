@@ -177,7 +177,7 @@ class Checkpoint:
         return tuple(str(name) for name in names if name)
 
     def source_record(self, sha256: Mapping[str, str]) -> JsonDict:
-        """Where it came from, as `vitconvert.json` says it; `sha256` has the hashes of its files."""
+        """Where it came from, as `vitconvert.json` says it; `sha256`: file -> hash."""
         located = self.located
         return {
             "reference": published(located.reference),
