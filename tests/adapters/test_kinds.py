@@ -36,6 +36,11 @@ KINDS = {
         "LoHaConfig",
         {"target_modules": LINEAR, "r": 3, "alpha": 5, "alpha_pattern": {"fc2": 7}},
     ),
+    "LoHa, a convolution": ("LoHaConfig", {"target_modules": ["projection", "fc1"], "r": 3}),
+    "LoKr, a convolution in two": (
+        "LoKrConfig",
+        {"target_modules": ["projection", "fc1"], "r": 2, "decompose_both": True},
+    ),
     "LoKr": ("LoKrConfig", {"target_modules": LINEAR, "r": 3, "alpha": 5}),
     "LoKr, both in two": (
         "LoKrConfig",

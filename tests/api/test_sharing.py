@@ -13,42 +13,12 @@ from tests.hub_server import HubServer, use_hub
 from tests.huggingface.classes import CLASSES
 from tests.packages import peft, timm, transformers
 from tests.sampling import sampled
+from tests.saved_timm import FAMILIES, NAMES, save_timm
 from tests.small_models import randomise_calmly, small_config, tiny_config
 from vitconvert.model import FastViT
 
 # The client's own call of its own transport (huggingface_hub 2.4, lfs.py).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-NAMES = ["ant", "bee", "cow", "dog", "eel"]
-TIMM = {
-    "plain": ("vit_tiny_patch16_224", {"depth": 11}),
-    "one channel": ("vit_tiny_patch16_224", {"in_chans": 1, "img_size": (48, 32)}),
-    "four channels": ("vit_base_patch16_224", {"in_chans": 4, "num_heads": 5, "embed_dim": 30}),
-    "registers": ("vit_base_patch14_reg4_dinov2", {"img_size": 28, "init_values": 0.1}),
-    "distilled": ("deit_tiny_distilled_patch16_224", {}),
-    "pooled by attention": ("vit_base_patch16_siglip_224", {}),
-    "mean": ("vit_base_patch16_224", {"global_pool": "avg"}),
-    "norm before": ("vit_base_patch16_clip_224", {}),
-    "EVA-02": ("eva02_tiny_patch14_224", {"img_size": 28}),
-    "BEiT": ("beit_base_patch16_224", {}),
-    "Swin-like norms": ("vit_srelpos_small_patch16_224", {}),
-    "hybrid": ("vit_tiny_r_s16_p8_224", {}),
-}
-
-
-def _timm(folder, kind="plain", **config):
-    """A small model that timm saved, with the names of its classes."""
-    name, arguments = TIMM[kind]
-    small = {"depth": 2, "img_size": 32, "embed_dim": 36, "num_heads": 3, **arguments}
-    torch.manual_seed(5)
-    model = randomise_calmly(timm.create_model(name, num_classes=5, **small))
-    timm.models.save_for_hf(
-        model,
-        str(folder),
-        model_args=small,
-        model_config={"label_names": NAMES, **config},
-        safe_serialization=True,
-    )
-    return folder
 
 
 def _images(model):
@@ -75,9 +45,9 @@ def _record(folder):
     return json.loads((folder / "vitconvert.json").read_text())
 
 
-@pytest.mark.parametrize("kind", sampled(TIMM, 12, "slow"))
+@pytest.mark.parametrize("kind", sampled(FAMILIES, 12, "slow"))
 def test_what_is_saved_is_what_convert_writes_and_opens_as_timms(kind, tmp_path):
-    _timm(tmp_path / "source", kind)
+    save_timm(tmp_path / "source", kind)
     model = vitconvert.ViT.from_pretrained(tmp_path / "source")
     done = model.save_pretrained(tmp_path / "saved")
     converted = vitconvert.convert(tmp_path / "source", output=tmp_path / "converted")
@@ -87,7 +57,7 @@ def test_what_is_saved_is_what_convert_writes_and_opens_as_timms(kind, tmp_path)
     assert (saved / "config.json").read_bytes() == (wanted / "config.json").read_bytes()
     same = ("config", "preprocessing", "labels", "labels_origin", "function_hash", "target")
     assert [_record(saved)[name] for name in same] == [_record(wanted)[name] for name in same]
-    assert vitconvert.load_checkpoint(saved).labels == tuple(NAMES)
+    assert vitconvert.load_checkpoint(saved).labels == NAMES
     assert vitconvert.verify(saved).verified
     _check_opened(saved, model)
 
@@ -104,20 +74,20 @@ def test_of_transformers_too(family, tmp_path):
 
 
 def test_what_a_checkpoint_says_is_copied_and_pickled_and_in_no_state_dict(tmp_path):
-    model = vitconvert.load_model(_timm(tmp_path / "source"))
+    model = vitconvert.load_model(save_timm(tmp_path / "source"))
     names = set(model.state_dict())
     assert names == set(vitconvert.ViT(model.config, device="meta").state_dict())
     model = pickle.loads(pickle.dumps(copy.deepcopy(model).to(torch.bfloat16)))
     model.save_pretrained(tmp_path / "saved", verify=False)
     again = vitconvert.load_checkpoint(tmp_path / "saved")
-    assert again.labels == tuple(NAMES)
+    assert again.labels == NAMES
     assert again.preprocessing == vitconvert.load_checkpoint(tmp_path / "source").preprocessing
     assert {t.dtype for t in again.tensors.values()} == {torch.bfloat16}
 
 
 @pytest.mark.slow
 def test_a_tuned_model_is_its_own_source(tmp_path):
-    model = vitconvert.load_model(_timm(tmp_path / "source")).train()
+    model = vitconvert.load_model(save_timm(tmp_path / "source")).train()
     with torch.no_grad():
         model.blocks[1].mlp.fc1.weight.mul_(1.5)
     model.save_pretrained(tmp_path / "saved")
@@ -136,7 +106,7 @@ def test_a_tuned_model_is_its_own_source(tmp_path):
 
 @pytest.mark.parametrize("how", ["reset_classifier", "by hand"])
 def test_a_new_head_has_no_names_of_the_old_one(how, tmp_path):
-    model = vitconvert.load_model(_timm(tmp_path / "source"))
+    model = vitconvert.load_model(save_timm(tmp_path / "source"))
     if how == "by hand":
         model.head = torch.nn.Linear(model.config.embed_dim, 5)
     else:
@@ -168,7 +138,7 @@ def test_a_new_head_of_1000_classes_is_not_assumed_to_be_imagenets(tmp_path):
 
 
 def test_preprocessing_follows_the_size_and_channels_of_the_model(tmp_path):
-    source = _timm(tmp_path / "source")
+    source = save_timm(tmp_path / "source")
     how = {"image_size": (64, 48), "in_channels": 1}
     vitconvert.load_model(source, **how).save_pretrained(tmp_path / "saved", verify=False)
     vitconvert.convert(source, output=tmp_path / "converted", verify=False, **how)
@@ -205,7 +175,7 @@ def test_a_model_that_was_made_is_saved_without_preprocessing(changes, layout, t
 
 
 def test_a_fast_model_saves_the_same_weights(tmp_path):
-    model = FastViT.from_pretrained(_timm(tmp_path / "source"))
+    model = FastViT.from_pretrained(save_timm(tmp_path / "source"))
     assert isinstance(model, FastViT)
     model(_images(model))
     model.save_pretrained(tmp_path / "saved", verify=False)
@@ -215,7 +185,7 @@ def test_a_fast_model_saves_the_same_weights(tmp_path):
 
 
 def test_nothing_is_replaced_unasked(tmp_path):
-    model = vitconvert.load_model(_timm(tmp_path / "source"))
+    model = vitconvert.load_model(save_timm(tmp_path / "source"))
     model.save_pretrained(tmp_path / "saved", verify=False)
     with pytest.raises(vitconvert.VitConvertError, match="already exists"):
         model.save_pretrained(tmp_path / "saved")
@@ -295,7 +265,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def test_published_and_loaded_from_the_hub(hub, tmp_path):
-    source = _timm(tmp_path / "source")
+    source = save_timm(tmp_path / "source")
     hub.push("they/vit", {path.name: path.read_bytes() for path in source.iterdir()})
     model = vitconvert.ViT.from_pretrained("they/vit")  # whatever layout a repository has
     with torch.no_grad():

@@ -252,7 +252,9 @@ def _adapter(
             if bias := roles.get("up.bias"):
                 biases[own_bias] = bias, one.scale
                 wanted.setdefault(own_bias, Wanted(shape=manifest[bias].shape))
-        wanted[weight] = Wanted(shape=shape)
+        wanted[weight] = Wanted(
+            shape=shape, flat=isinstance(changes[weight], Product) and len(shape) == 2
+        )
     trained = config.modules_to_save
     if trained and not any(f".{module}." in f".{key}" for key in saved for module in trained):
         raise TensorMismatch(
@@ -366,18 +368,25 @@ def _product(
         for several in parts
     )
     shapes = {key: container.manifest[key].shape for key in (*first, *second)}
-    outer = [(shapes[names[0]][0], shapes[names[-1]][-1]) for names in (first, second)]
-    inner = [(shapes[n[0]][-1], shapes[n[-1]][0]) for n in (first, second) if len(n) > 1]
-    matrices = all(len(shape) == 2 for shape in shapes.values())
-    if not matrices or any(a != b for a, b in inner) or not (kronecker or outer[0] == outer[1]):
+    # The second of LoKr may be a whole kernel.
+    kernel = shapes[second[0]][2:] if kronecker and len(second) == 1 else ()
+    outer = [(*shapes[names[0]][:1], *shapes[names[-1]][1:2]) for names in (first, second)]
+    inner = [shapes[n[0]][1:] + shapes[n[-1]][:1] for n in (first, second) if len(n) > 1]
+    plain = (shape for key, shape in shapes.items() if not kernel or key != second[0])
+    if (
+        any(len(shape) != 2 for shape in plain)
+        or len(kernel) not in (0, 2)
+        or any(a != b for a, b in inner)
+        or not (kronecker or outer[0] == outer[1])
+    ):
         raise TensorMismatch(
             "The matrices of a module do not fit each other.",
             evidence={"file": container.path, **{key: list(s) for key, s in shapes.items()}},
-            hint="the adapter is damaged, or of a convolution, which PEFT merges "
+            hint="the adapter is damaged, or of a variant that only PEFT merges "
             "(merge_and_unload).",
         )
     (rows, columns), (more_rows, more_columns) = outer
-    shape = (rows * more_rows, columns * more_columns) if kronecker else outer[0]
+    shape = (rows * more_rows, columns * more_columns, *kernel) if kronecker else outer[0]
     rank = inner[0][0] if inner else config.rank_of(module)
     scale = config.scale_of(module, rank)
     product = Product(first=first, second=second, rank=rank, scale=scale, kronecker=kronecker)

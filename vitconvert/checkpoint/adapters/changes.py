@@ -58,7 +58,10 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """LoHa's or LoKr's change of a matrix: one or two factors of each of two matrices."""
+    """LoHa's or LoKr's change of a weight: one or two factors of each of two matrices.
+
+    The second of LoKr may be a kernel, (out, in, height, width).
+    """
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -74,8 +77,10 @@ class Product:
             functools.reduce(torch.matmul, [read(name).double() for name in names])
             for names in (self.first, self.second)
         )
+        if second.ndim > first.ndim:
+            first = first[:, :, None, None]
         product = torch.kron(first, second) if self.kronecker else first * second
-        return weight + self.scale * product
+        return weight + self.scale * product.reshape(weight.shape)
 
 
 Change = LowRank | Factors | Product

@@ -24,6 +24,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import AmbiguousDialect, TensorMismatch
@@ -123,6 +124,7 @@ _OF_THE_HEAD = ("label", "feature")  # the axes that a new classifier is free in
 _WEIGHT, _IN_PROJ = (f".{name}" for name in _WEIGHTS)
 _SHOWN = 6
 ANY = -1  # a size that an adapter does not show
+_KERNEL = (ANY, ANY, ANY)  # in, height, width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +135,19 @@ class Wanted:
         shape: It must have this shape, but for sizes of `ANY`.
         saved: Whether the adapter has the whole tensor.
         optional: Whether a model without it is the adapter's too.
+        flat: Whether the shape is a matrix, which stands for a convolution too: (out, in x height x
+            width).
     """
 
     shape: Shape
     saved: bool = False
     optional: bool = False
+    flat: bool = False
 
     def has(self, shape: Shape) -> bool:
         """Whether a tensor of this shape is meant."""
+        if self.flat:
+            shape = (shape[0], prod(shape[1:]))
         alike = len(shape) == len(self.shape)
         return alike and all(w in (ANY, n) for w, n in zip(self.shape, shape, strict=True))
 
@@ -323,4 +330,13 @@ def _links(table: Table, inside: Mapping[str, Wanted], prefix: str) -> dict[str,
         if short.endswith(_WEIGHT) and short not in alone
     }
     packed = links_alone(table, {short: inside[name].shape for short, name in joined.items()})
-    return {{**names, **joined}[short]: links for short, links in (*alone.items(), *packed.items())}
+    kernels = links_alone(
+        table,
+        {
+            short: (inside[name].shape[0], *_KERNEL)
+            for short, name in names.items()
+            if inside[name].flat and short not in alone
+        },
+    )
+    found = (*alone.items(), *packed.items(), *kernels.items())
+    return {{**names, **joined}[short]: links for short, links in found}
