@@ -286,3 +286,15 @@ def test_published_and_loaded_from_the_hub(hub, tmp_path):
     assert "dev" in hub.branches["me/other"]
     offline = vitconvert.ViT.from_pretrained("me/tuned", local_files_only=True)
     assert torch.equal(offline(images), model(images))
+
+
+def test_what_timms_methods_change_is_saved(tmp_path):
+    source = save_timm(tmp_path / "source")
+    model = vitconvert.load_model(source, drop_path_rate=0.2).train()
+    model.set_input_size((48, 32))
+    model.prune_intermediate_layers([0, 3], prune_head=True)
+    model.save_pretrained(tmp_path / "saved", verify=False)
+    again = vitconvert.load_model(tmp_path / "saved")
+    assert vitconvert.load_checkpoint(tmp_path / "saved").preprocessing.image_size == (48, 32)
+    images = torch.randn(2, 3, 48, 32)
+    assert torch.equal(again(images), model.eval()(images))

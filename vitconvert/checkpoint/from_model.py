@@ -183,7 +183,9 @@ def check_as_configured(model: "ViT") -> None:
 
 def _parts(model: "nn.Module") -> dict[str, str]:
     """The kind of every module and tensor of a model by name, with the shapes of tensors."""
-    kinds = {name: _kind(module) for name, module in model.named_modules() if name}
+    kinds = {
+        name: _kind(module) for name, module in model.named_modules(remove_duplicate=False) if name
+    }
     tensors = model.state_dict(keep_vars=True).items()
     return kinds | {name: f"{_kind(t)} {list(t.shape)}" for name, t in tensors}
 
