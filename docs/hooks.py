@@ -70,10 +70,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, path in found.items():
         files.append(File.generated(config, page, abs_src_path=str(path)))
     for name, title in TABLES.items():
-        table = _table_of(name)
-        back = f"[Dialects and conversions](../conversions.md) says what this table means.\n\n{table}"
-        page = File.generated(config, f"tables/{name}.md", content=f"# {title}\n\n{back}\n")
-        files.append(page)
+        back = "[Dialects and conversions](../conversions.md) says what this table means."
+        content = f"# {title}\n\n{back}\n\n{_table_of(name)}\n"
+        files.append(File.generated(config, f"tables/{name}.md", content=content))
     files.append(File.generated(config, "inspect/vitconvert.zip", content=_package()))
     return files
 
@@ -188,8 +187,10 @@ def _names() -> str:
     import vitconvert
 
     names = sorted(vitconvert.__all__, key=lambda name: (name[0].isupper(), name))
-    promises = (getdoc(getattr(vitconvert, name)) or "" for name in names)
-    rows = ((f"[`{n}`]({n}.md)", p.partition("\n")[0]) for n, p in zip(names, promises, strict=True))
+    rows = (
+        (f"[`{name}`]({name}.md)", (getdoc(getattr(vitconvert, name)) or "").partition("\n")[0])
+        for name in names
+    )
     return _table(("name", "what it is"), rows)
 
 

@@ -89,7 +89,8 @@ def _session(text: str, scope: dict[str, object]) -> str:
         with contextlib.redirect_stdout(printed):
             exec(compile(example.source, "session", "single"), scope)
         first, *more = example.source.splitlines()
-        told += [f">>> {first}", *(f"... {line}" for line in more), *printed.getvalue().splitlines()]
+        told += [f">>> {first}", *(f"... {line}" for line in more)]
+        told += printed.getvalue().splitlines()
     return "".join(f"{line}\n" for line in told)
 
 
