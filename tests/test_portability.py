@@ -354,8 +354,6 @@ LIKE_WINDOWS = """
 import os, sys
 DIGITS, OUT, LACKING = sys.argv[1:4]
 import vitconvert, torch, timm, safetensors.torch, tempfile, shutil, subprocess, multiprocessing
-for name in LACKING.split():
-    if hasattr(os, name): delattr(os, name)
 
 def opened(place):
     place = os.path.realpath(place)
@@ -391,6 +389,8 @@ for words in [
 ]:
     code = run(command, words)
     assert code == 0, (code, words)
+    for name in LACKING.split():  # after the demo: some packages that it opens want them
+        if hasattr(os, name): delattr(os, name)
 """
 
 

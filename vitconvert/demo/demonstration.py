@@ -188,7 +188,7 @@ def _refusal(dialect: str, reason: str) -> Refusal:
 
 def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[RoundTrip | Refusal]:
     origin = read_checkpoint(locate(DIGITS), ReadOptions(overrides=declared))
-    with TemporaryDirectory() as directory:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         trips = [_round_trip(name, origin, declared, Path(directory) / name) for name in dialects]
         gc.collect()  # Windows removes no file that is mapped, as by readers that nobody holds
         return trips
