@@ -1,6 +1,5 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from vitconvert.auditing.content import (
     numbers,
     plain,
 )
+from vitconvert.auditing.held import Held, held_by
 from vitconvert.auditing.names import answer_in_words, astray, heads_of, namesakes, part_of
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
 from vitconvert.documents import JsonDict
@@ -37,7 +37,7 @@ class LoadAudit:
     initialised with is all that is not in the file.
 
     Attributes:
-        model: What was loaded into.
+        model: What was loaded into: a module, or the tensors that one held.
         landed: Tensor of the file -> the parameter that holds it, or several, with commas.
         untouched: Parameters, and buffers of fractions that are saved, that are as initialised.
         changed: Parameter -> how it was changed on the way.
@@ -49,8 +49,9 @@ class LoadAudit:
         answers: What `load_state_dict` answered meanwhile, in words.
     """
 
-    def __init__(self, model: nn.Module, source: Tensors, *, strict: bool = False) -> None:
+    def __init__(self, model: nn.Module | Held, source: Tensors, *, strict: bool = False) -> None:
         self.model = model
+        self._title = model.title if isinstance(model, Held) else type(model).__name__
         self.landed: Mapping[str, str] = {}
         self.untouched: tuple[str, ...] = ()
         self.changed: Mapping[str, str] = {}
@@ -73,7 +74,9 @@ class LoadAudit:
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
-        self._before = {name: _digest(t) for name, t in _held(self.model)}
+        if isinstance(self.model, Held):
+            raise UsageError("Nothing can be loaded into tensors without their model.")
+        self._before = held_by(self.model).digests()
         for module in self.model.modules():  # any of which may be loaded by itself
             hook = module.register_load_state_dict_post_hook(self._hear)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
@@ -108,8 +111,10 @@ class LoadAudit:
             AssertionError: It is not complete, and the audit is `strict`.
             CorruptFile: The file is damaged.
         """
-        held = dict(_held(self.model))
-        packed = any(is_weight(one) and not one.is_floating_point() for one in held.values())
+        held = self.model if isinstance(self.model, Held) else held_by(self.model)
+        packed = any(
+            is_weight(one) and not one.is_floating_point() for one in held.tensors.values()
+        )
         if self._source.dequantised and not packed:
             self._source = self._source.dequantised
         with self._source.opened() as read:
@@ -123,7 +128,7 @@ class LoadAudit:
         landed: dict[str, list[str]] = {}
         found, self._count = _Verdicts(), len(comparison.parameters)
         before = self._before or {}
-        after = {name: _digest(tensor) for name, tensor in comparison.parameters.items() if before}
+        after = comparison.held.digests() if before else {}
         for name in comparison.parameters:
             origin = comparison.origin(name, found)
             if origin is None and before.get(name) != after.get(name, ""):
@@ -173,7 +178,7 @@ class LoadAudit:
         return share if self.complete else f"{share}: NOT COMPLETE"
 
     def _lines(self) -> Iterator[str]:
-        yield f"{self._source.title} -> {type(self.model).__name__}"
+        yield f"{self._source.title} -> {self._title}"
         yield self._counts()
         for answer in self.answers:
             yield f"  {answer}"
@@ -219,8 +224,10 @@ class _TensorSearch:
         self,
         read: Callable[[str], Tensor],
         names: Sequence[str],
-        parameters: Mapping[str, Tensor],
+        held: Held,
     ) -> None:
+        self.held = held
+        parameters = {n: t if held.is_absent(n) else held.read(n) for n, t in held.tensors.items()}
         self.namesakes = namesakes(names, [n for n, t in parameters.items() if is_weight(t)])
         # Whole numbers count where the file has such: others are tables that a model makes itself.
         self.parameters = {
@@ -337,20 +344,6 @@ class _TensorSearch:
         return f"the file has it as {own[0]}" if own[0] != name else "the file has it"
 
 
-def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What a model saves, by name."""
-    for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
-            yield name, value if value.is_meta else plain(value)
-
-
-def _digest(tensor: Tensor) -> str:
-    """A hash of a tensor's numbers, by which one that was not changed is known."""
-    if tensor.is_meta:
-        return "meta"
-    return hashlib.blake2b(tensor.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -373,7 +366,7 @@ def _listed(title: str, lines: Mapping[str, str]) -> Iterator[str]:
 
 
 def audit(
-    model: "nn.Module | Callable[[], nn.Module]",
+    model: "nn.Module | Held | Callable[[], nn.Module]",
     file: File,
     *,
     strict: bool = False,
@@ -381,7 +374,7 @@ def audit(
     """See `vitconvert.audit_load`."""
     with plain_arithmetic():
         source = tensors_of(file)
-    if isinstance(model, nn.Module):
+    if isinstance(model, nn.Module | Held):
         return LoadAudit(model, source, strict=strict)
     made = model()
     if not isinstance(made, nn.Module):
