@@ -1,7 +1,6 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -20,14 +19,13 @@ from vitconvert.auditing.content import (
     numbers,
     plain,
 )
-from vitconvert.auditing.held import Held, held_by
-from vitconvert.auditing.names import answer_in_words, astray, heads_of, namesakes, part_of
+from vitconvert.auditing.held import LoadedTensors, Model, held_by
+from vitconvert.auditing.names import answer_in_words, astray, namesakes, part_of
+from vitconvert.auditing.report import counts, report_lines
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, printable
 from vitconvert.settings import plain_arithmetic
-
-_SHOWN = 8  # lines of one kind
 
 
 class LoadAudit:
@@ -37,7 +35,7 @@ class LoadAudit:
     initialised with is all that is not in the file.
 
     Attributes:
-        model: What was loaded into: a module, or the tensors that one held.
+        model: What was loaded into; or what another process loaded.
         landed: Tensor of the file -> the parameter that holds it, or several, with commas.
         untouched: Parameters, and buffers of fractions that are saved, that are as initialised.
         changed: Parameter -> how it was changed on the way.
@@ -47,11 +45,13 @@ class LoadAudit:
         unused: Weights of the file that are in no parameter.
         unexplained: Parameters in `changed` that are no known function of a tensor of the file.
         answers: What `load_state_dict` answered meanwhile, in words.
+        missing: Why each of `untouched` is.
+        count: How many parameters there are.
+        source: The file.
     """
 
-    def __init__(self, model: nn.Module | Held, source: Tensors, *, strict: bool = False) -> None:
+    def __init__(self, model: Model, source: Tensors, *, strict: bool = False) -> None:
         self.model = model
-        self._title = model.title if isinstance(model, Held) else type(model).__name__
         self.landed: Mapping[str, str] = {}
         self.untouched: tuple[str, ...] = ()
         self.changed: Mapping[str, str] = {}
@@ -60,10 +60,10 @@ class LoadAudit:
         self.unused: tuple[str, ...] = ()
         self.unexplained: tuple[str, ...] = ()
         self.answers: tuple[str, ...] = ()
-        self._source, self._strict = source, strict
+        self.source, self._strict = source, strict
         self._before: Mapping[str, str] | None = None
-        self._missing: dict[str, str] = {}  # why a parameter is untouched
-        self._count = 0
+        self.missing: Mapping[str, str] = {}
+        self.count = 0
         self._hooks: list[RemovableHandle] = []
         self._heard: list[_IncompatibleKeys] = []
 
@@ -74,10 +74,9 @@ class LoadAudit:
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
-        if isinstance(self.model, Held):
-            raise UsageError("Nothing can be loaded into tensors without their model.")
         self._before = held_by(self.model).digests()
-        for module in self.model.modules():  # any of which may be loaded by itself
+        modules = () if isinstance(self.model, LoadedTensors) else self.model.modules()
+        for module in modules:  # any of which may be loaded by itself
             hook = module.register_load_state_dict_post_hook(self._hear)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
         return self
@@ -111,14 +110,13 @@ class LoadAudit:
             AssertionError: It is not complete, and the audit is `strict`.
             CorruptFile: The file is damaged.
         """
-        held = self.model if isinstance(self.model, Held) else held_by(self.model)
-        packed = any(
-            is_weight(one) and not one.is_floating_point() for one in held.tensors.values()
-        )
-        if self._source.dequantised and not packed:
-            self._source = self._source.dequantised
-        with self._source.opened() as read:
-            names = self._source.names
+        held = held_by(self.model)
+        kept = held.tensors.values()
+        packed = any(is_weight(one) and not one.is_floating_point() for one in kept)
+        if self.source.dequantised and not packed:
+            self.source = self.source.dequantised
+        with self.source.opened() as read:
+            names = self.source.names
             self._compare(_TensorSearch(lambda name: plain(read(name)), names, held))
         if self._strict and not self.complete:
             raise AssertionError(str(self))
@@ -126,7 +124,7 @@ class LoadAudit:
 
     def _compare(self, comparison: "_TensorSearch") -> None:
         landed: dict[str, list[str]] = {}
-        found, self._count = _Verdicts(), len(comparison.parameters)
+        found, self.count = _Verdicts(), len(comparison.parameters)
         before = self._before or {}
         after = comparison.held.digests() if before else {}
         for name in comparison.parameters:
@@ -147,13 +145,13 @@ class LoadAudit:
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
-        self.unexplained, self._missing = tuple(found.unexplained), found.untouched
+        self.unexplained, self.missing = tuple(found.unexplained), found.untouched
         self.unused = tuple(name for name in comparison.varied if name not in landed)
 
     def to_dict(self) -> JsonDict:
         """For JSON."""
         return {
-            "file": self._source.title,
+            "file": self.source.title,
             "complete": self.complete,
             "landed": dict(self.landed),
             "untouched": list(self.untouched),
@@ -166,44 +164,10 @@ class LoadAudit:
         }
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
+        return "\n".join(map(printable, report_lines(self)))
 
     def __repr__(self) -> str:
-        return f"<LoadAudit {self._source.title!r}: {self._counts()}>"
-
-    def _counts(self) -> str:
-        bad = {*self.untouched, *self.misplaced, *self.unexplained, *self.undecidable}
-        held = self._count - len(bad)
-        share = f"{held} of {self._count} parameters hold what the file has for them"
-        return share if self.complete else f"{share}: NOT COMPLETE"
-
-    def _lines(self) -> Iterator[str]:
-        yield f"{self._source.title} -> {self._title}"
-        yield self._counts()
-        for answer in self.answers:
-            yield f"  {answer}"
-        explained = {p: how for p, how in self.changed.items() if p not in self.unexplained}
-        unexplained = {p: self.changed[p] for p in self.unexplained}
-        yield from _listed("untouched (as initialised)", self._missing)
-        yield from _listed("misplaced", self.misplaced)
-        yield from _listed("changed in no way that is known", unexplained)
-        yield from _listed("changed on the way", explained)
-        yield from _listed(
-            "undecidable (every number the same)", dict.fromkeys(self.undecidable, "")
-        )
-        yield from _listed("of the file, in no parameter", self._unused_by_head())
-
-    def _unused_by_head(self) -> Mapping[str, str]:
-        """Tensors that landed nowhere; those of one beginning together, where there are many."""
-        of_head: dict[str, list[str]] = {}
-        for head in sorted(heads_of(self._source.names), key=len)[1:]:
-            mine = [name for name in self._source.names if name.startswith(head)]
-            idle = [name for name in self.unused if name.startswith(head)]
-            if len(idle) == len(mine) > _SHOWN and not any(head.startswith(h) for h in of_head):
-                of_head[head] = idle
-        alone = [n for n in self.unused if not any(n.startswith(h) for h in of_head)]
-        counts = {f"{head}*": f"all {len(names)}" for head, names in of_head.items()}
-        return counts | dict.fromkeys(alone, "")
+        return f"<LoadAudit {self.source.title!r}: {counts(self)}>"
 
 
 @dataclass
@@ -224,7 +188,7 @@ class _TensorSearch:
         self,
         read: Callable[[str], Tensor],
         names: Sequence[str],
-        held: Held,
+        held: LoadedTensors,
     ) -> None:
         self.held = held
         parameters = {n: t if held.is_absent(n) else held.read(n) for n, t in held.tensors.items()}
@@ -348,25 +312,8 @@ def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _listed(title: str, lines: Mapping[str, str]) -> Iterator[str]:
-    """A title and its lines: those that differ in numbers alone are one."""
-    if not lines:
-        return
-    yield f"{title}: {len(lines)}"
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name, text in lines.items():
-        key = re.sub(r"\d+", "#", name), re.sub(r"\d+", "#", text)
-        alike.setdefault(key, []).append(name)
-    for names in list(alike.values())[:_SHOWN]:
-        text = f": {lines[names[0]]}" if lines[names[0]] else ""
-        times = f"  (and {len(names) - 1} like it)" if len(names) > 1 else ""
-        yield f"  {names[0]}{text}{times}"
-    if len(alike) > _SHOWN:
-        yield f"  and {len(alike) - _SHOWN} other kinds"
-
-
 def audit(
-    model: "nn.Module | Held | Callable[[], nn.Module]",
+    model: "nn.Module | Callable[[], nn.Module]",
     file: File,
     *,
     strict: bool = False,
@@ -374,7 +321,7 @@ def audit(
     """See `vitconvert.audit_load`."""
     with plain_arithmetic():
         source = tensors_of(file)
-    if isinstance(model, nn.Module | Held):
+    if isinstance(model, nn.Module):
         return LoadAudit(model, source, strict=strict)
     made = model()
     if not isinstance(made, nn.Module):

@@ -1,4 +1,4 @@
-"""The tensors that a model holds: of a live module, or of a state dict that came from elsewhere.
+"""What a model holds, by name: of a module, or of one that another process loaded.
 
 Large models fit no second time into memory, so tensors stay where they are, and one at a time is
 read as the numbers that it stands for.
@@ -6,7 +6,7 @@ read as the numbers that it stands for.
 
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,20 +17,21 @@ from vitconvert.auditing.content import parts_of, plain
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
-    """Named tensors, as a model holds them.
+class LoadedTensors:
+    """What a model holds, by name: of a module, or of a model that another process loaded.
 
     Attributes:
-        title: What holds them, as reports call it: the class of a model.
-        tensors: By name, as `state_dict` gives them: on any device, of a class of torchao's, of
-            DTensor, on the meta device. Two names of one memory are tied.
-        buffers: Names of those that are no parameters.
-        offloaded: Names of those on the meta device that are kept elsewhere -> what reads them.
+        title: The name of its class.
+        tensors: Its state dict, on any device, of a class of torchao's, of DTensor; and buffers
+            that it does not save as far as they are on the meta device. Two names of one memory
+            are tied.
+        parameters: Which of them are parameters, and not buffers.
+        offloaded: What reads those on the meta device that are kept elsewhere.
     """
 
     title: str
     tensors: Mapping[str, Tensor]
-    buffers: Collection[str] = ()
+    parameters: Set[str]
     offloaded: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
 
     def is_absent(self, name: str) -> bool:
@@ -70,16 +71,26 @@ class Held:
             return {name: future.result() for name, future in hashed.items()}
 
 
-def held_by(model: nn.Module | Mapping[str, Tensor], title: str = "a state dict") -> Held:
-    """What a model saves, or a state dict has: the title is then as given."""
-    if not isinstance(model, nn.Module):
-        return Held(title=title, tensors=model)
-    tensors = {n: t for n, t in model.state_dict().items() if isinstance(t, Tensor)}
-    return Held(
-        title=type(model).__name__,
-        tensors=tensors,
-        buffers=frozenset(name for name, _ in model.named_buffers(remove_duplicate=False)),
-        offloaded=dict(_offloaded(model, tensors)),
+Model = nn.Module | LoadedTensors
+
+
+def title_of(model: Model) -> str:
+    """The name of a model's class."""
+    return model.title if isinstance(model, LoadedTensors) else type(model).__name__
+
+
+def held_by(model: Model) -> LoadedTensors:
+    """What a model saves; and what else of it is on the meta device, so is not there."""
+    if isinstance(model, LoadedTensors):
+        return model
+    saved = {n: value for n, value in model.state_dict().items() if isinstance(value, Tensor)}
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    absent = {n: value for n, value in buffers.items() if n not in saved and value.is_meta}
+    return LoadedTensors(
+        title=title_of(model),
+        tensors=saved | absent,
+        parameters=saved.keys() - buffers.keys(),
+        offloaded=dict(_offloaded(model, saved)),
     )
 
 
@@ -121,5 +132,5 @@ def _place(tensor: Tensor) -> tuple[object, ...] | None:
 def _digest(tensor: Tensor) -> str:
     digest = hashlib.sha256(repr((tensor.dtype, tuple(tensor.shape))).encode())
     for part in parts_of(tensor):
-        digest.update(memoryview(part.contiguous().view(torch.uint8).numpy()))
+        digest.update(part.contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
