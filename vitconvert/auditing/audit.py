@@ -1,6 +1,5 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -75,7 +74,7 @@ class LoadAudit:
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
-        self._before = {name: _digest(t) for name, t in held_by(self.model)}
+        self._before = held_by(self.model).digests()
         modules = () if isinstance(self.model, LoadedTensors) else self.model.modules()
         for module in modules:  # any of which may be loaded by itself
             hook = module.register_load_state_dict_post_hook(self._hear)  # type: ignore[no-untyped-call]
@@ -111,8 +110,9 @@ class LoadAudit:
             AssertionError: It is not complete, and the audit is `strict`.
             CorruptFile: The file is damaged.
         """
-        held = dict(held_by(self.model))
-        packed = any(is_weight(one) and not one.is_floating_point() for one in held.values())
+        held = held_by(self.model)
+        kept = held.tensors.values()
+        packed = any(is_weight(one) and not one.is_floating_point() for one in kept)
         if self.source.dequantised and not packed:
             self.source = self.source.dequantised
         with self.source.opened() as read:
@@ -126,7 +126,7 @@ class LoadAudit:
         landed: dict[str, list[str]] = {}
         found, self.count = _Verdicts(), len(comparison.parameters)
         before = self._before or {}
-        after = {name: _digest(tensor) for name, tensor in comparison.parameters.items() if before}
+        after = comparison.held.digests() if before else {}
         for name in comparison.parameters:
             origin = comparison.origin(name, found)
             if origin is None and before.get(name) != after.get(name, ""):
@@ -188,8 +188,10 @@ class _TensorSearch:
         self,
         read: Callable[[str], Tensor],
         names: Sequence[str],
-        parameters: Mapping[str, Tensor],
+        held: LoadedTensors,
     ) -> None:
+        self.held = held
+        parameters = {n: t if held.is_absent(n) else held.read(n) for n, t in held.tensors.items()}
         self.namesakes = namesakes(names, [n for n, t in parameters.items() if is_weight(t)])
         # Whole numbers count where the file has such: others are tables that a model makes itself.
         self.parameters = {
@@ -304,13 +306,6 @@ class _TensorSearch:
         if shape != wanted:
             return f"{wanted}, and in the file {shape}"
         return f"the file has it as {own[0]}" if own[0] != name else "the file has it"
-
-
-def _digest(tensor: Tensor) -> str:
-    """A hash of a tensor's numbers, by which one that was not changed is known."""
-    if tensor.is_meta:
-        return "meta"
-    return hashlib.blake2b(tensor.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 Prints = NDArray[np.uint64]
 Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
+_PART = 2**22  # numbers
 _LOW = {torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
 
 
@@ -28,6 +29,21 @@ def plain(tensor: Tensor) -> Tensor:
         tensor = tensor.dequantize()
     tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).cpu()
+
+
+def parts_of(tensor: Tensor) -> Iterator[Tensor]:
+    """The numbers of a tensor in their order, some millions at once, flat: so memory is bounded."""
+    if tensor.is_contiguous():
+        flat = tensor.reshape(-1)
+        yield from (flat[at : at + _PART] for at in range(0, len(flat), _PART))
+        return
+    rows = max(1, _PART * len(tensor) // max(1, tensor.numel()))
+    for at in range(0, len(tensor), rows):
+        part = tensor[at : at + rows]
+        if part.numel() <= _PART:
+            yield part.reshape(-1)
+        else:
+            yield from parts_of(part[0])
 
 
 def is_weight(tensor: Tensor) -> bool:
