@@ -1,6 +1,7 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,8 @@ from vitconvert.auditing.content import (
     numbers,
     plain,
 )
-from vitconvert.auditing.held import LoadedTensors, Model, held_by
+from vitconvert.auditing.held import LoadedTensors, Model, held_by, title_of
+from vitconvert.auditing.losses import Evidence, Loss, Shape, allowed, losses, partners
 from vitconvert.auditing.names import answer_in_words, astray, namesakes, part_of
 from vitconvert.auditing.report import counts, report_lines
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
@@ -48,9 +50,14 @@ class LoadAudit:
         missing: Why each of `untouched` is.
         count: How many parameters there are.
         source: The file.
+        losses: What was lost, by kind, and what to do.
+        allowed: Lost parameters that match a pattern of `allow`.
+        by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
     """
 
-    def __init__(self, model: Model, source: Tensors, *, strict: bool = False) -> None:
+    def __init__(
+        self, model: Model, source: Tensors, *, strict: bool = False, allow: Sequence[str] = ()
+    ) -> None:
         self.model = model
         self.landed: Mapping[str, str] = {}
         self.untouched: tuple[str, ...] = ()
@@ -64,13 +71,23 @@ class LoadAudit:
         self._before: Mapping[str, str] | None = None
         self.missing: Mapping[str, str] = {}
         self.count = 0
+        self.losses: tuple[Loss, ...] = ()
+        self.allowed: tuple[str, ...] = ()
+        self.by = ""
+        self.notes: tuple[str, ...] = ()
+        self.said: tuple[str, ...] = ()
+        self._allow = allow
         self._hooks: list[RemovableHandle] = []
         self._heard: list[_IncompatibleKeys] = []
 
     @property
     def complete(self) -> bool:
-        """Whether each parameter holds what the file has for it, as far as content can say."""
-        return bool(self.landed) and not (self.untouched or self.misplaced or self.unexplained)
+        """Whether each parameter holds what the file has for it, as far as content can say.
+
+        Those that are allowed to be new do not count.
+        """
+        lost = {*self.untouched, *self.misplaced, *self.unexplained}
+        return bool(self.landed) and lost <= {*self.allowed}
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
@@ -142,11 +159,24 @@ class LoadAudit:
         pairs = [(t, ps[0]) for t, ps in landed.items() if len(ps) == 1]
         renamed = [(t, p) for t, p in pairs if p not in comparison.namesakes]
         found.misplaced |= dict(astray(renamed))
+        found.misplaced |= dict(comparison.mixed(pairs))
+        others = comparison.partners(found, landed)
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
         self.unexplained, self.missing = tuple(found.unexplained), found.untouched
         self.unused = tuple(name for name in comparison.varied if name not in landed)
+        evidence = Evidence(
+            held=comparison.held,
+            namesakes=comparison.namesakes,
+            landed=landed,
+            partners=others,
+            shape_of=comparison.shape_of,
+        )
+        unexplained = {name: found.changed[name] for name in found.unexplained}
+        self.losses = losses(found.untouched, found.misplaced, unexplained, evidence)
+        lost = [name for loss in self.losses for name in loss.parameters]
+        self.allowed = allowed(lost, self._allow)
 
     def to_dict(self) -> JsonDict:
         """For JSON."""
@@ -161,6 +191,13 @@ class LoadAudit:
             "unused": list(self.unused),
             "unexplained": list(self.unexplained),
             "answers": list(self.answers),
+            "allowed": list(self.allowed),
+            "losses": [loss.to_dict() for loss in self.losses],
+            "model": title_of(self.model),
+            "parameters": self.count,
+            "by": self.by,
+            "notes": list(self.notes),
+            "said": list(self.said),
         }
 
     def __str__(self) -> str:
@@ -271,6 +308,53 @@ class _TensorSearch:
         how = f"{origin.how}, {cast}" if origin.how else cast
         return replace(origin, how=how)
 
+    def shape_of(self, name: str) -> Shape:
+        """The shape of a tensor of the file."""
+        return tuple(self._read(name).shape)
+
+    def partners(self, found: "_Verdicts", landed: Collection[str]) -> dict[str, str]:
+        """Tensors in no parameter that are likely meant for one that found none of its name.
+
+        A parameter of one number that has one with others is lost, and not undecidable.
+        """
+        named = {name for own in self.namesakes.values() for name in own}
+        unnamed = (*found.untouched, *found.undecidable)
+        lost = {n: tuple(self.parameters[n].shape) for n in unnamed if n not in self.namesakes}
+        if not lost:
+            return {}
+        free = (name for name in self._names if name not in landed and name not in named)
+        others = partners(lost, {name: self.shape_of(name) for name in free})
+        for name, other in others.items():
+            if name in found.undecidable and other not in self.constants:
+                found.undecidable.remove(name)
+                found.untouched[name] = ""
+            if name in found.untouched:
+                found.untouched[name] = f"the file has {other}, in no parameter"
+        return {name: other for name, other in others.items() if name in found.untouched}
+
+    def mixed(self, landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Of two copies of a model in a file, parameters that hold the one that few others do.
+
+        Args:
+            landed: Pairs of a tensor of the file and the one parameter that holds it.
+        """
+        copies = {}
+        for tensor, parameter in landed:
+            own = self.namesakes.get(parameter, ())
+            if len(own) > 1 and tensor in own:
+                end = parameter
+                while not all(name.endswith(end) for name in own):
+                    end = end[1:]
+                copies[parameter] = tensor, tensor.removesuffix(end), end
+        counts = Counter(head for _, head, _ in copies.values())
+        if len(counts) < 2:
+            return
+        usual = counts.most_common(1)[0][0]
+        for parameter, (tensor, head, end) in copies.items():
+            other = usual + end
+            if head != usual and not torch.equal(self._read(tensor), self._read(other)):
+                yield parameter, f"holds {tensor}, while most hold {usual}*"
+
     def computed(self, name: str) -> Origin | None:
         """The tensor that a parameter was computed from, in a way that is known."""
         parameter = self.parameters[name]
@@ -317,12 +401,13 @@ def audit(
     file: File,
     *,
     strict: bool = False,
+    allow: Sequence[str] = (),
 ) -> LoadAudit:
     """See `vitconvert.audit_load`."""
     with plain_arithmetic():
         source = tensors_of(file)
     if isinstance(model, nn.Module):
-        return LoadAudit(model, source, strict=strict)
+        return LoadAudit(model, source, strict=strict, allow=allow)
     made = model()
     if not isinstance(made, nn.Module):
         raise UsageError(
@@ -330,4 +415,4 @@ def audit(
             evidence={"returned": type(made).__name__, "expected": "a torch.nn.Module"},
             hint="return the model that the code loads.",
         )
-    return LoadAudit(made, source, strict=strict).look()
+    return LoadAudit(made, source, strict=strict, allow=allow).look()

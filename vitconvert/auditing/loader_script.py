@@ -12,9 +12,10 @@ import importlib
 import importlib.util
 import inspect
 import json
-import os
 import sys
-from typing import Any, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 TENSORS, ANSWER = "tensors.safetensors", "answer.json"
 # Keys under which training scripts keep a state dict, for the library that has no loader of files.
@@ -57,11 +58,11 @@ def loading(library: str, name: str, place: str) -> Loading:
 
 
 def _transformers(name: str, folder: str) -> Loading:
-    transformers, notes = _imported("transformers"), ()
+    transformers = _imported("transformers")
+    notes: tuple[str, ...] = ()
     if not name:
         try:
-            with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-                config = json.load(file)
+            config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             hint = "transformers:CLASS names a class; without config.json it loads none."
             raise NoLoader(f"{folder} has no config.json that can be read: {error}", hint) from None
@@ -124,7 +125,7 @@ def _torchvision(name: str, file: str) -> Loading:
         # They raise even with strict=False, and nothing else would be loaded.
         fitting = {n: t for n, t in state.items() if n not in own or own[n].shape == t.shape}
         for other in sorted(state.keys() - fitting.keys()):
-            print("size mismatch for {}".format(other))
+            print(f"size mismatch for {other}")
         answer = model.load_state_dict(fitting, strict=False)
         if answer.missing_keys or answer.unexpected_keys:
             print(answer)
@@ -150,8 +151,8 @@ def _own(name: str, place: str) -> Loading:
     module, _, path = name.rpartition(":")
     try:
         if module.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(os.path.basename(module)[:-3], module)
-            if spec is None or spec.loader is None or not os.path.isfile(module):
+            spec = importlib.util.spec_from_file_location(Path(module).stem, module)
+            if spec is None or spec.loader is None or not Path(module).is_file():
                 raise NoLoader(f"There is no file {module}.", "name it from here, or in full.")
             found: Any = importlib.util.module_from_spec(spec)
             sys.modules[spec.name] = found
@@ -265,7 +266,9 @@ def save(model: Any, folder: str) -> dict[str, Any]:
     buffers = dict(model.named_buffers())
     left = {n: t for n, t in buffers.items() if n not in state and t.is_meta}
     meta = {n: t for n, t in {**state, **left}.items() if t.is_meta}
-    tensors, same, first = {}, {}, {}
+    tensors: dict[str, Any] = {}
+    same: dict[str, str] = {}
+    first: dict[object, str] = {}
     for name, tensor in state.items():
         if tensor.is_meta:
             continue
@@ -281,9 +284,9 @@ def save(model: Any, folder: str) -> dict[str, Any]:
         for name, one in tensors.items():
             if storages[one.untyped_storage().data_ptr()] > 1:  # two views, which it refuses
                 tensors[name] = one.clone()
-        write(tensors, os.path.join(folder, TENSORS))
+        write(tensors, str(Path(folder, TENSORS)))
     except ImportError:
-        torch.save(tensors, os.path.join(folder, TENSORS))
+        torch.save(tensors, str(Path(folder, TENSORS)))
     return {
         "same": same,
         "meta": {n: [list(t.shape), str(t.dtype).replace("torch.", "")] for n, t in meta.items()},
@@ -309,8 +312,7 @@ def _answer(asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    here = os.path.dirname(os.path.abspath(__file__))  # whose modules are vitconvert's
-    sys.path[:] = [os.getcwd(), *(path for path in sys.path if path != here)]
+    here = str(Path(__file__).resolve().parent)  # whose modules are vitconvert's
+    sys.path[:] = [str(Path.cwd()), *(path for path in sys.path if path != here)]
     asked = json.loads(sys.argv[1])
-    with open(os.path.join(asked["folder"], ANSWER), "w", encoding="utf-8") as file:
-        json.dump(_answer(asked), file)
+    Path(asked["folder"], ANSWER).write_text(json.dumps(_answer(asked)), encoding="utf-8")

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from safetensors.torch import load_file
@@ -28,7 +28,7 @@ from vitconvert.auditing.audit import LoadAudit
 from vitconvert.auditing.held import LoadedTensors, Model
 from vitconvert.auditing.loader_script import ANSWER, LOADERS, TENSORS, NoLoader
 from vitconvert.auditing.tensors import Read, Tensors, tensors_of
-from vitconvert.documents import read_json, read_object
+from vitconvert.documents import read_object
 from vitconvert.errors import UsageError, VitConvertError, nearest, what_was_raised
 from vitconvert.file_formats import INDEX
 from vitconvert.settings import plain_arithmetic
@@ -36,10 +36,15 @@ from vitconvert.sources import Located, locate
 
 # What each library reads in a directory, the first that is there (transformers 5.24, timm 1.0.31,
 # diffusers 0.35); others are asked with a file.
-_OF_HF = ("model.safetensors", "model.safetensors.index.json")
-_OF_HF += ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_OF_TIMM = ("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth")
-_OF_TIMM += ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_OF_HF = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+)
+_OF_TIMM = (
+    *("model.safetensors", "pytorch_model.bin", "pytorch_model.pth", "model.pth"),
+    *("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors"),
+    *("open_clip_pytorch_model.bin", "open_clip_pytorch_model.pth"),
+)
 _FIRST = {
     "transformers": _OF_HF,
     "sentence_transformers": _OF_HF,
@@ -171,16 +176,15 @@ def _alone(file: Path, names: Sequence[str], folder: Path) -> Path:
     Other weights lie beside it, which the library would read instead.
     """
     folder.mkdir()
-    ending = INDEX if file.name.endswith(INDEX) else file.suffix
-    usual = [name for name in names if name.endswith(ending)]
-    name = file.name if ending == INDEX or not usual else usual[0]
-    if ending not in (INDEX, ".safetensors"):  # whatever torch files are called
-        name = next(name for name in names if name.endswith((".bin", ".pth")))
-    elif ending == INDEX:
+    if file.name.endswith(INDEX):
         of_torch = "safetensors" not in file.name
-        name = [name for name in names if name.endswith(INDEX)][of_torch]
-        for shard in {*read_object(file)["weight_map"].values()}:  # type: ignore[attr-defined]
-            (folder / str(shard)).symlink_to((file.parent / str(shard)).resolve())
+        usual = [one for one in names if one.endswith(INDEX)]
+        name = usual[of_torch] if usual else file.name
+        for shard in {*map(str, read_object(file)["weight_map"].values())}:
+            (folder / shard).symlink_to((file.parent / shard).resolve())
+    else:  # whatever torch's files are called
+        endings = (".safetensors",) if file.suffix == ".safetensors" else (".bin", ".pth")
+        name = next(one for one in names if one.endswith(endings))
     (folder / name).symlink_to(file.resolve())
     for other in file.parent.iterdir():
         if other.suffix in (".json", ".txt", ".model") and not other.name.endswith(INDEX):
@@ -193,7 +197,7 @@ def _of_modules(folder: Path) -> tuple[Path, ...]:
     listed = folder / "modules.json"
     if not listed.is_file():
         return ()
-    modules = read_json(listed)
+    modules = json.loads(listed.read_text(encoding="utf-8"))
     places = [folder / str(one["path"]) for one in modules]
     return tuple(
         next(place / name for name in _OF_HF if (place / name).is_file())
@@ -318,7 +322,11 @@ def _raised(call: str, what: str, said: Sequence[str]) -> VitConvertError:
 def _no_model(call: str, kind: str) -> VitConvertError:
     return UsageError(
         "The loader returned no model.",
-        evidence={"loader": call, "returned": kind, "expected": "a torch.nn.Module, or what has one"},
+        evidence={
+            "loader": call,
+            "returned": kind,
+            "expected": "a torch.nn.Module, or what has one",
+        },
         hint="return the model that the code loads.",
     )
 
@@ -346,15 +354,20 @@ def _heard() -> Iterator[Any]:
     """Keep what is printed and logged; what is yielded gives it, line by line."""
     text, out, err = io.StringIO(), sys.stdout, sys.stderr
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        moved = [handler for handler in _handlers() if handler.stream in (out, err)]
-        for handler in moved:
-            handler.setStream(text)
+        for handler in _handlers():
+            if handler.stream in (out, err):
+                _move(handler, text)
         try:
             yield lambda: _lines(text.getvalue())
         finally:
             for handler in _handlers():
                 if handler.stream is text:  # those of packages that were imported meanwhile, too
-                    handler.setStream(err)
+                    _move(handler, err)
+
+
+def _move(handler: "logging.StreamHandler[Any]", stream: TextIO) -> None:
+    with contextlib.suppress(AttributeError):  # of one that asks for sys.stderr each time
+        handler.setStream(stream)
 
 
 def _handlers() -> Iterator["logging.StreamHandler[Any]"]:
