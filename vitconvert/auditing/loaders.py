@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -27,6 +28,7 @@ from vitconvert.auditing import loader_script
 from vitconvert.auditing.audit import LoadAudit
 from vitconvert.auditing.held import LoadedTensors, Model
 from vitconvert.auditing.loader_script import ANSWER, LOADERS, TENSORS, NoLoader
+from vitconvert.auditing.report import admitted
 from vitconvert.auditing.tensors import Read, Tensors, tensors_of
 from vitconvert.documents import read_object
 from vitconvert.errors import UsageError, VitConvertError, nearest, what_was_raised
@@ -55,7 +57,7 @@ _FIRST = {
 }
 _NAMED = ("timm", "open_clip", "torchvision", "diffusers")  # that a NAME may or must follow
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_PATIENCE = 4  # lines of an exception or of a broken environment that messages show
+_PATIENCE = 2  # lines of an exception or of a broken environment that messages show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +250,11 @@ def _load_elsewhere(loader: Loader, place: Path, folder: Path, python: Path) -> 
     """In another interpreter, which writes what it loaded into a folder."""
     asked = {"library": loader.library, "name": loader.name}
     asked |= {"place": fspath(place.absolute()), "folder": fspath(folder)}
-    command = [fspath(python), fspath(Path(loader_script.__file__)), json.dumps(asked)]
+    # As a shell finds it. A link is not followed: environments are known by it.
+    program = (
+        fspath(python.absolute()) if python.exists() else shutil.which(python) or fspath(python)
+    )
+    command = [program, fspath(Path(loader_script.__file__)), json.dumps(asked)]
     try:
         done = subprocess.run(
             command,
@@ -308,12 +314,14 @@ def _no_loader(fact: str, hint: str) -> UsageError:
 
 def _raised(call: str, what: str, said: Sequence[str]) -> VitConvertError:
     lines = [line for line in what.splitlines() if line.strip()][:_PATIENCE]
+    evidence = {"loader": call, "raised": "\n".join(lines)}
+    if told := admitted(said)[:_PATIENCE]:
+        evidence["said"] = "\n".join(told)
     error = VitConvertError(
         "The loader raised, so there is no model to audit.",
-        evidence={"loader": call, "raised": "\n".join(lines)},
-        details=[*said],
-        hint="the message is the loader's own; a function of yours that leaves out what does not "
-        "fit is audited: --by package.module:function.",
+        evidence=evidence,
+        details=said,
+        hint="a function that leaves out what does not fit is audited: --by file.py:function.",
     )
     error.folded = True
     return error
@@ -352,31 +360,26 @@ def _current_directory_on_path() -> Iterator[None]:
 @contextmanager
 def _heard() -> Iterator[Any]:
     """Keep what is printed and logged; what is yielded gives it, line by line."""
-    text, out, err = io.StringIO(), sys.stdout, sys.stderr
+    text, err = io.StringIO(), sys.stderr
+    streams = [(handler, handler.stream) for handler in _handlers()]
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        for handler in _handlers():
-            if handler.stream in (out, err):
-                _move(handler, text)
+        for handler, _ in streams:
+            handler.setStream(text)
         try:
             yield lambda: _lines(text.getvalue())
         finally:
+            # Packages that were imported meanwhile have made some, too.
+            before = dict(streams)
             for handler in _handlers():
-                if handler.stream is text:  # those of packages that were imported meanwhile, too
-                    _move(handler, err)
-
-
-def _move(handler: "logging.StreamHandler[Any]", stream: TextIO) -> None:
-    with contextlib.suppress(AttributeError):  # of one that asks for sys.stderr each time
-        handler.setStream(stream)
+                if handler.stream is text:
+                    handler.setStream(before.get(handler, err))
 
 
 def _handlers() -> Iterator["logging.StreamHandler[Any]"]:
-    loggers = [logging.getLogger(), *logging.root.manager.loggerDict.values()]
-    for logger in loggers:
+    """All that write to a terminal, and to no file."""
+    for logger in (logging.getLogger(), *logging.root.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):
-            for handler in logger.handlers:
-                if isinstance(handler, logging.StreamHandler):
-                    yield handler
+            yield from (one for one in logger.handlers if type(one) is logging.StreamHandler)
 
 
 def _lines(text: str) -> tuple[str, ...]:

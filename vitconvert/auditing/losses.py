@@ -136,7 +136,7 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
         modules = dict.fromkeys(name.rpartition(".")[0] or name for name in parameters)
         cause = cause.format(parts=some(grouped(dict.fromkeys(modules, ""))))
         patterns = dict.fromkeys(_pattern(one, parameters) for one in modules)
-        remedy = f"{remedy}: {' '.join(f"--allow '{one}'" for one in [*patterns][:_PATTERNS])}"
+        remedy += ": " + " ".join(f"--allow '{one}'" for one in [*patterns][:_PATTERNS])
     elif kind == "size" and any("pos" in name for name in parameters):
         cause = "the model was made for another number of classes, or images of another size"
     elif kind == "exchanged" and all("holds" in text for text in parameters.values()):
@@ -162,7 +162,7 @@ def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, 
     cause = f"names in the file begin with {theirs!r}" if theirs else ""
     cause += f" ({wrapper})" if wrapper else ""
     if ours:
-        cause += f"{', and' if cause else ''} names in the model begin with {ours!r}"
+        cause += f"{', and ' if cause else ''}names in the model begin with {ours!r}"
     if theirs and not ours:
         done = f"{{name.removeprefix({theirs!r}): tensor for name, tensor in state.items()}}"
     else:

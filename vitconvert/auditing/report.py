@@ -101,11 +101,16 @@ def _of_causes(audit: "LoadAudit") -> Iterator[str]:
     if not audit.losses:
         yield "likely cause: the file is of another model: nothing of it is in a parameter"
     if audit.by:
-        admitted = [line.strip() for line in audit.said if _ADMITTED.search(line)]
-        if not admitted:
+        told = admitted(audit.said)
+        if not told:
             yield "the loader said nothing of this"
-        for line in admitted[:_QUOTED]:
-            yield f"the loader said: {line[:_LONGEST]}{'...' if len(line) > _LONGEST else ''}"
+        yield from (f"the loader said: {line}" for line in told[:_QUOTED])
+
+
+def admitted(said: Sequence[str]) -> list[str]:
+    """What a loader printed of names that do not match, in lines of a bearable length."""
+    told = [" ".join(line.split()) for line in said if _ADMITTED.search(line)]
+    return [f"{line[:_LONGEST]}{'...' if len(line) > _LONGEST else ''}" for line in told]
 
 
 def _by_head(audit: "LoadAudit", unused: Sequence[str]) -> Mapping[str, str]:
@@ -113,9 +118,9 @@ def _by_head(audit: "LoadAudit", unused: Sequence[str]) -> Mapping[str, str]:
     of_head: dict[str, list[str]] = {}
     names = audit.source.names
     for head in sorted(heads_of(names), key=len)[1:]:
-        mine = [name for name in names if name.startswith(head)]
         idle = [name for name in unused if name.startswith(head)]
-        if len(idle) == len(mine) > _KINDS and not any(head.startswith(h) for h in of_head):
+        landed = any(name.startswith(head) for name in audit.landed)
+        if len(idle) > _KINDS and not landed and not any(head.startswith(h) for h in of_head):
             of_head[head] = idle
     alone = [n for n in unused if not any(n.startswith(h) for h in of_head)]
     groups = {f"{head}*": f"all {len(names)}" for head, names in of_head.items()}
