@@ -7,13 +7,17 @@ read as the numbers that it stands for.
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Set
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from vitconvert.auditing.content import parts_of, plain
+from vitconvert.auditing.content import in_threads, is_quantised, parts_of, plain
+from vitconvert.checkpoint.quantised import dequantised
+from vitconvert.checkpoint.reading import in_memory
+from vitconvert.errors import VitConvertError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +30,14 @@ class LoadedTensors:
             that it does not save as far as they are on the meta device. Two names of one memory
             are tied.
         parameters: Which of them are parameters, and not buffers.
+        quantised: Those that stand for other numbers than they were made of.
         offloaded: What reads those on the meta device that are kept elsewhere.
     """
 
     title: str
     tensors: Mapping[str, Tensor]
     parameters: Set[str]
+    quantised: Set[str] = frozenset()
     offloaded: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
 
     def is_absent(self, name: str) -> bool:
@@ -56,19 +62,38 @@ class LoadedTensors:
                 found[name] = other
         return found
 
+    def digest(self, name: str) -> str:
+        """A hash of the numbers of one, by which one that was not changed is known."""
+        return "" if self.is_absent(name) else _digest(self.read(name))
+
     def digests(self) -> dict[str, str]:
-        """A hash of the numbers of each, by which one that was not changed is known."""
-        with ThreadPoolExecutor(2) as pool:
-            hashed: dict[str, Future[str]] = {}
-            pending: list[Future[str]] = []
-            for name in self.tensors:
-                if self.is_absent(name):
-                    continue
-                if len(pending) > 1:  # so that few copies of what was elsewhere are in memory
-                    pending.pop(0).result()
-                hashed[name] = pool.submit(_digest, self.read(name))
-                pending.append(hashed[name])
-            return {name: future.result() for name, future in hashed.items()}
+        """That of each."""
+        there = [name for name in self.tensors if not self.is_absent(name)]
+        hashed = in_threads(partial(_digest, self.read(name)) for name in there)
+        return dict.fromkeys(self.tensors, "") | dict(zip(there, hashed, strict=True))
+
+
+def dequantised_by_us(held: LoadedTensors) -> LoadedTensors:
+    """A model with the weights that quantised ones in its state dict stand for, if it has such."""
+    container = in_memory({n: t for n, t in held.tensors.items() if not is_quantised(t)})
+    with suppress(VitConvertError):
+        computed, weights = dequantised(container, "float32")
+        if weights:
+            absent = {n: t for n, t in held.tensors.items() if is_quantised(t)}
+            read = {name: partial(computed.read, name) for name in weights}
+            tensors = {
+                name: torch.empty(info.shape, dtype=torch.float32, device="meta")
+                if name in weights
+                else held.tensors[name]
+                for name, info in computed.manifest.items()
+            }
+            return replace(
+                held,
+                tensors=tensors | absent,
+                quantised={*held.quantised, *weights},
+                offloaded={**held.offloaded, **read},
+            )
+    return held
 
 
 Model = nn.Module | LoadedTensors
@@ -90,6 +115,7 @@ def held_by(model: Model) -> LoadedTensors:
         title=title_of(model),
         tensors=saved | absent,
         parameters=saved.keys() - buffers.keys(),
+        quantised={name for name, value in saved.items() if is_quantised(value)},
         offloaded=dict(_offloaded(model, saved)),
     )
 
