@@ -1,6 +1,6 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -9,7 +9,8 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.hooks import RemovableHandle
 
 from vitconvert.auditing.content import is_weight
-from vitconvert.auditing.held import LoadedTensors, Model, dequantised_by_us, held_by
+from vitconvert.auditing.held import LoadedTensors, Model, dequantised_by_us, held_by, title_of
+from vitconvert.auditing.losses import Evidence, Loss, allowed, losses
 from vitconvert.auditing.names import answer_in_words, astray
 from vitconvert.auditing.report import counts, report_lines
 from vitconvert.auditing.search import TensorSearch, Verdicts
@@ -39,10 +40,19 @@ class LoadAudit:
         missing: Why each of `untouched` is.
         count: How many parameters there are.
         source: The file.
+        losses: What was lost, by kind, and what to do.
+        allowed: Lost parameters that match a pattern of `allow`.
+        by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
     """
 
     def __init__(
-        self, model: Model, source: Tensors, *, strict: bool = False, live: bool = False
+        self,
+        model: Model,
+        source: Tensors,
+        *,
+        strict: bool = False,
+        live: bool = False,
+        allow: Sequence[str] = (),
     ) -> None:
         self.model = model
         self.landed: Mapping[str, str] = {}
@@ -53,18 +63,26 @@ class LoadAudit:
         self.unused: tuple[str, ...] = ()
         self.unexplained: tuple[str, ...] = ()
         self.answers: tuple[str, ...] = ()
-        self.source, self._strict, self._live = source, strict, live
-        self._live = live
+        self.source, self._strict, self._live, self._allow = source, strict, live, allow
         self._before: Mapping[str, str] | None = None
         self.missing: Mapping[str, str] = {}
         self.count = 0
+        self.losses: tuple[Loss, ...] = ()
+        self.allowed: tuple[str, ...] = ()
+        self.by = ""
+        self.notes: tuple[str, ...] = ()
+        self.said: tuple[str, ...] = ()
         self._hooks: list[RemovableHandle] = []
         self._heard: list[_IncompatibleKeys] = []
 
     @property
     def complete(self) -> bool:
-        """Whether each parameter holds what the file has for it, as far as content can say."""
-        return bool(self.landed) and not (self.untouched or self.misplaced or self.unexplained)
+        """Whether each parameter holds what the file has for it, as far as content can say.
+
+        Those that are allowed to be new do not count.
+        """
+        lost = {*self.untouched, *self.misplaced, *self.unexplained}
+        return bool(self.landed) and lost <= {*self.allowed}
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
@@ -139,12 +157,25 @@ class LoadAudit:
         pairs = [(t, ps[0]) for t, ps in landed.items() if len(ps) == 1]
         renamed = [(t, p) for t, p in pairs if p not in search.namesakes]
         found.misplaced |= dict(astray(renamed))
+        found.misplaced |= dict(search.mixed(pairs))
+        others = search.partners(found, landed)
         search.doubt_constants(found, landed)
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
         self.unexplained, self.missing = tuple(found.unexplained), found.untouched
         self.unused = tuple(name for name in search.varied if name not in landed)
+        evidence = Evidence(
+            held=search.held,
+            namesakes=search.namesakes,
+            landed=landed,
+            partners=others,
+            shape_of=search.shape_of,
+        )
+        unexplained = {name: found.changed[name] for name in found.unexplained}
+        self.losses = losses(found.untouched, found.misplaced, unexplained, evidence)
+        lost = [name for loss in self.losses for name in loss.parameters]
+        self.allowed = allowed(lost, self._allow)
 
     def _is_as_before(self, held: LoadedTensors, name: str) -> bool:
         before = self._before
@@ -163,6 +194,13 @@ class LoadAudit:
             "unused": list(self.unused),
             "unexplained": list(self.unexplained),
             "answers": list(self.answers),
+            "allowed": list(self.allowed),
+            "losses": [loss.to_dict() for loss in self.losses],
+            "model": title_of(self.model),
+            "parameters": self.count,
+            "by": self.by,
+            "notes": list(self.notes),
+            "said": list(self.said),
         }
 
     def __str__(self) -> str:
@@ -177,12 +215,13 @@ def audit(
     file: File,
     *,
     strict: bool = False,
+    allow: Sequence[str] = (),
 ) -> LoadAudit:
     """See `vitconvert.audit_load`."""
     with plain_arithmetic():
         source = tensors_of(file)
     if isinstance(model, nn.Module):
-        return LoadAudit(model, source, strict=strict, live=True)
+        return LoadAudit(model, source, strict=strict, live=True, allow=allow)
     made = model()
     if not isinstance(made, nn.Module):
         raise UsageError(
@@ -190,4 +229,4 @@ def audit(
             evidence={"returned": type(made).__name__, "expected": "a torch.nn.Module"},
             hint="return the model that the code loads.",
         )
-    return LoadAudit(made, source, strict=strict).look()
+    return LoadAudit(made, source, strict=strict, allow=allow).look()

@@ -1,6 +1,7 @@
 """The search for each parameter of a model in a file: by its name, and by content where needed."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -26,6 +27,7 @@ from vitconvert.auditing.content import (
     plain,
 )
 from vitconvert.auditing.held import LoadedTensors
+from vitconvert.auditing.losses import Shape, partners
 from vitconvert.auditing.names import namesakes, numbers_in, part_of
 from vitconvert.auditing.tensors import Read
 
@@ -177,6 +179,56 @@ class TensorSearch:
                 found.undecidable.append(name)
                 return Origin(names=())
         return None
+
+    def shape_of(self, name: str) -> Shape:
+        """The shape of a tensor of the file."""
+        return tuple(self._kinds[name].shape)
+
+    def partners(self, found: Verdicts, landed: Collection[str]) -> dict[str, str]:
+        """Tensors in no parameter that are likely meant for one that found none of its name.
+
+        A parameter of one number that has one with others is lost, and not undecidable.
+        """
+        named = {name for own in self.namesakes.values() for name in own}
+        unnamed = (*found.untouched, *found.undecidable)
+        shapes = {n: tuple(self.held.tensors[n].shape) for n in unnamed if n not in self.namesakes}
+        lost = {name: shape for name, shape in shapes.items() if not self.held.is_absent(name)}
+        if not lost:
+            return {}
+        weights = (name for name, kind in self._kinds.items() if kind.weight)
+        free = (name for name in weights if name not in landed and name not in named)
+        others = partners(lost, {name: self.shape_of(name) for name in free})
+        for name, other in others.items():
+            if name in found.undecidable and not self._kinds[other].constant:
+                found.undecidable.remove(name)
+                found.untouched[name] = ""
+            if name in found.untouched:
+                found.untouched[name] = f"the file has {other}, in no parameter"
+        return {name: other for name, other in others.items() if name in found.untouched}
+
+    def mixed(self, landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Of two copies of a model in a file, parameters that hold the one that few others do.
+
+        Args:
+            landed: Pairs of a tensor of the file and the one parameter that holds it.
+        """
+        copies = {}
+        for tensor, parameter in landed:
+            own = self.namesakes.get(parameter, ())
+            if len(own) > 1 and tensor in own:
+                end = parameter
+                while not all(name.endswith(end) for name in own):
+                    end = end[1:]
+                copies[parameter] = tensor, tensor.removesuffix(end), end
+        counts = Counter(head for _, head, _ in copies.values())
+        if len(counts) < 2:
+            return
+        usual = counts.most_common(1)[0][0]
+        for parameter, (tensor, head, end) in copies.items():
+            other = usual + end
+            same = other in self._kinds and torch.equal(self._read(tensor), self._read(other))
+            if head != usual and not same:
+                yield parameter, f"holds {tensor}, while most hold {usual}*"
 
     def doubt_constants(self, found: Verdicts, landed: Collection[str]) -> None:
         """Parameters of one number are lost where a tensor of their size and block is nowhere.

@@ -16,10 +16,10 @@ from vitconvert.checkpoint.reading import in_memory
 from vitconvert.errors import VitConvertError
 from vitconvert.formats import Container, open_container
 from vitconvert.settings import without_warnings
-from vitconvert.sources import locate
+from vitconvert.sources import Located, locate
 
 Read = Callable[[str], Tensor]
-File = str | PathLike[str] | Mapping[str, object]
+File = str | PathLike[str] | Located | Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
