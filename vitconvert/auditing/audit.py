@@ -40,6 +40,7 @@ class LoadAudit:
         missing: Why each of `untouched` is.
         count: How many parameters there are.
         source: The file.
+        renamed: Those of `untouched` -> a tensor of the file that is likely meant for them.
         losses: What was lost, by kind, and what to do.
         allowed: Lost parameters that match a pattern of `allow`.
         by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
@@ -67,6 +68,7 @@ class LoadAudit:
         self._before: Mapping[str, str] | None = None
         self.missing: Mapping[str, str] = {}
         self.count = 0
+        self.renamed: Mapping[str, str] = {}
         self.losses: tuple[Loss, ...] = ()
         self.allowed: tuple[str, ...] = ()
         self.by = ""
@@ -158,7 +160,7 @@ class LoadAudit:
         renamed = [(t, p) for t, p in pairs if p not in search.namesakes]
         found.misplaced |= dict(astray(renamed))
         found.misplaced |= dict(search.mixed(pairs))
-        others = search.partners(found, landed)
+        self.renamed = search.partners(found, landed)
         search.doubt_constants(found, landed)
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
@@ -169,7 +171,7 @@ class LoadAudit:
             held=search.held,
             namesakes=search.namesakes,
             landed=landed,
-            partners=others,
+            partners=self.renamed,
             shape_of=search.shape_of,
         )
         unexplained = {name: found.changed[name] for name in found.unexplained}
@@ -195,6 +197,7 @@ class LoadAudit:
             "unexplained": list(self.unexplained),
             "answers": list(self.answers),
             "allowed": list(self.allowed),
+            "renamed": dict(self.renamed),
             "losses": [loss.to_dict() for loss in self.losses],
             "model": title_of(self.model),
             "parameters": self.count,

@@ -178,9 +178,9 @@ _TEXTS = {
         "the loader made them without memory, and filled them with nothing",
         "look why the file's names did not match, or load without a device map",
     ),
-    "prefix": ("as initialised; the file has them under names with another beginning", "", ""),
+    "prefix": ("as initialised; their names begin otherwise in the file", "", ""),
     "renamed": (
-        "as initialised; the file has tensors of their shape and place, in no parameter",
+        "as initialised; the file has other names, in no parameter",
         "the class calls them otherwise than the file does (another release wrote it)",
         "load with the release that wrote the file, or with one that renames; or rename them",
     ),
@@ -190,17 +190,17 @@ _TEXTS = {
         "make the model as the file is; of what is to be new, say so: --allow 'NAME.*'",
     ),
     "tied": (
-        "as initialised; nothing in the file, which ties it to another",
+        "as initialised; the file ties them to others",
         "weights that the file ties are not tied in the model",
         "tie them: tie_word_embeddings in config.json, or model.tie_weights()",
     ),
     "absent": (
-        "newly initialized: nothing in the file",
+        "newly initialized; nothing in the file",
         "the class adds {parts}, which the file does not have",
         "take a class without it; or, if it is to be trained",
     ),
     "buffer": (
-        "buffers as the class makes them: nothing in the file",
+        "buffers as the class makes them; nothing in the file",
         "the file was saved without {parts}",
         "save state_dict() and not parameters() alone; or, if the class computes it",
     ),
@@ -254,6 +254,14 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
             taken.add(other)
             found |= {parameter: str(tensor) for parameter, tensor in matched.items()}
     return found
+
+
+def beside(tensor: str, parameter: str) -> str:
+    """A name of the file without the words that the parameter's begins with, too."""
+    theirs, ours = tensor.split("."), parameter.split(".")
+    while len(theirs) > 1 and theirs[0] == ours[0]:
+        theirs, ours = theirs[1:], ours[1:]
+    return ".".join(theirs)
 
 
 def _by_kind(names: Collection[str]) -> dict[str, dict[tuple[str, ...], str]]:

@@ -73,8 +73,8 @@ def _of_changes(audit: "LoadAudit", most: int | None) -> Iterator[str]:
 
 def _of_unused(audit: "LoadAudit", most: int | None) -> Iterator[str]:
     """What of the file is in no parameter; "nothing" where it is."""
-    told = {other for loss in audit.losses for other in loss.parameters.values()}
-    unused = [n for n in audit.unused if f"the file has {n}, in no parameter" not in told]
+    told = {*audit.renamed.values()}
+    unused = [name for name in audit.unused if name not in told]
     groups = _by_head(audit, unused)
     if not unused:
         if not audit.unused:
