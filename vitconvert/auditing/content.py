@@ -24,6 +24,7 @@ Prints = NDArray[np.uint64]
 Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
 _MOST_ROWS = 2**22
 _THREADS = 2
+_CHOICES = 1000  # of equal rows
 _NONE: Prints = np.empty(0, np.uint64)
 _PART = 2**20  # numbers: those in work stay in a processor's cache
 FLOATS_OF_8_BITS = {torch.float8_e4m3fn, torch.float8_e5m2}
@@ -371,11 +372,13 @@ class FileContent:
         chosen = np.full(len(prints), NOTHING, np.int64)
         chosen[there] = rows.places[first[there]]
         for row in np.flatnonzero(last - first > 1).tolist():
-            among = rows.places[first[row] : last[row]]
-            of_each = votes[self._matrix_of(among)]
-            among = among[of_each == of_each.max()]
+            among = rows.places[first[row] : last[row]]  # in rising order
             follows = chosen[row - 1] + 1 if row else NOTHING
-            chosen[row] = follows if (among == follows).any() else among[0]
+            at = min(int(np.searchsorted(among, follows)), len(among) - 1)
+            among = np.append(among[:_CHOICES], among[at])  # rows of zeros are everywhere
+            of_each = votes[self._matrix_of(among)]
+            best = among[of_each == of_each.max()]
+            chosen[row] = follows if (best == follows).any() else best[0]
         # Short rows, as the single numbers of biases, are in some tensor by chance.
         begin = np.diff(chosen) != np.where(chosen[1:] == NOTHING, 0, 1)
         if matrix.numel() < _NUMBERS_IN_A_RUN * (1 + int(begin.sum())):

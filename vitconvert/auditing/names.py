@@ -83,12 +83,16 @@ def astray(landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         landed: Pairs of a tensor of the file and the one parameter that holds it.
     """
     templates: dict[str, Counter[str]] = defaultdict(Counter)
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for tensor, parameter in landed:
         templates[template(tensor)][template(parameter)] += 1
+        kinds[kind(tensor)][template(parameter)] += 1
     blocks: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, ...], str, str]]]
     blocks = defaultdict(list)
     for tensor, parameter in landed:
         usual, count = templates[template(tensor)].most_common(1)[0]
+        if kinds[kind(tensor)].most_common(1)[0][0] == template(parameter):
+            usual = template(parameter)  # as of experts, whose w1 and w3 are joined, and w2 is not
         if part_of(tensor) and part_of(parameter) not in ("", part_of(tensor)):
             yield parameter, f"holds {tensor}"
         elif template(parameter) != usual and count > 1:
@@ -133,6 +137,11 @@ def answer_in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterat
 def template(name: str) -> str:
     """A name without its numbers."""
     return _NUMBER.sub("#", name)
+
+
+def kind(name: str) -> str:
+    """A name without the numbers that are words of it: `layers.#.w1`."""
+    return re.sub(r"(?<![^\W_])\d+(?![^\W_])", "#", name)
 
 
 def numbers_in(name: str) -> tuple[int, ...]:
