@@ -263,7 +263,7 @@ def test_a_convolutional_network_of_torchvision(audit, name):
     model = drawn(torchvision.models.get_model(name))
     torch.save(model.state_dict(), "net.pth")
     code, printed = audit("net.pth", "--by", f"torchvision:{name}")
-    assert code == 0 and len(printed.splitlines()) == 4  # with a note on the call
+    assert code == 0 and len(printed.splitlines()) == 3
     torch.save({n: t for n, t in model.state_dict().items() if "running" not in n}, "net.pth")
     code, printed = audit("net.pth", "--by", f"torchvision:{name}")
     assert code == 3 and "buffers as the class makes them" in printed and "running_" in printed

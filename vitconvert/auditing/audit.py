@@ -175,9 +175,12 @@ class LoadAudit:
             shape_of=search.shape_of,
         )
         unexplained = {name: found.changed[name] for name in found.unexplained}
-        self.losses = losses(found.untouched, found.misplaced, unexplained, evidence)
-        lost = [name for loss in self.losses for name in loss.parameters]
-        self.allowed = allowed(lost, self._allow)
+        lost = (found.untouched, found.misplaced, unexplained)
+        self.allowed = allowed([name for one in lost for name in one], self._allow)
+        untouched, misplaced, unexplained = (
+            {name: how for name, how in one.items() if name not in self.allowed} for one in lost
+        )
+        self.losses = losses(untouched, misplaced, unexplained, evidence)
 
     def _is_as_before(self, held: LoadedTensors, name: str) -> bool:
         before = self._before

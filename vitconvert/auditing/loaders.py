@@ -242,7 +242,7 @@ def _load_here(loader: Loader, place: Path) -> Loaded:
     if model is None:
         raise _no_model(one.call, type(result).__name__)
     assert isinstance(model, nn.Module)
-    by = _by(one.program, one.call + way)
+    by = _by(one.program, one.call)
     return Loaded(model=model, by=by, notes=(*one.notes, *_beside(way, others)), said=said())
 
 
@@ -288,7 +288,7 @@ def _load_elsewhere(loader: Loader, place: Path, folder: Path, python: Path) -> 
         raise _no_model(answer["call"], answer["returned"])
     return Loaded(
         model=_read(answer, folder),
-        by=_by(answer["program"], answer["call"] + answer["way"]),
+        by=_by(answer["program"], answer["call"]),
         notes=(*answer["notes"], *_beside(answer["way"], answer["others"])),
         said=said,
     )
@@ -310,7 +310,9 @@ def _read(answer: Any, folder: Path) -> LoadedTensors:
 
 def _by(program: str, call: str) -> str:
     """The library and its call; where that names the class and no more, reports say it already."""
-    return program if call.endswith(".from_pretrained") else f"{program}, {call}"
+    if program and call.endswith(".from_pretrained"):
+        return program
+    return f"{program}, {call}" if program else call
 
 
 def _no_loader(fact: str, hint: str) -> UsageError:

@@ -26,6 +26,7 @@ class Loss:
             "exchanged", "quantised", "changed".
         title: What they have in common.
         parameters: Each, and what is known of it.
+        tensors: Tensors of the file that are likely meant for them.
         cause: How that comes about, most likely.
         remedy: What to do.
     """
@@ -33,6 +34,7 @@ class Loss:
     kind: str
     title: str
     parameters: Mapping[str, str]
+    tensors: tuple[str, ...]
     cause: str
     remedy: str
 
@@ -133,9 +135,10 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
     elif kind == "tied":
         cause = f"{cause}: the file has {_tied_to(first, evidence)} alone"
     elif kind in ("absent", "buffer"):
-        modules = dict.fromkeys(name.rpartition(".")[0] or name for name in parameters)
+        modules = dict.fromkeys(_part(name, parameters, evidence.held) for name in parameters)
         cause = cause.format(parts=some(grouped(dict.fromkeys(modules, ""))))
-        patterns = dict.fromkeys(_pattern(one, parameters) for one in modules)
+        whole = (one if one in parameters else f"{one}.*" for one in modules)
+        patterns = dict.fromkeys(map(_pattern, whole))
         remedy += ": " + " ".join(f"--allow '{one}'" for one in [*patterns][:_PATTERNS])
     elif kind == "size" and any("pos" in name for name in parameters):
         cause = "the model was made for another number of classes, or images of another size"
@@ -145,13 +148,31 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
             cause = (
                 f"{' and '.join(sorted(parts))} are exchanged: code maps one to the other's name"
             )
-    return Loss(kind=kind, title=title, parameters=parameters, cause=cause, remedy=remedy)
+    meant = [one for name in parameters for one in evidence.namesakes.get(name, ())]
+    meant += [evidence.partners[name] for name in parameters if name in evidence.partners]
+    return Loss(
+        kind=kind,
+        title=title,
+        parameters=parameters,
+        tensors=tuple(meant),
+        cause=cause,
+        remedy=remedy,
+    )
 
 
-def _pattern(module: str, parameters: Mapping[str, str]) -> str:
-    """Of a module in all blocks, as --allow takes it."""
-    words = ("*" if word.isdigit() else word for word in module.split("."))
-    return ".".join(words) + ("" if module in parameters else ".*")
+def _part(name: str, lost: Collection[str], held: LoadedTensors) -> str:
+    """The largest module of which all is lost, or the parameter itself."""
+    words = name.split(".")
+    for depth in range(1, len(words)):
+        module = ".".join(words[:depth])
+        if all(one in lost for one in held.tensors if one.startswith(f"{module}.")):
+            return module
+    return name
+
+
+def _pattern(name: str) -> str:
+    """Of all blocks, as --allow takes it."""
+    return ".".join("*" if word.isdigit() else word for word in name.split("."))
 
 
 def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, str]:
