@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
@@ -23,8 +23,9 @@ from vitconvert.settings import plain_arithmetic
 class LoadAudit:
     """What of a file is in a model: found by its numbers, whatever the names are.
 
-    As a context manager it knows the model as it was before; without, what the model was
-    initialised with is all that is not in the file.
+    As a context manager it knows the model as it was before. Without, the model is looked at when
+    its first result is asked for: what is not in the file counts as initialised, unless it is so
+    like the tensor of its name that the model was trained since.
 
     Attributes:
         model: What was loaded into; or what another process loaded.
@@ -46,6 +47,19 @@ class LoadAudit:
         by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
     """
 
+    landed: Mapping[str, str]
+    untouched: tuple[str, ...]
+    changed: Mapping[str, str]
+    misplaced: Mapping[str, str]
+    undecidable: tuple[str, ...]
+    unused: tuple[str, ...]
+    unexplained: tuple[str, ...]
+    missing: Mapping[str, str]
+    count: int
+    renamed: Mapping[str, str]
+    losses: tuple[Loss, ...]
+    allowed: tuple[str, ...]
+
     def __init__(
         self,
         model: Model,
@@ -56,26 +70,27 @@ class LoadAudit:
         allow: Sequence[str] = (),
     ) -> None:
         self.model = model
-        self.landed: Mapping[str, str] = {}
-        self.untouched: tuple[str, ...] = ()
-        self.changed: Mapping[str, str] = {}
-        self.misplaced: Mapping[str, str] = {}
-        self.undecidable: tuple[str, ...] = ()
-        self.unused: tuple[str, ...] = ()
-        self.unexplained: tuple[str, ...] = ()
         self.answers: tuple[str, ...] = ()
         self.source, self._strict, self._live, self._allow = source, strict, live, allow
         self._before: Mapping[str, str] | None = None
-        self.missing: Mapping[str, str] = {}
-        self.count = 0
-        self.renamed: Mapping[str, str] = {}
-        self.losses: tuple[Loss, ...] = ()
-        self.allowed: tuple[str, ...] = ()
         self.by = ""
         self.notes: tuple[str, ...] = ()
         self.said: tuple[str, ...] = ()
+        self._inside = False
         self._hooks: list[RemovableHandle] = []
         self._heard: list[_IncompatibleKeys] = []
+
+    def __getattr__(self, name: str) -> Any:
+        # Of a live model, results are there when the first is asked for; in a block, behind it.
+        if name not in LoadAudit.__annotations__ or self._inside:
+            raise AttributeError(f"{name}: an audit has its results behind its block")
+        self.look()
+        return getattr(self, name)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the model was looked at."""
+        return "landed" in vars(self)
 
     @property
     def complete(self) -> bool:
@@ -88,6 +103,7 @@ class LoadAudit:
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
+        self._inside = True
         self._before = held_by(self.model).digests()
         modules = () if isinstance(self.model, LoadedTensors) else self.model.modules()
         for module in modules:  # any of which may be loaded by itself
@@ -101,6 +117,7 @@ class LoadAudit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._inside = False
         for hook in self._hooks:
             hook.remove()
         self.answers = tuple(
@@ -161,7 +178,6 @@ class LoadAudit:
         found.misplaced |= dict(astray(renamed))
         found.misplaced |= dict(search.mixed(pairs))
         self.renamed = search.partners(found, landed)
-        search.doubt_constants(found, landed)
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)

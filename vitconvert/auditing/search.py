@@ -28,9 +28,10 @@ from vitconvert.auditing.content import (
 )
 from vitconvert.auditing.held import LoadedTensors
 from vitconvert.auditing.losses import Shape, beside, partners
-from vitconvert.auditing.names import namesakes, numbers_in, part_of
+from vitconvert.auditing.names import namesakes, part_of
 from vitconvert.auditing.tensors import Read
 
+_FEW = 64  # numbers
 _CLOSE = 0.1  # of a tensor's norm: what training leaves of numbers that are nearly the same
 
 
@@ -230,22 +231,6 @@ class TensorSearch:
             if head != usual and not same:
                 yield parameter, f"holds {tensor}, while most hold {usual}*"
 
-    def doubt_constants(self, found: Verdicts, landed: Collection[str]) -> None:
-        """Parameters of one number are lost where a tensor of their size and block is nowhere.
-
-        As the zeros of a bias whose name changed, while biases of other layers are zeros as well.
-        """
-        idle = {
-            (self._kinds[name].shape.numel(), numbers_in(name)): name
-            for name in self.varied
-            if name not in landed
-        }
-        for name in [name for name in found.undecidable if name not in self.namesakes]:
-            size = self.held.tensors[name].numel()
-            if (lost := idle.get((size, numbers_in(name)))) is not None:
-                found.undecidable.remove(name)
-                found.untouched[name] = f"every number is the same; the file has {lost}"
-
     def _judge_place(self, name: str, origin: Origin, found: Verdicts) -> None:
         own = [n for n in self.namesakes.get(name, ()) if self._kinds[n].weight]
         size = self.held.tensors[name].numel()
@@ -304,8 +289,8 @@ class TensorSearch:
             if is_no_chance(near.correlation, values.numel()):
                 how = f"trained, or changed: {near.correlation:.4f} like {candidate}"
                 return Origin(names=(candidate,), how=how)
-            few = values.numel() < 64
-            if (few or self._kinds[candidate].constant) and near.distance <= _CLOSE:
+            few = values.numel() < _FEW and near.correlation > 0.5
+            if few or (self._kinds[candidate].constant and near.distance <= _CLOSE):
                 found.undecidable.append(name)
                 return Origin(names=())
         return None
