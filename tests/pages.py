@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.matrix_sources import SOURCES, randomised
 from tests.originals.spelling import filled as drawn
 from tests.originals.spelling import mae_decoder, meta_vit
-from tests.packages import timm, transformers, vit_pytorch
+from tests.packages import gguf, timm, torchvision, transformers, vit_pytorch
 from tests.parity import team
 from tests.small_models import small_timm
 from tests.spelling import google_arrays
@@ -36,10 +36,12 @@ from vitconvert.cli import main
 PAGES = Path(__file__).parents[1] / "docs" / "pages"
 ERRORS = sorted(page for page in PAGES.glob("errors/*.md") if page.stem != "index")
 TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem != "index")
+LOADS = sorted(PAGES.glob("errors/loads/*.md"))  # by what people see of lost weights
 RUN = [
     *ERRORS,
     *TUTORIALS,
-    *(PAGES / f"{name}.md" for name in ("proof", "function-hash", "upstream")),
+    *LOADS,
+    *(PAGES / f"{name}.md" for name in ("audit", "proof", "function-hash", "upstream")),
 ]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -142,6 +144,24 @@ def write_models(folder: Path) -> None:
     size = {"height": 32, "width": 32}
     transformers.ViTImageProcessor(size=size).save_pretrained(folder / "flowers")
     save(FAMILIES["llava"].model(), folder / "llava", shard="1GB")
+    _lost(folder)
+
+
+def _lost(folder: Path) -> None:
+    """Files of which loaders lose weights, for the pages about that."""
+    shutil.copytree(folder / "flowers", folder / "renamed")
+    file = folder / "renamed" / "model.safetensors"
+    renamed = {n.replace("query.bias", "q_bias"): t for n, t in load_file(file).items()}
+    save_file(renamed, file, {"format": "pt"})
+    state = randomised(torchvision.models.resnet18()).state_dict()
+    torch.save({f"module.{n}": t for n, t in state.items()}, folder / "parallel.pth")
+    writer = gguf.GGUFWriter(folder / "mmproj-model.gguf", "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _refused(folder: Path, google: dict[str, np.ndarray]) -> None:

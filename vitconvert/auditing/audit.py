@@ -41,6 +41,7 @@ class LoadAudit:
         missing: Why each of `untouched` is.
         count: How many parameters there are.
         source: The file.
+        renamed: Those of `untouched` -> a tensor of the file that is likely meant for them.
         losses: What was lost, by kind, and what to do.
         allowed: Lost parameters that match a pattern of `allow`.
         by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
@@ -55,6 +56,7 @@ class LoadAudit:
     unexplained: tuple[str, ...]
     missing: Mapping[str, str]
     count: int
+    renamed: Mapping[str, str]
     losses: tuple[Loss, ...]
     allowed: tuple[str, ...]
 
@@ -175,7 +177,7 @@ class LoadAudit:
         renamed = [(t, p) for t, p in pairs if p not in search.namesakes]
         found.misplaced |= dict(astray(renamed))
         found.misplaced |= dict(search.mixed(pairs))
-        others = search.partners(found, landed)
+        self.renamed = search.partners(found, landed)
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
@@ -185,13 +187,16 @@ class LoadAudit:
             held=search.held,
             namesakes=search.namesakes,
             landed=landed,
-            partners=others,
+            partners=self.renamed,
             shape_of=search.shape_of,
         )
         unexplained = {name: found.changed[name] for name in found.unexplained}
-        self.losses = losses(found.untouched, found.misplaced, unexplained, evidence)
-        lost = [name for loss in self.losses for name in loss.parameters]
-        self.allowed = allowed(lost, self._allow)
+        lost = (found.untouched, found.misplaced, unexplained)
+        self.allowed = allowed([name for one in lost for name in one], self._allow)
+        untouched, misplaced, unexplained = (
+            {name: how for name, how in one.items() if name not in self.allowed} for one in lost
+        )
+        self.losses = losses(untouched, misplaced, unexplained, evidence)
 
     def _is_as_before(self, held: LoadedTensors, name: str) -> bool:
         before = self._before
@@ -211,6 +216,7 @@ class LoadAudit:
             "unexplained": list(self.unexplained),
             "answers": list(self.answers),
             "allowed": list(self.allowed),
+            "renamed": dict(self.renamed),
             "losses": [loss.to_dict() for loss in self.losses],
             "model": title_of(self.model),
             "parameters": self.count,

@@ -33,7 +33,7 @@ class Loading:
     Attributes:
         call: What is called, as a user would write it.
         run: Does it, and returns what the loader returns.
-        program: The library and its version, as "transformers 5.24.0".
+        program: The library and its version, as "transformers 5.24.0"; "" of a user's function.
         notes: What was assumed.
     """
 
@@ -132,8 +132,7 @@ def _torchvision(name: str, file: str) -> Loading:
         return model
 
     call = f"get_model({name!r}).load_state_dict(..., strict=False)"
-    note = "torchvision has no loader of files: load_state_dict(strict=False) was called"
-    return Loading(call, run, _program("torchvision"), (note,))
+    return Loading(call, run, _program("torchvision"))
 
 
 LOADERS: Mapping[str, Callable[[str, str], Loading]] = {
@@ -168,9 +167,8 @@ def _own(name: str, place: str) -> Loading:
         raise NoLoader(f"{module} has no {path}: {error}", "name a function of it.") from error
     if not callable(found):
         raise NoLoader(f"{name} cannot be called.", "name a function that returns a model.")
-    takes = _takes_a_place(found)
-    run = functools.partial(found, place) if takes else found
-    return Loading(f"{path}({'...' if takes else ''})", run, name)
+    run = functools.partial(found, place) if _takes_a_place(found) else found
+    return Loading(name, run, "")
 
 
 def _takes_a_place(function: Callable[..., Any]) -> bool:

@@ -242,8 +242,8 @@ def _load_here(loader: Loader, place: Path) -> Loaded:
     if model is None:
         raise _no_model(one.call, type(result).__name__)
     assert isinstance(model, nn.Module)
-    by = f"{one.program}, {one.call}"
-    return Loaded(model=model, by=by + way, notes=(*one.notes, *_beside(way, others)), said=said())
+    by = _by(one.program, one.call)
+    return Loaded(model=model, by=by, notes=(*one.notes, *_beside(way, others)), said=said())
 
 
 def _load_elsewhere(loader: Loader, place: Path, folder: Path, python: Path) -> Loaded:
@@ -288,7 +288,7 @@ def _load_elsewhere(loader: Loader, place: Path, folder: Path, python: Path) -> 
         raise _no_model(answer["call"], answer["returned"])
     return Loaded(
         model=_read(answer, folder),
-        by=f"{answer['program']}, {answer['call']}{answer['way']}",
+        by=_by(answer["program"], answer["call"]),
         notes=(*answer["notes"], *_beside(answer["way"], answer["others"])),
         said=said,
     )
@@ -306,6 +306,13 @@ def _read(answer: Any, folder: Path) -> LoadedTensors:
         tensors[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
     parameters = frozenset(answer["parameters"])
     return LoadedTensors(title=answer["title"], tensors=tensors, parameters=parameters)
+
+
+def _by(program: str, call: str) -> str:
+    """The library and its call; where that names the class and no more, reports say it already."""
+    if program and call.endswith(".from_pretrained"):
+        return program
+    return f"{program}, {call}" if program else call
 
 
 def _no_loader(fact: str, hint: str) -> UsageError:
@@ -364,7 +371,7 @@ def _heard() -> Iterator[Any]:
     streams = [(handler, handler.stream) for handler in _handlers()]
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
         for handler, _ in streams:
-            handler.setStream(text)
+            handler.stream = text  # setStream would flush one that was closed
         try:
             yield lambda: _lines(text.getvalue())
         finally:
@@ -372,7 +379,7 @@ def _heard() -> Iterator[Any]:
             before = dict(streams)
             for handler in _handlers():
                 if handler.stream is text:
-                    handler.setStream(before.get(handler, err))
+                    handler.stream = before.get(handler, err)
 
 
 def _handlers() -> Iterator["logging.StreamHandler[Any]"]:

@@ -26,6 +26,7 @@ class Loss:
             "exchanged", "quantised", "changed".
         title: What they have in common.
         parameters: Each, and what is known of it.
+        tensors: Tensors of the file that are likely meant for them.
         cause: How that comes about, most likely.
         remedy: What to do.
     """
@@ -33,6 +34,7 @@ class Loss:
     kind: str
     title: str
     parameters: Mapping[str, str]
+    tensors: tuple[str, ...]
     cause: str
     remedy: str
 
@@ -133,9 +135,10 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
     elif kind == "tied":
         cause = f"{cause}: the file has {_tied_to(first, evidence)} alone"
     elif kind in ("absent", "buffer"):
-        modules = dict.fromkeys(name.rpartition(".")[0] or name for name in parameters)
+        modules = dict.fromkeys(_part(name, parameters, evidence.held) for name in parameters)
         cause = cause.format(parts=some(grouped(dict.fromkeys(modules, ""))))
-        patterns = dict.fromkeys(_pattern(one, parameters) for one in modules)
+        whole = (one if one in parameters else f"{one}.*" for one in modules)
+        patterns = dict.fromkeys(map(_pattern, whole))
         remedy += ": " + " ".join(f"--allow '{one}'" for one in [*patterns][:_PATTERNS])
     elif kind == "size" and any("pos" in name for name in parameters):
         cause = "the model was made for another number of classes, or images of another size"
@@ -145,13 +148,31 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
             cause = (
                 f"{' and '.join(sorted(parts))} are exchanged: code maps one to the other's name"
             )
-    return Loss(kind=kind, title=title, parameters=parameters, cause=cause, remedy=remedy)
+    meant = [one for name in parameters for one in evidence.namesakes.get(name, ())]
+    meant += [evidence.partners[name] for name in parameters if name in evidence.partners]
+    return Loss(
+        kind=kind,
+        title=title,
+        parameters=parameters,
+        tensors=tuple(meant),
+        cause=cause,
+        remedy=remedy,
+    )
 
 
-def _pattern(module: str, parameters: Mapping[str, str]) -> str:
-    """Of a module in all blocks, as --allow takes it."""
-    words = ("*" if word.isdigit() else word for word in module.split("."))
-    return ".".join(words) + ("" if module in parameters else ".*")
+def _part(name: str, lost: Collection[str], held: LoadedTensors) -> str:
+    """The largest module of which all is lost, or the parameter itself."""
+    words = name.split(".")
+    for depth in range(1, len(words)):
+        module = ".".join(words[:depth])
+        if all(one in lost for one in held.tensors if one.startswith(f"{module}.")):
+            return module
+    return name
+
+
+def _pattern(name: str) -> str:
+    """Of all blocks, as --allow takes it."""
+    return ".".join("*" if word.isdigit() else word for word in name.split("."))
 
 
 def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, str]:
@@ -178,9 +199,9 @@ _TEXTS = {
         "the loader made them without memory, and filled them with nothing",
         "look why the file's names did not match, or load without a device map",
     ),
-    "prefix": ("as initialised; the file has them under names with another beginning", "", ""),
+    "prefix": ("as initialised; their names begin otherwise in the file", "", ""),
     "renamed": (
-        "as initialised; the file has tensors of their shape and place, in no parameter",
+        "as initialised; the file has other names, in no parameter",
         "the class calls them otherwise than the file does (another release wrote it)",
         "load with the release that wrote the file, or with one that renames; or rename them",
     ),
@@ -190,17 +211,17 @@ _TEXTS = {
         "make the model as the file is; of what is to be new, say so: --allow 'NAME.*'",
     ),
     "tied": (
-        "as initialised; nothing in the file, which ties it to another",
+        "as initialised; the file ties them to others",
         "weights that the file ties are not tied in the model",
         "tie them: tie_word_embeddings in config.json, or model.tie_weights()",
     ),
     "absent": (
-        "newly initialized: nothing in the file",
+        "newly initialized; nothing in the file",
         "the class adds {parts}, which the file does not have",
         "take a class without it; or, if it is to be trained",
     ),
     "buffer": (
-        "buffers as the class makes them: nothing in the file",
+        "buffers as the class makes them; nothing in the file",
         "the file was saved without {parts}",
         "save state_dict() and not parameters() alone; or, if the class computes it",
     ),
@@ -254,6 +275,14 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
             taken.add(other)
             found |= {parameter: str(tensor) for parameter, tensor in matched.items()}
     return found
+
+
+def beside(tensor: str, parameter: str) -> str:
+    """A name of the file without the words that the parameter's begins with, too."""
+    theirs, ours = tensor.split("."), parameter.split(".")
+    while len(theirs) > 1 and theirs[0] == ours[0]:
+        theirs, ours = theirs[1:], ours[1:]
+    return ".".join(theirs)
 
 
 def _by_kind(names: Collection[str]) -> dict[str, dict[tuple[str, ...], str]]:

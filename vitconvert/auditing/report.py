@@ -17,7 +17,7 @@ _QUOTED = 3  # lines of what a loader said
 _LONGEST = 160  # characters of such a line
 # What loaders print of names that do not match (transformers 4 and 5, timm, torch).
 _ADMITTED = re.compile(
-    r"newly initialized|not initialized from|not used when|MISSING|UNEXPECTED|MISMATCH"
+    r"newly initialized: |not initialized from|not used when|\| (MISSING|UNEXPECTED|MISMATCH) "
     r"|missing_keys|Missing key|Unexpected key|size mismatch"
 )
 
@@ -45,8 +45,7 @@ def report_lines(audit: "LoadAudit", *, verbose: bool = False) -> Iterator[str]:
         yield f"note: {note}"
     most = None if verbose else _KINDS
     for loss in audit.losses:
-        left = {n: text for n, text in loss.parameters.items() if n not in audit.allowed}
-        yield from _listed(f"{loss.title}: {len(left)}", left, most)
+        yield from _listed(f"{loss.title}: {len(loss.parameters)}", loss.parameters, most)
     yield from _listed_if(verbose, "allowed to be new", dict.fromkeys(audit.allowed, ""))
     yield from _listed_if(
         verbose, "undecidable, every number the same", dict.fromkeys(audit.undecidable, "")
@@ -73,8 +72,8 @@ def _of_changes(audit: "LoadAudit", most: int | None) -> Iterator[str]:
 
 def _of_unused(audit: "LoadAudit", most: int | None) -> Iterator[str]:
     """What of the file is in no parameter; "nothing" where it is."""
-    told = {other for loss in audit.losses for other in loss.parameters.values()}
-    unused = [n for n in audit.unused if f"the file has {n}, in no parameter" not in told]
+    told = {tensor for loss in audit.losses for tensor in loss.tensors}
+    unused = [name for name in audit.unused if name not in told]
     groups = _by_head(audit, unused)
     if not unused:
         if not audit.unused:
@@ -93,9 +92,7 @@ def _of_unused(audit: "LoadAudit", most: int | None) -> Iterator[str]:
 
 
 def _of_causes(audit: "LoadAudit") -> Iterator[str]:
-    for loss in [one for one in audit.losses if not {*one.parameters} <= {*audit.allowed}][
-        :_CAUSES
-    ]:
+    for loss in audit.losses[:_CAUSES]:
         yield f"likely cause: {loss.cause}"
         yield f"what to do:   {loss.remedy}"
     if not audit.losses:
@@ -110,6 +107,8 @@ def _of_causes(audit: "LoadAudit") -> Iterator[str]:
 def admitted(said: Sequence[str]) -> list[str]:
     """What a loader printed of names that do not match, in lines of a bearable length."""
     told = [" ".join(line.split()) for line in said if _ADMITTED.search(line)]
+    # Of a table, whose rows are in no order, what is missing comes first.
+    told.sort(key=lambda line: ("|" in line, "UNEXPECTED" in line, line if "|" in line else ""))
     return [f"{line[:_LONGEST]}{'...' if len(line) > _LONGEST else ''}" for line in told]
 
 

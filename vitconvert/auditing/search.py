@@ -27,7 +27,7 @@ from vitconvert.auditing.content import (
     plain,
 )
 from vitconvert.auditing.held import LoadedTensors
-from vitconvert.auditing.losses import Shape, partners
+from vitconvert.auditing.losses import Shape, beside, partners
 from vitconvert.auditing.names import namesakes, part_of
 from vitconvert.auditing.tensors import Read
 
@@ -204,7 +204,7 @@ class TensorSearch:
                 found.undecidable.remove(name)
                 found.untouched[name] = ""
             if name in found.untouched:
-                found.untouched[name] = f"the file has {other}, in no parameter"
+                found.untouched[name] = f"the file has {beside(other, name)}"
         return {name: other for name, other in others.items() if name in found.untouched}
 
     def mixed(self, landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
