@@ -125,7 +125,7 @@ def write_files(folder: Path) -> None:
     torch.save(_lucidrains(), folder / "vit.pt")
     torch.save(_own_head().state_dict(), folder / "best.pt")
     torch.save(_own_head(dropout=False), folder / "whole.pt")
-    _team(folder)
+    write_team(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
     for photograph in ("one.jpg", "two.png"):
@@ -203,7 +203,7 @@ def _lucidrains() -> dict[str, torch.Tensor]:
     return randomised(vit_pytorch.ViT(heads=16, dim_head=4, mlp_dim=50, **sizes)).state_dict()
 
 
-def _team(folder: Path) -> None:
+def write_team(folder: Path) -> None:
     """A team's code, its table and what it trained."""
     (folder / "team").mkdir()
     shutil.copy(team.__file__, folder / "team" / "vit.py")

@@ -1,5 +1,7 @@
 """Models whose tensors are tied, quantised, offloaded or shared, and such as are trained."""
 
+import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,7 @@ from torch import nn
 
 import vitconvert
 from tests.packages import bitsandbytes, torchao, transformers
+from tests.pages import write_team
 from tests.small_models import randomise
 from vitconvert.auditing.content import equal, prints_of_rows
 
@@ -283,3 +286,31 @@ def test_a_model_that_two_processes_share(tmp_path, state):
         said, failed = process.communicate(timeout=300)
         assert process.returncode == 0, failed
         assert said.splitlines() == [f"{rank} True ()", f"{rank} False ('3.weight',)"]
+
+
+@pytest.mark.slow
+def test_the_recipe_of_a_workflow_runs(tmp_path):
+    import yaml
+
+    pages = ROOT / "docs" / "pages" / "tutorials"
+    text = (pages / "audit-in-training.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    (job,) = yaml.safe_load(recipe)["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert commands[0] == "pip install -r requirements.txt"
+    write_team(tmp_path)
+    for title, code in re.findall(
+        r'```python title="(test_load.py)"\n(.*?)```',
+        (pages / "audit-a-load.md").read_text(encoding="utf-8"),
+        flags=re.DOTALL,
+    ):
+        (tmp_path / title).write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), "."])}
+    if "vitconvert" not in _plugins():
+        environment["PYTEST_PLUGINS"] = "vitconvert.testing.plugin"
+    command = commands[1].replace("python ", f"{sys.executable} ", 1).split()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    torch.save({}, tmp_path / "team.pth")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
