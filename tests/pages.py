@@ -48,7 +48,10 @@ RUN = [
     *TUTORIALS,
     *REFERENCE,
     *LOADS,
-    *(PAGES / f"{name}.md" for name in ("audit", "proof", "function-hash", "upstream")),
+    *(
+        PAGES / f"{name}.md"
+        for name in ("audit", "proof", "function-hash", "upstream", "use-it-like-timm")
+    ),
 ]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
