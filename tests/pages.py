@@ -127,7 +127,7 @@ def write_files(folder: Path) -> None:
     torch.save(_own_head(dropout=False), folder / "whole.pt")
     code = "import vitconvert\n\n\ndef load(path):\n    return vitconvert.load_model(path)\n"
     (folder / "loader.py").write_text(code)
-    _team(folder)
+    write_team(folder)
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
     for photograph in ("one.jpg", "two.png"):
@@ -205,7 +205,7 @@ def _lucidrains() -> dict[str, torch.Tensor]:
     return randomised(vit_pytorch.ViT(heads=16, dim_head=4, mlp_dim=50, **sizes)).state_dict()
 
 
-def _team(folder: Path) -> None:
+def write_team(folder: Path) -> None:
     """A team's code, its table and what it trained."""
     (folder / "team").mkdir()
     shutil.copy(team.__file__, folder / "team" / "vit.py")

@@ -170,18 +170,22 @@ def multiples(values: Tensor, source: Tensor) -> Iterator[tuple[str, Holds]]:
     def added(values: Tensor, source: Tensor) -> bool:
         return _are_close(values.float(), source.float() + difference, close)
 
+    def factors(values: Tensor, source: Tensor) -> Tensor:
+        places = source.abs().argmax(1, keepdim=True)
+        return (values.gather(1, places) / source.gather(1, places)).nan_to_num()
+
     def by_row(values: Tensor, source: Tensor) -> bool:
         ours, theirs = values.float().flatten(1), source.float().flatten(1)
-        places = theirs.abs().argmax(1, keepdim=True)
-        factors = (ours.gather(1, places) / theirs.gather(1, places)).nan_to_num()
-        return _are_close(ours, theirs * factors, close)
+        return _are_close(ours, theirs * factors(ours, theirs), close)
 
     # Nearly 1, and nearly 0, it is another tensor: of averaged weights, say.
     if abs(factor - 1) > close:
         yield f"multiplied by {factor:.6g}", multiplied
     if difference.abs() > close * values.abs().max():
         yield f"{difference:.6g} added", added
-    if source.ndim > 1:
+    if source.ndim > 1 and bool(
+        ((factors(values.flatten(1), source.flatten(1)) - 1).abs() > close).any()
+    ):
         yield "each row multiplied by its own number", by_row
 
 
