@@ -63,7 +63,7 @@ def _coloured(line: str) -> str:
     text = escape(line).replace(" ", "\u00a0")  # of several blanks, SVG shows one
     if line.startswith("$ "):
         return f'<tspan fill="#ffffff" font-weight="bold">{text}</tspan>'
-    if line.startswith("not equal") or line.startswith("  likely cause"):
+    if line.startswith(("not equal", "  likely cause")):
         return f'<tspan fill="{_RED}">{text}</tspan>'
     first = line.split(" ", 1)[0]
     if first in _TITLES:
