@@ -1,5 +1,6 @@
 """Puts a checkpoint's tensors into vitconvert's own ViT."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
@@ -24,13 +25,14 @@ def build_model(
     patch_size: int | tuple[int, int] | None = None,
     in_channels: int | None = None,
     num_classes: int | None = None,
+    drop_rates: Mapping[str, float] | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = False,
 ) -> "ViT":
     """Assign a checkpoint's tensors to a model built on the meta device, without a second copy.
 
-    The arguments are those of `vitconvert.load_model`.
+    The arguments are those of `vitconvert.load_model`, whose rates of dropout are `drop_rates`.
 
     Raises:
         UsageError: There is no such device here, or a change makes no sense for this model.
@@ -56,6 +58,8 @@ def build_model(
     tensors, config, _ = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
     if in_channels not in (None, config.in_channels):
         tensors, config, _ = change_channels(tensors, config, in_channels)
+    if drop_rates:
+        config = config.replace(**drop_rates)
     model = (FastViT if fast else ViT)(config, device="meta")
     aligned = {
         name: tensor.clone()
@@ -65,5 +69,5 @@ def build_model(
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
-    computing = torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
+    computing = torch.promote_types(model.patch_embed.a_weight().dtype, torch.float32)
     return model.to(device=device, dtype=dtype or computing).eval()

@@ -6,6 +6,14 @@ from vitconvert.config.fields import Fields
 from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
 Size = tuple[int, int]  # down and across
+# Fields that act in training only.
+DROP_RATES = (
+    "drop_rate",
+    "embed_drop_rate",
+    "attention_drop_rate",
+    "proj_drop_rate",
+    "drop_path_rate",
+)
 
 
 def stem_stride(style: str, depths: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ a head.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -16,9 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.model.inputs import masked
 from vitconvert.model.layers import linear_of, norm_if
 from vitconvert.model.relative_positions import RelativeMlp, relative_position_bias, unset_table
 from vitconvert.model.rope import rotate, rotation_of
+
+# What torch.fx keeps as one call: see `inputs.py`.
+torch.fx.wrap("masked")
+torch.fx.wrap("relative_position_bias")
+torch.fx.wrap("rotate")
 
 
 class TokenPositions(NamedTuple):
@@ -103,9 +109,7 @@ class Attention(nn.Module):
         x = self._attend(q[:, :, : positions.wanted], k, v, bias)
         if self.post_softmax_scale != 1:
             x = x * self.post_softmax_scale
-        if head_mask is not None:
-            x = x * head_mask.to(x).view(-1, 1, 1)
-        joined: Tensor = self.norm(x.transpose(1, 2).flatten(2))
+        joined: Tensor = self.norm(masked(x, head_mask).transpose(1, 2).flatten(2))
         return joined
 
     def probabilities(
@@ -133,7 +137,7 @@ class Attention(nn.Module):
         q, k, v = self.q_norm(q), self.k_norm(k), self.v_norm(v)
         if positions.rope is not None:
             q, k = (rotate(x, positions.rope, **self.rotation).type_as(v) for x in (q, k))
-        if self.kv_of_head is not None and self.kv_of_head != list(range(k.shape[1])):
+        if self.kv_of_head is not None and self.kv_of_head != list(range(len(self.kv_of_head))):
             k, v = k[:, self.kv_of_head], v[:, self.kv_of_head]
         return q, k, v
 
@@ -178,16 +182,15 @@ class DifferentialAttention(Attention):
         self.sub_norm = nn.RMSNorm(config.head_dim, 1e-5)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        first, second = (
-            super(DifferentialAttention, self)._attend(q, k, v, bias) for q, k in _halves(q, k)
-        )
+        (q1, k1), (q2, k2) = _halves(q, k)
+        first = super()._attend(q1, k1, v, bias)
+        second = super()._attend(q2, k2, v, bias)
         x: Tensor = self.sub_norm(first - self._factor(q) * second)
         return x * (1 - self.first_factor)
 
     def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-        first, second = (
-            super(DifferentialAttention, self)._softmax(q, k, bias) for q, k in _halves(q, k)
-        )
+        (q1, k1), (q2, k2) = _halves(q, k)
+        first, second = super()._softmax(q1, k1, bias), super()._softmax(q2, k2, bias)
         return first - self._factor(q) * second
 
     def _factor(self, like: Tensor) -> Tensor:
@@ -196,8 +199,10 @@ class DifferentialAttention(Attention):
         return (plus - minus + self.first_factor).type_as(like)
 
 
-def _halves(q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)
+def _halves(q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    q1, q2 = q.chunk(2, dim=-1)
+    k1, k2 = k.chunk(2, dim=-1)
+    return (q1, k1), (q2, k2)
 
 
 def attention_of(config: ViTConfig, layer: int) -> Attention:

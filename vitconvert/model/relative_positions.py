@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import linear
 
+torch.fx.wrap("relative_position_bias")
+
 
 class RelativePositions(nn.Module):
     """The table that all blocks share."""

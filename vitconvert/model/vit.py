@@ -11,7 +11,7 @@ Letters: B images, C channels, N tokens (prefix tokens, then patches row by row)
 H heads, K width of a head.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -24,15 +24,18 @@ from vitconvert.model.attention import TokenPositions
 from vitconvert.model.blocks import AnyBlock
 from vitconvert.model.heads import AttentionPool, PreLogits, classifier, pool
 from vitconvert.model.initialisation import POSITIONS, initialise
-from vitconvert.model.inputs import HeadMask, check_images, head_masks
+from vitconvert.model.inputs import HeadMask, head_masks
 from vitconvert.model.intermediates import Intermediates, forward_intermediates
 from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
 from vitconvert.model.necks import Neck, merger_of
 from vitconvert.model.patch_embed import PatchEmbed
 from vitconvert.model.positions import computed_positions, positions_of
 from vitconvert.model.relative_positions import relative_tables, shared_relative_positions
-from vitconvert.model.rope import RotaryEmbedding
+from vitconvert.model.rope import RotaryEmbedding, rotary_tables
 from vitconvert.model.windows import block_of
+
+torch.fx.wrap("head_masks")
+torch.fx.wrap("rotary_tables")
 
 
 class ViT(nn.Module):
@@ -193,7 +196,7 @@ class ViT(nn.Module):
         self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
         self.attn_pool = self.attn_pool if pooling == "map" else None
         self.bare_fc_norm = bare_norm_if(self.config)  # as wide as what is pooled now
-        like = self.patch_embed.proj.weight
+        like = self.patch_embed.a_weight()
         self.head = classifier(self.config).to(like).train(self.training)
         if self.head_dist is not None:
             self.head_dist = classifier(self.config).to(like).train(self.training)
@@ -218,30 +221,32 @@ class ViT(nn.Module):
         """The embedded tokens, then each block's output; of the last block, `wanted` tokens."""
         blocks = cast("list[AnyBlock]", list(self.blocks))
         masks = head_masks(head_mask, [block.num_heads for block in blocks])
-        check_images(images, self.config, self.patch_embed.proj.weight.dtype)
         patches = self.patch_embed(images)
         tokens = (self.cls_token, self.dist_token, self.reg_token)
         # Not len(patches), which would fix the batch size of an exported model.
         prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
         x = self.norm_pre(self.embed_drop(self.positions(patches, prefix, self.pos_embed)))
         yield x
-        for block, mask, positions in zip(blocks, masks, self.token_positions(), strict=True):
-            if block is self.blocks[-1]:
+        # Masks are numbered, not iterated over: torch.fx cannot know how many there are.
+        for layer, positions in enumerate(self.token_positions()):
+            block = blocks[layer]
+            if layer == len(blocks) - 1:
                 positions = positions._replace(wanted=wanted)
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, mask, positions, use_reentrant=False)
+                x = checkpoint(block, x, masks[layer], positions, use_reentrant=False)
             else:
-                x = block(x, mask, positions)
+                x = block(x, masks[layer], positions)
             yield x
 
     def token_positions(self) -> Iterator[TokenPositions]:
         """For each block, what its attention gets of its tokens' positions."""
         index, offsets, shared = self.relative_index, self.relative_offsets, self.rel_pos_bias
         bias = None if shared is None else shared(offsets, index)
-        ropes: Iterable[Tensor | None] = [None] * len(self.blocks)
+        layers = range(len(self.blocks))
+        ropes: Sequence[Tensor | None] = [None] * len(layers)
         if self.rope is not None:
-            ropes = self.rope.tables(self.patch_embed.proj.weight)
-        return (TokenPositions(rope, index, offsets, bias) for rope in ropes)
+            ropes = rotary_tables(self.rope, self.patch_embed.a_weight())
+        return (TokenPositions(ropes[layer], index, offsets, bias) for layer in layers)
 
     def _features(self, pooled: Tensor) -> Tensor:
         features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))

@@ -19,6 +19,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions
 from vitconvert.model.blocks import AnyBlock, Block, OneStepBlock, ParallelBlock
 
+torch.fx.wrap("_by_offset")
+
 
 class WindowedAttention(Attention):
     """Attention of the patches of a window to each other, or of all of them in a global block.
