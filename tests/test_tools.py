@@ -65,13 +65,7 @@ def test_a_tool_gives_timms_numbers(title, models):
     families = ["DINOv3"] if SCRIPTS[title][1] else FAMILIES
     for family in families:
         with contextlib.chdir(models / family):
-            found = _result(title, of_timm=False)
-            if (title, family) == ("opacus", "DINOv3"):
-                with pytest.raises(NotImplementedError, match="buffers"):
-                    _result(title, of_timm=True)
-                wanted, bound = _result("torch.func", of_timm=True), 1e-5
-            else:
-                wanted = _result(title, of_timm=True)
+            found, wanted = (_result(title, of_timm=of_timm) for of_timm in (False, True))
         for ours, theirs in zip(_numbers(found), _numbers(wanted), strict=True):
             if isinstance(ours, torch.Tensor):
                 assert relative(ours, theirs) <= bound, family
