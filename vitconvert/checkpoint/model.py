@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
-from vitconvert.errors import UsageError
+from vitconvert.documents import JsonDict
+from vitconvert.errors import NotRepresentable, UsageError
 
 if TYPE_CHECKING:
     import torch
 
     from vitconvert.model import ViT
+    from vitconvert.preprocessing import Preprocessing
 
 
 # A matrix times a single row is summed in another order if the matrix is not aligned in memory, as
@@ -40,8 +42,9 @@ def build_model(
     """
     import torch
 
-    from vitconvert.facts.surgery import change_channels, resize
+    from vitconvert.facts.surgery import change_channels
     from vitconvert.model import FastViT, ViT
+    from vitconvert.model.resizing import resize
 
     try:
         torch.empty(0, device=device)
@@ -69,5 +72,18 @@ def build_model(
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
+    model.image_cfg = _image_cfg(checkpoint.preprocessing)
+    model.resampling_doubt = checkpoint.resampling_doubt
     computing = torch.promote_types(model.patch_embed.a_weight().dtype, torch.float32)
     return model.to(device=device, dtype=dtype or computing).eval()
+
+
+def _image_cfg(preprocessing: "Preprocessing | None") -> JsonDict:
+    """What timm's record of a model says of images; {} where that is unknown, or timm has no word.
+
+    Not the size, which is the model's.
+    """
+    try:
+        return preprocessing.to_timm() if preprocessing else {}
+    except NotRepresentable:
+        return {}

@@ -216,6 +216,11 @@ class Properties(Fields):
         return self.relative_positions == "shared_mlp"
 
     @property
+    def tabulated_positions(self) -> bool:
+        """Whether relative positions are a table of all pairs of tokens."""
+        return self.relative_positions not in ("none", "decomposed")
+
+    @property
     def decomposed_positions(self) -> bool:
         """Whether q meets relative positions of rows and of columns."""
         return self.relative_positions == "decomposed"

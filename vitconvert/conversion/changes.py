@@ -41,9 +41,10 @@ def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     if not options.changes:
         return checkpoint
     from vitconvert.facts import surgery
+    from vitconvert.model.resizing import resize
 
     sizes = {"image_size": options.image_size, "patch_size": options.patch_size}
-    tensors, config, texts = surgery.resize(
+    tensors, config, texts = resize(
         checkpoint.tensors, checkpoint.config, **sizes, doubt=checkpoint.resampling_doubt
     )
     preprocessing = checkpoint.preprocessing
@@ -95,7 +96,7 @@ def at_size(checkpoint: Checkpoint, image_size: tuple[int, int] | None) -> Check
     """The checkpoint with its positions resampled, and images prepared, for a size; None: as it is.
 
     Raises:
-        UsageError, ConflictingFact, MissingFact: As `facts.surgery.resize`.
+        UsageError, ConflictingFact, MissingFact: As `model.resizing.resize`.
     """
     return changed(checkpoint, WriteOptions(image_size=image_size), measured=False)
 

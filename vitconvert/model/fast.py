@@ -234,7 +234,7 @@ class FastViT(ViT):
             if isinstance(module, Mlp) and not config.clipped_linears:
                 _join(module, module.fc1_g or module.fc1, config.activation)
             elif isinstance(module, WindowedAttention):
-                module.fused = True
+                module.unlike_timm = True
             elif isinstance(module, PreLogits):
                 _join(module, module.fc, config.representation_activation)
 

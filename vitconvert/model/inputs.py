@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import InputMismatch, UsageError
 
 # For each block, a factor for each head, or None.
@@ -74,6 +75,32 @@ def head_masks(masks: HeadMask, num_heads: Sequence[int]) -> list[Tensor | None]
             evidence={"found": found, "wanted": wanted},
         )
     return list(masks)
+
+
+def attention_mask(
+    mask: Tensor | None, is_causal: bool, config: ViTConfig, device: torch.device
+) -> Tensor | None:
+    """What each token may attend to, as `F.scaled_dot_product_attention` takes it.
+
+    Args:
+        mask: Broadcast to (B, H, N, N): False, or -inf, for what is not attended to.
+        is_causal: Tokens attend to none after them, and `mask` is None.
+        config: Of the model.
+        device: Where the images are.
+
+    Raises:
+        UsageError: Both are given, or attention is within windows.
+    """
+    if mask is None and not is_causal:
+        return None
+    if mask is not None and is_causal:
+        raise UsageError("attn_mask and is_causal exclude each other.")
+    if config.windowed or config.decomposed_positions:
+        raise UsageError("Attention within windows takes no attn_mask and is not causal.")
+    if mask is not None:
+        return mask
+    tokens = config.num_prefix_tokens + config.num_patches
+    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
 def branch_masks(mask: Tensor | None, branches: int) -> Sequence[Tensor | None]:

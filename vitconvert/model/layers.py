@@ -168,10 +168,16 @@ def drop_path_of(config: ViTConfig, layer: int) -> nn.Module:
     """The stochastic depth of a block's branch, or an identity."""
     if not config.drop_path_rate:
         return nn.Identity()
-    # timm's steps, `calculate_drop_path_rates`, with their rounding.
-    end, kind = config.drop_path_rate, torch.float32
-    rate = torch.linspace(0, end, config.depth, dtype=kind, device="cpu")[layer].item()
+    rate = drop_path_rates(config)[layer]
     return DropPath(rate) if rate else nn.Identity()
+
+
+def drop_path_rates(config: ViTConfig) -> list[float]:
+    """Of each block, in equal steps from 0; timm's `calculate_drop_path_rates` rounds them so."""
+    end = config.drop_path_rate
+    steps = torch.linspace(0, end, config.depth, dtype=torch.float32, device="cpu")
+    rates: list[float] = steps.tolist()
+    return rates
 
 
 def norm_of(dim: int, config: ViTConfig, *, eps: float | None = None) -> nn.Module:

@@ -13,11 +13,12 @@ from vitconvert.config import ViTConfig
 from vitconvert.model.inputs import checked_images
 from vitconvert.model.layers import norm_if, norm_of
 from vitconvert.model.stem import stem_of
+from vitconvert.model.timm_interface import PatchEmbedInterface
 
 torch.fx.wrap("checked_images")
 
 
-class PatchEmbed(nn.Module):
+class PatchEmbed(PatchEmbedInterface):
     """Cuts images, or the feature map of a hybrid's stem, into patches and projects each."""
 
     def __init__(self, config: ViTConfig) -> None:
