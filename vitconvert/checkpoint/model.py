@@ -42,6 +42,7 @@ def build_model(
     """
     import torch
 
+    from vitconvert.checkpoint.from_model import remember
     from vitconvert.facts.surgery import change_channels
     from vitconvert.model import FastViT, ViT
     from vitconvert.model.resizing import resize
@@ -70,6 +71,7 @@ def build_model(
         if name.startswith(_ON_ONE_ROW) and tensor.data_ptr() % _ALIGNMENT
     }
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
+    remember(model, checkpoint)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
     model.image_cfg = _image_cfg(checkpoint.preprocessing)

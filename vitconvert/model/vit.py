@@ -23,6 +23,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.model.attention import TokenPositions
 from vitconvert.model.blocks import AnyBlock
 from vitconvert.model.heads import AttentionPool, PreLogits, classifier, pool
+from vitconvert.model.hub import HubMethods
 from vitconvert.model.initialisation import initialise
 from vitconvert.model.inputs import HeadMask, attention_mask, head_masks
 from vitconvert.model.intermediates import Intermediates, forward_intermediates
@@ -39,7 +40,7 @@ torch.fx.wrap("head_masks")
 torch.fx.wrap("rotary_tables")
 
 
-class ViT(TimmInterface):
+class ViT(HubMethods, TimmInterface):
     """The Vision Transformer that a `ViTConfig` describes.
 
     `model(images)` takes (B, in_channels, *image_size) floats and returns (B, num_classes) logits,
@@ -78,6 +79,7 @@ class ViT(TimmInterface):
 
     def _build(self, config: ViTConfig) -> None:
         self.config = config
+        self.loaded_from: object = None  # what `checkpoint.from_model` remembers of the files
         D = config.embed_dim
         self.patch_embed = PatchEmbed(config)
         self.cls_token = unset(1, D) if config.class_token else None
