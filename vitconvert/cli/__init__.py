@@ -47,10 +47,10 @@ GROUPS = {
         "list": ("listing:List", "List dialects and named architectures."),
         "table": (
             "table:DraftTable",
-            "Draft a table for a spelling that nobody knows, by a known ViT.",
+            "Draft a table for a layout that no table explains, by a known ViT.",
         ),
     },
-    "Prove": {
+    "Verify": {
         "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
         "golden": (
             "golden:RecordGolden",
@@ -71,7 +71,7 @@ SHORT_FORMS = {
     "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
     "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
     "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
-    "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or CLIP file."),
+    "openclip": ("convert:Convert", "Convert the vision encoder of an OpenCLIP or CLIP file."),
     "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
     "file": ("convert:Convert", "Convert a file or directory."),
 }

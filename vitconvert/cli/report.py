@@ -194,12 +194,23 @@ def command_line(*, but: Collection[str] = (), **instead: object) -> str:
 
 def typed_again(**instead: object) -> str:
     """The command of this run, with other values for some options."""
-    return _typed(lambda parameter, value: "..." if parameter.name == "token" else value, instead)
+    return _typed(_without_token, instead)
 
 
-def _typed(shown: Shown, instead: Mapping[str, object], but: Collection[str] = ()) -> str:
+def typed_for(verb: str, *, but: Collection[str] = (), **instead: object) -> str:
+    """The command of another verb, with the options of this run that are not among `but`."""
+    return _typed(_without_token, instead, but, verb)
+
+
+def _without_token(parameter: click.Parameter, value: object) -> object:
+    return "..." if parameter.name == "token" else value
+
+
+def _typed(
+    shown: Shown, instead: Mapping[str, object], but: Collection[str] = (), verb: str = ""
+) -> str:
     context = click.get_current_context()
-    words = ["vitconvert", str(context.info_name)]
+    words = ["vitconvert", verb or str(context.info_name)]
     for parameter in context.command.params:
         name = str(parameter.name)
         typed = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

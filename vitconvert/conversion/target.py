@@ -6,6 +6,7 @@ from dataclasses import replace
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.conversion.hints import refusal, refusal_with_hints
 from vitconvert.conversion.search import (
+    OWN_LAYOUT,
     Fit,
     Misfit,
     attempts,
@@ -73,6 +74,25 @@ def _check_allowed(allow: Sequence[str], known: Sequence[str]) -> None:
             evidence={"steps": ", ".join(known)},
             hint=f"did you mean {' or '.join(near)}?" if near else None,
         )
+
+
+def suggested_target(model: DescribedModel) -> tuple[str, tuple[str, ...], str]:
+    """An ecosystem to convert a model to, the steps that this takes, and what to know of it.
+
+    transformers for a model of timm's, timm for all others; where it does not hold the model,
+    another that does.
+    """
+    table = builtin_tables().get(model.dialect or "")
+    own = table.ecosystem if table else ""
+    to = "hf" if own == "timm" else "timm"
+    try:
+        choose_target(to, model, ())
+    except NotRepresentable as refusal:
+        if refusal.steps:
+            return to, refusal.steps, f"{to}: {refusal.hint}"
+        held = ecosystems_that_hold(model)
+        return next((name for name in held if name != own), OWN_LAYOUT), (), ""
+    return to, (), ""
 
 
 def choose_without_steps(to: str | Table, model: DescribedModel) -> Fit:
