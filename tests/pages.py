@@ -39,7 +39,7 @@ TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem !=
 RUN = [
     *ERRORS,
     *TUTORIALS,
-    *(PAGES / f"{name}.md" for name in ("proof", "function-hash", "upstream")),
+    *(PAGES / f"{name}.md" for name in ("proof", "function-hash", "upstream", "use-it-like-timm")),
 ]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -135,8 +135,7 @@ def test_gradients_of_each_image():
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize(
-    "name",
-    ["vit_tiny_patch16_224", "eva02_tiny_patch14_224", "beit_base_patch16_224"],
+    "name", ["flexivit_small", "eva02_tiny_patch14_224", "beit_base_patch16_224"]
 )
 def test_torchs_compiler_takes_the_whole_model(name, backend):
     model = ours(name)
