@@ -257,6 +257,17 @@ def test_nothing_of_the_old_size_is_left(kind, fields, make_config, randomise, i
     assert torch.equal(model(x), made(x))
 
 
+def test_a_new_head_leaves_fixed_positions_alone(make_config):
+    fields = {"position_embedding": "sincos2d", "embed_dim": 36, "head_dim": 12}
+    model = ViT(make_config(**fields, no_embed_class=True))
+    before = model.pos_embed.clone()
+    model.patch_embed.bfloat16()  # as of a file, before load_model makes it float32
+    model.reset_classifier(3, "avg")
+    assert torch.equal(model.pos_embed, before) and model.pos_embed.dtype == torch.float32
+    model.set_input_size(48)
+    assert model.pos_embed.shape == (1, 36, 36) and model.pos_embed.dtype == torch.float32
+
+
 def test_sizes_that_cannot_be():
     model = ours("vit_tiny_patch16_224")
     with pytest.raises(UsageError, match="no whole number of patches"):

@@ -222,7 +222,7 @@ def diff(
         reading: For both: `ReadArguments` lists these options.
 
     Returns:
-        What differs; `identical` says whether anything does.
+        What differs; `equal` says whether nothing does.
 
     Raises:
         SourceError: A source leads to no file.

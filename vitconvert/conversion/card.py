@@ -94,7 +94,7 @@ def write_card(
         "## Use",
         *uses,
     ]
-    (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", newline="\n")
 
 
 def _metadata(source: Checkpoint, target: Target) -> str:

@@ -5,7 +5,6 @@ tensors that have a dtype and a shape only.
 """
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
 from vitconvert.documents import JsonObject
-from vitconvert.errors import ParityFailed, UsageError
+from vitconvert.errors import ParityFailed, UsageError, as_typed
 from vitconvert.labels import Labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.tables.canonical import expected_shapes
@@ -120,7 +119,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
         return labels.index(name)
     hint = "name classes by their index."
     if whole := next((label for label in labels or () if name in label.split(", ")), None):
-        quoted = shlex.quote(f'"{whole}"')
+        quoted = as_typed(f'"{whole}"')
         hint = (
             f"the whole name is {whole!r}: --classes {quoted}, where the inner quotes keep commas."
         )

@@ -5,7 +5,6 @@ Before the dialect is recognised, `separate_adapter` sets the adapter apart; aft
 """
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from vitconvert.errors import (
     SourceError,
     TensorMismatch,
     UsageError,
+    as_typed,
 )
 from vitconvert.formats import Container, open_container
 from vitconvert.sources import Located, locate
@@ -69,10 +69,10 @@ def separate_adapter(
         if located.weights is not None:
             # A base that is a path on another machine, or from another folder, is BASE.
             named = base if base and "/" in base and not looks_like_path(base) else "BASE"
-            command = shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
+            command = as_typed("vitconvert", "hf", named, "--adapter", located.reference)
             merging = f"`{command}` merges the two (in Python, adapter=)."
             if base and _lies_here(base, located):
-                command = shlex.join(["vitconvert", "convert", located.reference])
+                command = as_typed("vitconvert", "convert", located.reference)
                 merging = f"`{command}` merges it into {base}, as do verbs that read weights."
         raise TensorMismatch(
             "This is an adapter alone, without the model that it changes.",
