@@ -150,6 +150,8 @@ def write_files(folder: Path) -> None:
     torch.save(_lucidrains(), folder / "vit.pt")
     torch.save(_own_head().state_dict(), folder / "best.pt")
     torch.save(_own_head(dropout=False), folder / "whole.pt")
+    code = "import vitconvert\n\n\ndef load(path):\n    return vitconvert.load_model(path)\n"
+    (folder / "loader.py").write_text(code)
     write_team(folder)
     shutil.copytree(DIGITS, folder / "my-vit")
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)

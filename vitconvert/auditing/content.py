@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 Prints = NDArray[np.uint64]
+_MOST_IN_HEADS = 2**14  # numbers of a bias, (heads, size of one)
 Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
 _MOST_ROWS = 2**22
 _THREADS = 2
@@ -169,7 +170,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
 
     Yields:
         What was done to the axes, and the matrix: by its first axis, by its first two, and
-        transposed by its last one, by its last two.
+        transposed by its last one, by its last two; of few numbers in two axes, such as biases
+        by heads, each number by itself.
     """
     while values.ndim > 2 and values.shape[-1] == 1:  # kernels of one pixel are matrices
         values = values.squeeze(-1)
@@ -179,6 +181,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
         return
     yield "", values.reshape(shape[0], -1)
     yield "transposed", values.reshape(-1, shape[-1]).T
+    if values.ndim == 2 and values.numel() <= _MOST_IN_HEADS:
+        yield "", values.reshape(-1, 1)
     if values.ndim > 2:
         yield "", values.reshape(shape[0] * shape[1], -1)
         yield "transposed", values.reshape(-1, shape[-2] * shape[-1]).T
@@ -213,6 +217,8 @@ def prints_of_rows(values: Tensor, dtype: torch.dtype) -> list[Prints]:
                 by_last_two += part.reshape(-1, last_two).sum(0)
     first = np.concatenate(by_outer).reshape(shape[0], -1).sum(1)
     ways = [first, by_last]
+    if values.ndim == 2 and values.numel() <= _MOST_IN_HEADS:
+        ways.append(fingerprints(values.reshape(-1), dtype))
     if values.ndim > 2:
         ways += [np.concatenate(by_two), by_last_two]
     return [prints if len(prints) <= _MOST_ROWS else _NONE for prints in ways]
