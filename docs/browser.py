@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vitconvert.checkpoint import ReadOptions, read_checkpoint
-from vitconvert.conversion.search import OWN_LAYOUT
-from vitconvert.conversion.target import choose_target, describe, ecosystems_that_hold
+from vitconvert.conversion.target import describe, ecosystems_that_hold, suggested_target
 from vitconvert.documents import JsonDict
 from vitconvert.errors import (
     MissingPackage,
-    NotRepresentable,
     SourceError,
     VitConvertError,
     printable,
@@ -103,17 +101,10 @@ def targets(folder: str, reference: str, described: str, answers: str) -> JsonDi
     """Which ecosystems hold the model as it is, and the command that converts to one."""
     located, options = _read(folder, reference, described, answers)
     checkpoint = read_checkpoint(located, options)
-    model, own = describe(checkpoint), checkpoint.table.ecosystem
-    held, to, hint = ecosystems_that_hold(model), "hf" if own == "timm" else "timm", ""
-    steps: tuple[str, ...] = ()
-    try:
-        choose_target(to, model, ())
-    except NotRepresentable as refusal:
-        steps, hint = refusal.steps, f"{to}: {refusal.hint}"
-        if not steps:
-            to, hint = next((name for name in held if name != own), OWN_LAYOUT), ""
+    model = describe(checkpoint)
+    to, steps, hint = suggested_target(model)
     command = _command("convert", located, options, to, steps)
-    return {"targets": held, "hint": hint, "command": command}
+    return {"targets": ecosystems_that_hold(model), "hint": hint, "command": command}
 
 
 def _read(folder: str, reference: str, described: str, answers: str) -> tuple[Located, ReadOptions]:

@@ -1,10 +1,12 @@
 """Pages of docs/ as they are run, block by block: `python -m tests.pages` writes what is printed.
 
 A block of a language and a `title` is saved under it, `python` is run, each line of `sh` must
-succeed, and of `console` the lines after `$` are run, under which stands what they print.
+succeed, and of `console` the lines after `$` are run, under which stands what they print; so it is
+of `pycon`, a session of Python.
 """
 
 import contextlib
+import doctest
 import io
 import json
 import os
@@ -32,13 +34,18 @@ from tests.small_models import small_timm
 from tests.spelling import google_arrays
 from tests.towers.families import FAMILIES, save
 from vitconvert.cli import main
+from vitconvert.demo.demonstration import DIGITS
 
 PAGES = Path(__file__).parents[1] / "docs" / "pages"
 ERRORS = sorted(page for page in PAGES.glob("errors/*.md") if page.stem != "index")
 TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem != "index")
+REFERENCE = sorted(
+    page for page in PAGES.glob("reference/*.md") if "```pycon" in page.read_text(encoding="utf-8")
+)
 RUN = [
     *ERRORS,
     *TUTORIALS,
+    *REFERENCE,
     *(PAGES / f"{name}.md" for name in ("proof", "function-hash", "upstream")),
 ]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
@@ -64,12 +71,27 @@ def filled(page: Path, folder: Path) -> str:
             lines = re.findall(r"^\$ (.+)$", text, flags=re.MULTILINE)
             told = "".join(f"$ {line}\n{typed(line)[1].rstrip()}\n" for line in lines)
             return f"```console\n{told}```"
+        elif language == "pycon":
+            return f"```pycon\n{_session(text, scope)}```"
         return block[0]
 
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patched:
         if page.stem == "missing-package":  # other modules that are imported within stay
             patched.setitem(sys.modules, "h5py", None)
         return _BLOCK.sub(shown, written(page))
+
+
+def _session(text: str, scope: dict[str, object]) -> str:
+    """A session of Python, with what each example prints today."""
+    told = []
+    for example in doctest.DocTestParser().get_examples(text):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(example.source, "session", "single"), scope)
+        first, *more = example.source.splitlines()
+        told += [f">>> {first}", *(f"... {line}" for line in more)]
+        told += printed.getvalue().splitlines()
+    return "".join(f"{line}\n" for line in told)
 
 
 def written(page: Path) -> str:
@@ -124,6 +146,7 @@ def write_files(folder: Path) -> None:
     torch.save(_own_head().state_dict(), folder / "best.pt")
     torch.save(_own_head(dropout=False), folder / "whole.pt")
     _team(folder)
+    shutil.copytree(DIGITS, folder / "my-vit")
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
     for photograph in ("one.jpg", "two.png"):

@@ -474,6 +474,8 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("image_size", "patch_size"), SIZE),
     "in_channels": whole_number(1, 2**16),
     "num_classes": whole_number(0, 2**24),
+    **dict.fromkeys(("drop_rate", "embed_drop_rate", "attention_drop_rate"), number(0, 1)),
+    **dict.fromkeys(("proj_drop_rate", "drop_path_rate"), number(0, 1)),
     "classes": list_of(
         lambda value: _text(value) if isinstance(value, str) else _index(value),
         "a list of classes, by index or name",

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from vitconvert.checkpoint.adapters import merge_adapter, separate_adapter
 from vitconvert.checkpoint.companions import Companions, what_is_read
 from vitconvert.checkpoint.function_hash import function_hash, recorded_hash
+from vitconvert.checkpoint.images import normalising_tensors, preprocessing_of
 from vitconvert.checkpoint.options import ReadOptions
-from vitconvert.checkpoint.reading import noting_doubts, open_weights, without_wrappers
+from vitconvert.checkpoint.reading import (
+    labels_of,
+    noting_doubts,
+    open_weights,
+    without_wrappers,
+)
 from vitconvert.checkpoint.recognition import RecognisedViT, gather, prove, recognise_vit
 from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.weights import Text
@@ -19,6 +25,8 @@ from vitconvert.errors import VitConvertError
 from vitconvert.facts.fact import Facts
 from vitconvert.facts.gathering import Gathered
 from vitconvert.formats import Container, TensorInfo
+from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.programs.program import program_of
 from vitconvert.sources import Located
 from vitconvert.sources.located import RECORD
@@ -55,6 +63,8 @@ class Inspection:
         facts: Fields of ViTConfig that are known: value and origin.
         missing: Fields that are unknown, and why.
         ignored: Tensors that are not used, and why.
+        preprocessing: How an image becomes the input, or None if no file says it, or tensors do.
+        labels: Names that the checkpoint gives its classes, or None.
         notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
         text: The text tower beside the ViT, which conversions carry along, or None.
@@ -78,6 +88,8 @@ class Inspection:
     ignored: Mapping[str, str]
     notes: tuple[str, ...]
     problem: VitConvertError | None
+    preprocessing: Preprocessing | None = None
+    labels: Labels | None = None
     text: Text | None = None
     text_problem: str = ""
     recorded_hash: str = ""
@@ -142,6 +154,8 @@ class Inspection:
             "config": {k: fact._asdict() for k, fact in self.facts.items()},
             "missing": dict(self.missing),
             "ignored": dict(self.ignored),
+            "preprocessing": self.preprocessing.to_dict() if self.preprocessing else None,
+            "labels": list(self.labels) if self.labels else None,
             "text": self.text.to_dict() if self.text else None,
             "text_problem": self.text_problem,
             "recorded_hash": self.recorded_hash or None,
@@ -167,8 +181,8 @@ def inspect_located(
     container = open_weights(located, options)
     named, options = without_wrappers(container, options)
     companions = Companions(located=located, container=named)
-    vit = merge = known = weights = text = problem = None
-    text_problem = ""
+    vit = merge = known = weights = text = problem = preprocessing = labels = None
+    text_problem, of_images = "", tuple[str, ...]()
     try:  # as `read_checkpoint`, as far as it leads
         with noting_doubts(companions):
             own, adapter = separate_adapter(named, located, options)
@@ -178,6 +192,12 @@ def inspect_located(
             statements, known = gather(vit, options)
             weights, _ = prove(vit, statements, known)
             text, text_problem = find_text(weights, vit.companions)
+        if normalising_tensors(vit):
+            of_images = ("tensors hold the mean and deviation of images; a header does not",)
+        else:
+            preprocessing, of_images = preprocessing_of(vit, statements, weights.config, options)
+        labels, of_labels = labels_of(vit.companions, merge, weights.config, options)
+        of_images = (*of_images, *of_labels)
     except VitConvertError as error:
         problem = error
     part = vit.part if vit else None
@@ -200,8 +220,10 @@ def inspect_located(
         facts=known.facts if known else {},
         missing=known.asked if known else {},
         ignored=part.ignored if part else {},
-        notes=tuple(_notes(container, companions, vit, known)),
+        notes=(*_notes(container, companions, vit, known), *of_images),
         problem=problem,
+        preprocessing=preprocessing,
+        labels=labels,
         text=text,
         text_problem=text_problem,
         recorded_hash=recorded_hash(record, weights.config) if weights else "",

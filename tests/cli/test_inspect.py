@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 import re
+import shlex
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from tests.hub_server import HubServer, use_hub
+from tests.small_models import small_timm
 from tests.spelling import google_arrays
 from vitconvert.demo.demonstration import DIGITS
 
@@ -42,7 +44,7 @@ def test_other_weights_in_the_file_are_told(training, run):
 def test_other_weights_are_told_by_a_conversion(training, run, tmp_path):
     code, out, err = run("file", training, "-o", tmp_path / "out", "--no-verify")
     assert (code, err) == (0, "")
-    assert f"note           {TAKEN}" in out.splitlines()
+    assert f"note           {TAKEN}" in out
     assert f"note     {TAKEN}" in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -55,7 +57,7 @@ def test_every_verb_takes_the_weights_that_are_preferred(training, run):
 
 
 def test_who_wrote_it_and_who_opens_it_is_told(training, run):
-    out = run("inspect", DIGITS).out
+    out = run("inspect", DIGITS, "-v").out
     assert (
         """
 written by     timm VisionTransformer (plain, distilled, hybrid) (names of the tensors)
@@ -73,14 +75,50 @@ opened by      timm, transformers, vitconvert
 
 
 def test_parts_that_the_model_lacks_are_counted(run):
-    out, answer = run("inspect", DIGITS).out, json.loads(run("inspect", DIGITS, "--json").out)
-    shown = re.search(r"^configuration  (.*?)^tree", out, re.MULTILINE | re.DOTALL)[1].splitlines()
+    answer = json.loads(run("inspect", DIGITS, "--json").out)
+    out = run("inspect", DIGITS, "-v").out
+    told = re.search(r"^configuration  (.*?)^classes", out, re.MULTILINE | re.DOTALL)
+    shown = told[1].splitlines()
     lacks = re.fullmatch(r" +and (\d+) parts .*", shown.pop())
     assert len(shown) + int(lacks[1]) == len(answer["config"])
     names = [line.split()[0] for line in shown]
     assert "num_classes" in names and "rope" not in names and "rope" in answer["config"]
     # Defaults that play no part are in the record of a conversion, and nobody stated them.
     assert "norm_eps" in names and not {"rope_temperature", "stem_style"} & set(names)
+
+
+def test_one_screen_ends_with_what_to_type_next(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("inspect", DIGITS)
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) <= 24
+    titles = {line.split("  ")[0]: line[15:] for line in out.splitlines() if line[0] != " "}
+    assert "heads 3" in titles["model"] and titles["classes"].startswith("10: 0, 1, 2 and 7 more")
+    assert titles["images"].startswith("squashed to 32x32")
+    *_, convert, verify, everything = (line[15:].partition("  #")[0] for line in out.splitlines())
+    for command, verb in ((convert, "convert"), (verify, "verify"), (everything, "inspect")):
+        assert command.startswith(f"vitconvert {verb} ")
+        done = run(*shlex.split(command)[1:])
+        assert done.code == 0, done.err
+
+
+def test_the_options_that_a_file_needs_are_in_what_to_type_next(run, tmp_path):
+    model = small_timm(img_size=32)
+    torch.save(model.state_dict(), tmp_path / "bare vit.pth")
+    asked = run("inspect", tmp_path / "bare vit.pth")
+    assert asked.code == 1 and "missing        num_heads:" in asked.out
+    assert "missing" not in run("inspect", tmp_path / "bare vit.pth", "--set", "num_heads=3").out
+    out = run("inspect", tmp_path / "bare vit.pth", "--set", "num_heads=3").out
+    (command,) = re.findall("^next +vitconvert (convert .*)$", out, re.MULTILINE)
+    done = run(*shlex.split(command), "-o", tmp_path / "out", "--no-verify")
+    assert done.code == 0, done.err
+
+
+def test_without_a_dialect_the_tensors_are_shown(run, tmp_path):
+    rows = {f"layers.{i}.bias": np.zeros(3, np.float32) for i in (0, 1, 10, 11, 2, 9)}
+    np.savez(tmp_path / "many.npz", **rows)
+    assert "layers.0.bias ... layers.11.bias" in run("inspect", tmp_path / "many.npz").out
+    assert "layers.0.bias" not in run("inspect", DIGITS).out
 
 
 def test_the_last_of_many_blocks_is_named(run, tmp_path):
@@ -159,7 +197,7 @@ def test_repositories_on_stdin_are_inspected_by_their_headers_and_asked_once(
     files = {path.name: path.read_bytes() for path in DIGITS.iterdir() if path.is_file()}
     repos = {f"org/vit-{i}": files for i in range(12)}
     names = "".join(f"hf:{repo}\n\n" for repo in [*repos, "org/no"])
-    monkeypatch.setattr("sys.stdin", io.StringIO(names))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(names.encode())))
     with HubServer(repos) as server:
         use_hub(monkeypatch, server, tmp_path)
         answer = run("inspect", "-", "--lines")

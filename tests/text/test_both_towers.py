@@ -433,7 +433,8 @@ def test_a_tokenizer_goes_along(tmp_path):
 
 def test_the_command_line(source_of, tmp_path, run):
     source, out = source_of("hf_clip"), tmp_path / "out"
-    assert "text tower     11 blocks of width 36, 3 heads, 71 ids" in run("inspect", source).out
+    seen = run("inspect", source, "-v").out
+    assert "text encoder   11 blocks of width 36, 3 heads, 71 ids" in seen
     arguments = ("hf", source, "--to", "openclip", "-o", out)
     assert "the text tower is carried: 11 blocks" in run(*arguments, "--dry-run").out
     done = run(*arguments, "--image-only", "--no-verify")

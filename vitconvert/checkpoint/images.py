@@ -59,17 +59,24 @@ def _known(
 ) -> tuple[Preprocessing | None, tuple[str, ...]]:
     """The preprocessing by files and tensors."""
     stated, notes = _stated(vit.companions, vit.part, config, said)
-    # Where the files leave normalising to the project's model, two tensors hold its mean and
-    # deviation, which `[constants]` of the dialect's table names.
-    container, table = vit.container, vit.part.recognised.table
-    usual, ends = table.preprocessing, [table.normalising.get(name) for name in ("mean", "std")]
-    keys = [key for end in ends for key in container.manifest if end and key.endswith(end)]
+    container, usual = vit.container, vit.part.recognised.table.preprocessing
+    keys = normalising_tensors(vit)
     if stated is None or len(keys) != 2:
         return stated, notes
     mean = _numbers(container, keys[0], (stated.mean, usual["mean"]))
     std = _numbers(container, keys[1], (stated.std, usual["std"]))
     note = "the model normalises pixels itself: its mean and deviation are part of preprocessing"
     return replace(stated, mean=mean, std=std, normalize=True), (*notes, note)
+
+
+def normalising_tensors(vit: RecognisedViT) -> list[str]:
+    """Names of the tensors that hold mean and deviation, where the project's model normalises.
+
+    `[constants]` of the dialect's table names them.
+    """
+    normalising = vit.part.recognised.table.normalising
+    ends = [normalising.get(name) for name in ("mean", "std")]
+    return [key for end in ends for key in vit.container.manifest if end and key.endswith(end)]
 
 
 def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
@@ -140,7 +147,7 @@ def _stated(
         except VitConvertError as error:  # of arguments, which the tensors do without
             return None, (f"{_UNKNOWN}: the training's is not read ({error.fact})",)
         if found:
-            return found, (f"preprocessing is {found.origin}, as nothing else says it",)
+            return found, (f"preprocessing is {found.origin}, as no file states it",)
     return None, ()
 
 

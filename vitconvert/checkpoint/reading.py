@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.adapters import merge_adapter, separate_adapter, with_base
+from vitconvert.checkpoint.adapters.merging import Merge
 from vitconvert.checkpoint.checkpoint import Checkpoint, State, states_of
 from vitconvert.checkpoint.companions import Companions, own_labels, what_is_read
 from vitconvert.checkpoint.images import preprocessing_of
@@ -86,13 +87,7 @@ def read_container(
     companions, tower, config = vit.companions, vit.part.tower, weights.config
     _check_fetched(located, tower)
     preprocessing, of_images = preprocessing_of(vit, statements, config, options)
-    if stated := stated_names(options, config.num_classes):
-        labels: Labels | None = stated
-        of_labels: tuple[str, ...] = (f"labels: {stated.origin}",)
-    elif merge and merge.base.config.num_classes != config.num_classes:
-        labels, of_labels = None, ()  # the files name those of the base
-    else:
-        labels, of_labels = own_labels(companions, config.num_classes)
+    labels, of_labels = labels_of(companions, merge, config, options)
     files = (*weights.container.files, *located.companions)
     # Of shards that are known only now, the state now.
     opened = states_of(files) | {file: before[file] for file in files if file in before}
@@ -109,6 +104,21 @@ def read_container(
         text=text,
         text_problem=text_problem,
     )
+
+
+def labels_of(
+    companions: Companions, merge: Merge | None, config: ViTConfig, options: ReadOptions
+) -> tuple[Labels | None, tuple[str, ...]]:
+    """Names of the classes, or None if nothing states them; and notes on them.
+
+    Raises:
+        ConflictingFact: They are not those of so many classes.
+    """
+    if stated := stated_names(options, config.num_classes):
+        return stated, (f"labels: {stated.origin}",)
+    if merge and merge.base.config.num_classes != config.num_classes:
+        return None, ()  # the files name those of the base
+    return own_labels(companions, config.num_classes)
 
 
 def _states_before(located: Located) -> dict[Path, State]:

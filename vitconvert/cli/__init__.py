@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -47,10 +48,10 @@ GROUPS = {
         "list": ("listing:List", "List dialects and named architectures."),
         "table": (
             "table:DraftTable",
-            "Draft a table for a spelling that nobody knows, by a known ViT.",
+            "Draft a table for a layout that no table explains, by a known ViT.",
         ),
     },
-    "Prove": {
+    "Verify": {
         "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
         "golden": (
             "golden:RecordGolden",
@@ -71,7 +72,7 @@ SHORT_FORMS = {
     "jeonsworld": ("convert:Convert", "Convert a state dict of jeonsworld's ViT-pytorch."),
     "lucidrains": ("convert:Convert", "Convert a state dict of lucidrains' vit-pytorch."),
     "torchvision": ("convert:Convert", "Convert a torchvision ViT: NAME or FILE."),
-    "openclip": ("convert:Convert", "Convert the image tower of an OpenCLIP or CLIP file."),
+    "openclip": ("convert:Convert", "Convert the vision encoder of an OpenCLIP or CLIP file."),
     "dino": ("convert:Convert", "Convert Meta's DINO, DINOv2 or DINOv3: NAME or FILE."),
     "file": ("convert:Convert", "Convert a file or directory."),
 }
@@ -173,7 +174,7 @@ def _prepare(arguments: Sequence[str]) -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by who started the process: the work is done all the same
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are escaped
             stream.reconfigure(errors="backslashreplace")
     fast_imports.collect_seldom()
@@ -221,14 +222,12 @@ def run(command: click.Command, arguments: list[str]) -> int:
             hint = f"{given[0]} takes one: type it before each. {hint}" if given else hint
         usage = UsageError(error.format_message(), hint=hint)
         return _report(usage, as_json=as_json)
-    except BrokenPipeError:
-        from vitconvert.cli.report import silence
-
-        silence()  # nobody would see a message
-        return 1
     except OSError as error:
-        from vitconvert.cli.report import refused_by_system
+        from vitconvert.cli.report import reader_is_gone, refused_by_system, silence
 
+        if reader_is_gone(error):
+            silence()  # nobody would see a message
+            return 1
         return _report(refused_by_system(error), as_json=as_json)
 
 

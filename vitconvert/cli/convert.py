@@ -1,7 +1,6 @@
 """`vitconvert convert SOURCE`: convert, verify, write, report; or, with `--dry-run`, plan."""
 
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -47,6 +46,7 @@ from vitconvert.errors import (
     Quantised,
     UnsafeFile,
     UsageError,
+    as_typed,
 )
 from vitconvert.file_formats import written_formats
 from vitconvert.sources import locate
@@ -237,10 +237,10 @@ def _check_target(to: str, model: str, own: Path | None, *, written: bool) -> No
 
         if to not in RUNTIMES:
             raise
-        file = shlex.quote(named_after(model) + RUNTIMES[to].suffix)
+        file = as_typed(named_after(model) + RUNTIMES[to].suffix)
         raise UsageError(
-            f"{to} is a format of runtimes, and no other project's spelling.",
-            hint=f"`vitconvert export {shlex.quote(model)} --to {to} -o {file}` writes it.",
+            f"{to} is a file format of runtimes, and not another library's layout.",
+            hint=f"`vitconvert export {as_typed(model)} --to {to} -o {file}` writes it.",
         ) from None
     packages = [form.package for form in formats]
     if written and not any(map(_is_there, packages)):
@@ -299,23 +299,24 @@ def _naming_the_command() -> Iterator[None]:
 
 
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
-    """What became what, the proof, where it lies; then what a user has to know or decide."""
+    """What became what, the parity, where it lies: three lines, and one or two to know."""
     proof, place = conversion.proof, place_of(conversion.located)
     names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
     yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
     proofs = [proof.parity_lines()[0], *proof.opened_lines()]
-    proved = "; ".join(text.rstrip(".") for text in proofs)
-    yield _verdict(conversion, line("proof", proved))
+    compared = "; ".join(text.rstrip(".") for text in proofs)
+    yield _verdict(conversion, line("parity", compared))
     yield line("output", conversion.output)
-    yield line("assumed", *assumptions(conversion.config))
-    for text in ignored_lines(conversion.ledger.ignored):
-        yield line("ignored", text)
-    yield from _told(conversion.ledger)
+    if assumed := assumptions(conversion.config):
+        yield line("assumed", "; ".join(assumed))
     departures = conversion.departures
     if len(departures) > 1:
-        many = f"{len(departures)} differences of preprocessing in what opens the output"
-        departures = (f"{many} (-v lists them)",)
-    yield line("images", *departures)
+        departures = (f"{len(departures)} differences of preprocessing in what opens the output",)
+    ledger = conversion.ledger
+    notes = [*ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
+    if notes:
+        more = f" (and {len(notes) - 1} more in its README.md)" if len(notes) > 1 else ""
+        yield line("note", notes[0] + more)
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:

@@ -1,10 +1,11 @@
 """`vitconvert inspect MODEL ...`."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +13,40 @@ import click
 
 from vitconvert.cli.options import Computed, argument, flag
 from vitconvert.cli.report import (
+    SHOWN,
     ignored_lines,
     line,
     print_json,
     refused_by_system,
     show,
+    some_lines,
     source_line,
     tell,
+    typed_again,
+    typed_for,
 )
+from vitconvert.config.fields import Fields
 from vitconvert.errors import VitConvertError, some
+from vitconvert.facts.fact import ASSUMED, is_assumed
 
 if TYPE_CHECKING:
     from vitconvert.inspection import Inspection
 
 _AT_ONCE = 8
+_FEW = 3  # notes, and tensors that are ignored, without -v
+_OF_INSPECT = ("with_hash", "lines", "as_json", "quiet", "verbose")  # options of no other verb
+# Fields in the first line on the model, and those of the second.
+_SIZES = {
+    "depth": "blocks",
+    "embed_dim": "width",
+    "num_heads": "heads",
+    "mlp_dim": "MLP",
+    "patch_size": "patches",
+    "image_size": "images",
+    "in_channels": "channels",
+}
+_NUMERICS = ("activation", "norm_eps", "pooling", "position_embedding")
+_ELSEWHERE = ("num_classes", "head_dim", "position_resampling", "stem_style")
 
 
 @dataclass(kw_only=True)
@@ -51,7 +72,7 @@ class Inspect(Computed):
         self.report(
             inspection.to_dict,
             short=inspection.dialect or "unknown",
-            long=lambda: inspection_report(inspection, verbose=self.verbose),
+            long=lambda: self._told(inspection, next_steps=True),
             ok=not inspection.problem,
         )
         return inspection.problem.exit_code if inspection.problem else 0
@@ -60,7 +81,9 @@ class Inspect(Computed):
         """What each line of JSON is about."""
         for model in self.models:
             if model == "-":
-                yield from (name for line in sys.stdin if (name := line.strip()))
+                yield from (
+                    os.fsdecode(name) for line in sys.stdin.buffer if (name := line.strip())
+                )
             elif Path(model).is_dir():
                 from vitconvert.formats import checkpoints_below
 
@@ -108,9 +131,31 @@ class Inspect(Computed):
         problem = inspection.problem
         text = inspection.dialect or "unknown"
         if not self.quiet:
-            text = "\n".join(filter(None, inspection_report(inspection, verbose=self.verbose)))
+            text = "\n".join(filter(None, self._told(inspection)))
         code = problem.exit_code if problem else 0
         return {"ok": not problem, **inspection.to_dict()}, text, code
+
+    def _told(self, inspection: "Inspection", *, next_steps: bool = False) -> Iterator[str]:
+        """One screen, which ends with what to type next; or everything."""
+        if self.verbose:
+            yield from full_report(inspection)
+            return
+        yield from inspection_report(inspection)
+        if next_steps and not inspection.problem:
+            yield line("next", *self._next(inspection))
+
+    def _next(self, inspection: "Inspection") -> Iterator[str]:
+        """Commands that work with this checkpoint."""
+        from vitconvert.checkpoint import read_checkpoint
+        from vitconvert.conversion.target import describe, suggested_target
+
+        checkpoint = read_checkpoint(inspection.located, self.read_options())
+        to, steps, _ = suggested_target(describe(checkpoint))
+        more = "".join([f" --to {to}", *(f" --allow {step}" for step in steps)])
+        (model,) = self.models
+        yield typed_for("convert", but=_OF_INSPECT, models=model) + more
+        yield typed_for("verify", but=_OF_INSPECT, models=model)
+        yield f"{typed_again(models=model, verbose=True)}  # each field, its source; each tensor"
 
     def _inspect(self, model: str) -> "Inspection":
         from vitconvert.api import inspect
@@ -119,13 +164,29 @@ class Inspect(Computed):
         return inspect(located, with_hash=self.with_hash, **self.reading())
 
 
-def inspection_report(inspection: "Inspection", *, verbose: bool = True) -> Iterator[str]:
-    """What a header says, and what is missing."""
-    told = inspection.told
-    known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told.items()]
-    if lacks := len(inspection.facts) - len(told):
-        known.append(f"and {lacks} parts that this ViT does not have (--json lists them)")
-    missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
+def inspection_report(inspection: "Inspection") -> Iterator[str]:
+    """One screen: what the checkpoint is, and what is missing."""
+    yield from _head(inspection)
+    if inspection.facts:
+        yield line("opened by", ", ".join(dict.fromkeys(inspection.opened_by)))
+        yield line("model", *_in_words(inspection))
+    yield line("assumed", *_assumed(inspection))
+    yield line("missing", *(f"{name}: {why}" for name, why in inspection.missing.items()))
+    if not inspection.problem:
+        yield line("classes", _classes(inspection))
+        yield line("images", _images(inspection))
+    if inspection.text:
+        yield line("text encoder", "not computed; converted too where the target has one")
+    if inspection.ignored:
+        yield line("ignored", *some_lines(ignored_lines(inspection.ignored), _FEW))
+    yield line("note", *some_lines(inspection.notes, _FEW))
+    if inspection.dialect is None:
+        yield line("tree", *some_lines(inspection.tree(), SHOWN))
+    if inspection.problem:
+        yield inspection.problem.text(verbose=False, brief=True)
+
+
+def _head(inspection: "Inspection") -> Iterator[str]:
     wrapper = f", under {'.'.join(inspection.wrapper)}" if inspection.wrapper else ""
     own_prefix = inspection.prefix and not inspection.tower
     prefix = f", every key begins with {inspection.prefix}" if own_prefix else ""
@@ -138,24 +199,83 @@ def inspection_report(inspection: "Inspection", *, verbose: bool = True) -> Iter
     if inspection.tower:
         yield line("tower", inspection.tower)
     yield line("dialect", inspection.dialect or "not recognised")
+
+
+def _in_words(inspection: "Inspection") -> Iterator[str]:
+    """The sizes; the numerics; and what differs from a plain ViT."""
+    known = {name: show(fact.value) for name, fact in inspection.facts.items()}
+    plain = {one.name: one.default for one in fields(Fields)}
+    of_sizes = [f"{word} {known[name]}" for name, word in _SIZES.items() if name in known]
+    yield ", ".join(of_sizes)
+    yield ", ".join(f"{name} {known[name]}" for name in _NUMERICS if name in known)
+    parts = [
+        name if fact.value is True else f"{name} {show(fact.value)}"
+        for name, fact in inspection.told.items()
+        if fact.value != plain[name] and name not in (*_SIZES, *_NUMERICS, *_ELSEWHERE)
+    ]
+    if parts:
+        yield f"unlike a plain ViT: {', '.join(parts)}"
+
+
+def _assumed(inspection: "Inspection") -> Iterator[str]:
+    """What nobody stated of this model: each assumption, and what the table of the dialect says."""
+    of_tables: dict[str, list[str]] = {}
+    for name, (value, origin) in inspection.told.items():
+        if origin.startswith(ASSUMED):
+            yield f"{name} {show(value)}: {origin.removeprefix(f'{ASSUMED}: ')}"
+        elif is_assumed(origin):
+            of_tables.setdefault(origin, []).append(f"{name} {show(value)}")
+    for table, values in of_tables.items():
+        yield f"{', '.join(values)}: usual in this dialect ({table})"
+
+
+def _classes(inspection: "Inspection") -> str:
+    count, labels = inspection.facts["num_classes"].value, inspection.labels
+    if labels:
+        return f"{count}: {some(labels, 3)} ({labels.origin})"
+    return f"{count}, without names; --labels FILE names them" if count else "none: features only"
+
+
+def _images(inspection: "Inspection") -> str:
+    found = inspection.preprocessing
+    if found is None:
+        return "nothing says how they are prepared; --preprocessor FILE, or --mean and --std, do"
+    crop = f", cropped to {show(found.image_size)}" if found.crop else ""
+    ends = (" ".join(f"{number:.4g}" for number in numbers) for numbers in (found.mean, found.std))
+    mean, std = ends
+    assumed = "assumed: " if found.assumed and "assumed" not in found.origin else ""
+    scaled = f"mean {mean}, std {std}" if found.normalize else "not normalised"
+    return f"{found.resizing}{crop}, {found.interpolation}, {scaled} ({assumed}{found.origin})"
+
+
+def full_report(inspection: "Inspection") -> Iterator[str]:
+    """All that a header says, and what is missing."""
+    told = inspection.told
+    known = [f"{name:<22} {show(value):<16} {origin}" for name, (value, origin) in told.items()]
+    if lacks := len(inspection.facts) - len(told):
+        known.append(f"and {lacks} parts that this ViT does not have (--json lists them)")
+    missing = [f"{name:<22} {'?':<16} {why}" for name, why in inspection.missing.items()]
+    yield from _head(inspection)
     yield line("written by", *inspection.written_by)
     if known:
         yield line("opened by", ", ".join(dict.fromkeys(inspection.opened_by)))
     yield line("configuration", *known, *missing)
+    if not inspection.problem:
+        yield line("classes", _classes(inspection))
+        yield line("images", _images(inspection))
     yield line("function", *_hashes(inspection))
     if inspection.text:
-        places = "to openclip, openai_clip and hf carry it, where both towers have a place"
-        unread = f"vitconvert does not compute it; conversions {places}"
-        yield line("text tower", inspection.text.config, unread)
+        unread = "not computed; converted too where the target has a place for both encoders"
+        yield line("text encoder", inspection.text.config, unread)
     elif inspection.text_problem:
-        yield line("text tower", f"not understood: {inspection.text_problem}")
-    for text in ignored_lines(inspection.ignored):
+        yield line("text encoder", f"not understood: {inspection.text_problem}")
+    for text in ignored_lines(inspection.ignored, verbose=True):
         yield line("ignored", text)
     for note in inspection.notes:
         yield line("note", note)
     yield line("tree", *inspection.tree())
     if inspection.problem:
-        yield inspection.problem.text(verbose=verbose, brief=True)
+        yield inspection.problem.text(verbose=True, brief=True)
 
 
 def _hashes(inspection: "Inspection") -> Iterator[str]:

@@ -51,7 +51,7 @@ class List(Reporting):
 
         def lines() -> Iterator[str]:
             for dialect, table in tables.items():
-                texts = "; a text tower goes along" if table.text_towers else ""
+                texts = "; the text encoder is converted too" if table.text_towers else ""
                 yield f"{dialect:<26} {table.ecosystem:<12} {table.title}{texts}"
             for section, names in listed.items():
                 for architecture in names:

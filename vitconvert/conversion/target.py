@@ -6,6 +6,7 @@ from dataclasses import replace
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.conversion.hints import refusal, refusal_with_hints
 from vitconvert.conversion.search import (
+    OWN_LAYOUT,
     Fit,
     Misfit,
     attempts,
@@ -19,34 +20,24 @@ from vitconvert.conversion.search import (
 )
 from vitconvert.conversion.steps import NORM_EPS, STEPS
 from vitconvert.errors import NotRepresentable, UsageError, nearest
-from vitconvert.facts.fact import named_architecture
 from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.target import DescribedText
-from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 
 def describe(source: Checkpoint) -> DescribedModel:
     """What a target has to represent."""
-    text, mapping = source.text, source.table.config_file
-    # What it is called: what marks it in its project's own file, or else its names.
-    marks = [look_up(source.their_config, key) for key in mapping.identify] if mapping else []
-    called = [str(mark) for mark in marks if mark]
-    if not called:
-        named = look_up(source.their_config, mapping.architecture) if mapping else None
-        stated = (o for o in source.config.origins.values() if named_architecture(o))
-        names = (named, source.located.name, *stated, source.dialect)
-        called = [str(name) for name in names if name]
+    text = source.text
     return DescribedModel(
         config=source.config,
         preprocessing=source.preprocessing,
         labels=source.labels,
-        dialect=source.dialect,
-        name=source.located.name,
+        dialect=source.loaded.dialect if source.loaded else source.dialect,
+        name=source.name,
         their_config=source.their_config,
         text=DescribedText.of(text) if text else None,
-        called=tuple(called),
+        called=source.called,
     )
 
 
@@ -83,6 +74,25 @@ def _check_allowed(allow: Sequence[str], known: Sequence[str]) -> None:
             evidence={"steps": ", ".join(known)},
             hint=f"did you mean {' or '.join(near)}?" if near else None,
         )
+
+
+def suggested_target(model: DescribedModel) -> tuple[str, tuple[str, ...], str]:
+    """An ecosystem to convert a model to, the steps that this takes, and what to know of it.
+
+    transformers for a model of timm's, timm for all others; where it does not hold the model,
+    another that does.
+    """
+    table = builtin_tables().get(model.dialect or "")
+    own = table.ecosystem if table else ""
+    to = "hf" if own == "timm" else "timm"
+    try:
+        choose_target(to, model, ())
+    except NotRepresentable as refusal:
+        if refusal.steps:
+            return to, refusal.steps, f"{to}: {refusal.hint}"
+        held = ecosystems_that_hold(model)
+        return next((name for name in held if name != own), OWN_LAYOUT), (), ""
+    return to, (), ""
 
 
 def choose_without_steps(to: str | Table, model: DescribedModel) -> Fit:

@@ -15,7 +15,7 @@ CONFIG = "config.json"
 ASKED = "vitconvert, as it was asked to"
 """The origin of what a conversion changed on the way."""
 OF_ARCHITECTURE = "architecture "  # and its name
-_ASSUMED = "assumed"
+ASSUMED = "assumed"
 _BY_RECORD = "vitconvert.json"
 
 
@@ -53,7 +53,7 @@ def named_architecture(origin: str) -> str:
 
 def is_assumed(origin: str) -> bool:
     """Whether a fact is a default of a table of `weights_map/`, or another assumption."""
-    return origin.startswith(("weights_map/", _ASSUMED))
+    return origin.startswith(("weights_map/", ASSUMED))
 
 
 def recorded(origin: str, *, assumed: bool) -> str:
@@ -65,7 +65,7 @@ def recorded(origin: str, *, assumed: bool) -> str:
     """
     if not origin:
         return _BY_RECORD
-    known = origin if is_assumed(origin) or not assumed else f"{_ASSUMED}: {origin}"
+    known = origin if is_assumed(origin) or not assumed else f"{ASSUMED}: {origin}"
     return known if is_recorded(known) else f"{known}, by {_BY_RECORD}"
 
 
