@@ -163,7 +163,7 @@ def test_options_that_the_text_names_exist(capsys):
     text = "".join(re.sub(r"```.*?```", "", _text(page), flags=re.DOTALL) for page in TYPED)
     named = set(re.findall(r"--[a-z][a-z-]+", text))
     known = set()
-    for verb in ("", "timm", "inspect", "verify", "golden", "predict", "embed", "push"):
+    for verb in ("", "timm", "inspect", "verify", "golden", "predict", "embed", "push", "audit"):
         with pytest.raises(SystemExit):
             main([*verb.split(), "--help"])
         known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))

@@ -52,6 +52,7 @@ GROUPS = {
         ),
     },
     "Verify": {
+        "audit": ("audit:Audit", "Say whether a checkpoint's weights arrived in a loaded model."),
         "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
         "golden": (
             "golden:RecordGolden",
@@ -145,7 +146,7 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed or (diff) different, "
+    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed, (diff) different, (audit) lost, "
     "4 refused as unsafe, 5 not representable in the target, 130 interrupted.",
 )
 @click.version_option(None, "-V", "--version", package_name="vitconvert")
