@@ -28,7 +28,7 @@ import vitconvert
 from tests.matrix_sources import SOURCES, randomised
 from tests.originals.spelling import filled as drawn
 from tests.originals.spelling import mae_decoder, meta_vit
-from tests.packages import gguf, timm, torchvision, transformers, vit_pytorch
+from tests.packages import gguf, timm, torchvision, transformers, vit_pytorch, without_noise
 from tests.parity import team
 from tests.small_models import small_timm
 from tests.spelling import google_arrays
@@ -123,7 +123,7 @@ def typed(line: str) -> tuple[int, str]:
         own = {**os.environ, "PYTHONPATH": os.pathsep.join([here, "."])}
         own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
         done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, env=own)
-        return done.returncode, done.stdout + done.stderr
+        return done.returncode, without_noise(done.stdout + done.stderr)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
