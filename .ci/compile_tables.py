@@ -20,7 +20,9 @@ class CompileTables(BuildHookInterface):
 
         self._folder = tempfile.TemporaryDirectory()
         file = Path(self._folder.name) / COMPILED
-        file.write_text(compile_tables(Path(self.root) / "weights_map"), encoding="utf-8")
+        file.write_text(
+            compile_tables(Path(self.root) / "weights_map"), encoding="utf-8", newline="\n"
+        )
         build_data["force_include"][str(file)] = f"vitconvert/weights_map/{COMPILED}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

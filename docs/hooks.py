@@ -3,7 +3,7 @@
 `on_files` adds documents that lie elsewhere, the package as the page `inspect` runs it, and Pyodide
 where `npm ci --prefix docs` has installed it. `on_page_markdown` makes their links lead to pages of
 the site, puts what is known of an error's class on its page, and fills the marks that pages have:
-`<!-- every verb -->` and others.
+`<!-- every verb -->` and others. The generated tables of CONVERSIONS.md get pages of their own.
 """
 
 import io
@@ -14,7 +14,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from inspect import cleandoc
+from inspect import cleandoc, getdoc
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,18 @@ DOCUMENTS = {
     "vitconvert/testing/README.md": "testing.md",
     "vitconvert/README.md": "house.md",
     "benchmarks/README.md": "figures.md",
-    "benchmarks/attention.png": "attention.png",
+    "benchmarks/conversion.svg": "conversion.svg",
     "docs/security.md": "security.md",
     "docs/policy.md": "policy.md",
     "docs/changelog.md": "changelog.md",
 }
+# Generated tables of CONVERSIONS.md that are longer than a screen -> the titles of their pages.
+TABLES = {
+    "dialects": "All dialects",
+    "matrix": "Every conversion",
+    "classes": "Conversions by class of transformers",
+}
+_CONVERSIONS = "weights_map/CONVERSIONS.md"
 PYODIDE = ROOT / "docs/node_modules/pyodide"
 _LOADED = (
     *("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm"),
@@ -62,8 +69,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         _LOG.info("npm ci --prefix docs brings Pyodide, which the page inspect.md needs")
     for page, path in found.items():
         files.append(File.generated(config, page, abs_src_path=str(path)))
+    for name, title in TABLES.items():
+        back = "[Dialects and conversions](../conversions.md) says what this table means."
+        content = f"# {title}\n\n{back}\n\n{_table_of(name)}\n"
+        files.append(File.generated(config, f"tables/{name}.md", content=content))
     files.append(File.generated(config, "inspect/vitconvert.zip", content=_package()))
     return files
+
+
+def _block_of(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- {name}: [^\n]*-->\n(.*?)\n<!-- end of {name} -->", re.DOTALL)
+
+
+def _table_of(name: str) -> str:
+    """A generated table of CONVERSIONS.md."""
+    (table,) = _block_of(name).findall((ROOT / _CONVERSIONS).read_text(encoding="utf-8"))
+    return str(table)
 
 
 def _package() -> bytes:
@@ -91,6 +112,11 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     here = page.file.src_uri
     places = {shown: path for path, shown in DOCUMENTS.items()}
     path = places.get(here, f"{PAGES}/{here}")
+    if path == _CONVERSIONS:
+        for name, title in TABLES.items():
+            rows = _table_of(name).count("\n") - 1
+            link = f"[{title}: {rows} rows](../{PAGES}/tables/{name}.md)"
+            markdown = _block_of(name).sub(link, markdown)
     markdown = _LINK.sub(lambda link: _in_the_site(link, path, here), markdown)
     if re.fullmatch(r"errors/(?!index)[a-z-]+\.md", here):
         title, _, text = markdown.partition("\n")
@@ -157,12 +183,15 @@ def _verbs() -> str:
 
 
 def _names() -> str:
-    """A directive of mkdocstrings for each public name, functions first."""
+    """Every public name with the promise of its docstring, functions first; each has a page."""
     import vitconvert
 
     names = sorted(vitconvert.__all__, key=lambda name: (name[0].isupper(), name))
-    objects = (getattr(vitconvert, name) for name in names)
-    return "\n\n".join(f"::: {one.__module__}.{one.__name__}" for one in objects)
+    rows = (
+        (f"[`{name}`]({name}.md)", (getdoc(getattr(vitconvert, name)) or "").partition("\n")[0])
+        for name in names
+    )
+    return _table(("name", "what it is"), rows)
 
 
 def _towers() -> str:

@@ -5,6 +5,7 @@ A process that only hands tests out to others reads this file too: it needs no t
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,26 @@ settings.load_profile("same")
 os.environ["KERAS_BACKEND"] = "numpy"
 
 
+# They need fork, limits or signals, which Windows lacks, and so do modules that they import.
+NEED_POSIX = (
+    "embedding/test_faults.py",
+    "embedding/test_hostile.py",
+    "embedding/test_memory.py",
+    "embedding/test_ray.py",
+    "formats/test_damage.py",
+    "hostile/test_containers.py",
+    "hostile/test_documents.py",
+    "hostile/test_faults.py",
+    "hostile/test_images.py",
+    "hostile/test_names.py",
+    "hostile/test_orbax.py",
+    "orbax/test_orbax.py",
+    "pictures/test_page.py",
+    "sources/test_hub_formats.py",
+    "test_site.py",
+)
+collect_ignore = [*NEED_POSIX] if sys.platform == "win32" else []
+
 # The rarest first: what has two markers waits for the rarer.
 LEFT_OUT = ("coverage", "slow")
 
@@ -41,6 +62,9 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """A marked test runs only where the mark expression names its marker."""
+    for item in items:
+        if sys.platform == "win32" and item.get_closest_marker("posix"):
+            item.add_marker(pytest.mark.skip(reason="of what Windows lacks"))
     index, count = config.getoption("--shard")
     marked = [(item, name) for item in items if (name := _rarest_marker(item))]
     named = [item for item, name in marked if name in config.getoption("markexpr")]

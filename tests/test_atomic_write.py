@@ -145,6 +145,7 @@ with (
 """
 
 
+@pytest.mark.posix
 def test_a_killed_process_leaves_hidden_names_alone(tmp_path):
     killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "x.toml"], check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -39,12 +39,26 @@ def _headings(page: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_site_is_whole(site):
-    names = {name.rpartition(".")[2] for name in _headings(site / "reference/api/index.html")}
-    assert names == set(vitconvert.__all__)
+    listed = (site / "reference/api/index.html").read_text(encoding="utf-8")
+    for name in vitconvert.__all__:
+        assert f'href="../{name}/"' in listed, "the API lists each name"
+        page = (site / f"reference/{name}/index.html").read_text(encoding="utf-8")
+        assert f"<title>{name} - vitconvert" in page
+        assert 'class="doc doc-object' in page, name
     assert _headings(site / "reference/command-line/index.html") == set(VERBS)
-    api = (site / "reference/api/index.html").read_text(encoding="utf-8")
-    assert "lora_scale" in api, "options of reading are listed"
+    options = (site / "reference/ReadArguments/index.html").read_text(encoding="utf-8")
+    assert "lora_scale" in options, "options of reading are listed"
     assert not list(site.rglob("*.md")), "every document is a page"
+
+
+@pytest.mark.slow
+def test_long_tables_have_pages_of_their_own(site):
+    text = (site / "conversions/index.html").read_text(encoding="utf-8")
+    for name in ("dialects", "matrix", "classes"):
+        table = (site / f"tables/{name}/index.html").read_text(encoding="utf-8")
+        assert f'href="../tables/{name}/"' in text
+        assert len(re.findall("<tr>", table)) > 40
+    assert len(re.findall("<tr>", text)) < 80
 
 
 @pytest.mark.slow

@@ -430,7 +430,11 @@ BUILT = such(
     f"{_REFERENCE}, a checkpoint or a ViTConfig",
     "'model.pth'",
 )
-LOADED = such(callable, "a torch module, or a function that makes one", "model")
+LOADED = such(
+    lambda value: callable(value) or isinstance(value, str),
+    "a torch module, a function that makes one, or the name of a loader",
+    "model",
+)
 KEPT = such(
     lambda value: isinstance(value, Mapping) or _place_or("Located")(value),
     f"{_REFERENCE}, or a state dict",
@@ -467,6 +471,7 @@ VALUES: Mapping[str, Values] = {
     "output": PATH,
     "golden": PATH,
     "theirs": ARRAYS,
+    "python": PATH,
     **dict.fromkeys(("to", "kind", "runtime", "computed", "engine", "store", "command"), TEXT),
     **dict.fromkeys(("address", "image_column"), TEXT),
     **dict.fromkeys(("reading", "reading_a", "reading_b"), SAID),
@@ -474,6 +479,8 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("image_size", "patch_size"), SIZE),
     "in_channels": whole_number(1, 2**16),
     "num_classes": whole_number(0, 2**24),
+    **dict.fromkeys(("drop_rate", "embed_drop_rate", "attention_drop_rate"), number(0, 1)),
+    **dict.fromkeys(("proj_drop_rate", "drop_path_rate"), number(0, 1)),
     "classes": list_of(
         lambda value: _text(value) if isinstance(value, str) else _index(value),
         "a list of classes, by index or name",

@@ -4,21 +4,24 @@ The hidden name is `.NAME-XXXXXXXX.part`. It goes when writing fails. If the pro
 stays, and may be removed.
 """
 
+import gc
 import hashlib
 import io
 import os
 import re
 import secrets
-import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from vitconvert.errors import OutputExists, UsageError, is_address
+from vitconvert.errors import OutputExists, UsageError, as_typed, is_address
 
 _HIDDEN = re.compile(r"\..+-[0-9a-f]{8}\.part")
+_MKDIR = ("mkdir",) if sys.platform == "win32" else ("mkdir", "-p")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 _LARGE = 2**16  # bytes that take longer to hash than to hand to another thread
 
 Check = Callable[[Path], None]
@@ -49,6 +52,16 @@ def require_possible(path: Path) -> None:
         raise _impossible(path, reason, hint="-o names another.") from None
 
 
+def portable_name(text: str) -> str:
+    """The name of a file that every system can have, made of a text that may be any.
+
+    Windows has no such letters, no name that ends in a dot, and devices in every folder (Microsoft,
+    "Naming Files, Paths, and Namespaces"); a colon would name a stream within another file.
+    """
+    name = re.sub(r'[<>:"/\\|?*\0-\x1f]', "_", text).rstrip(". ")
+    return f"_{name}" if _DEVICE.match(name) else name
+
+
 def require_place(path: Path) -> None:
     """Refuse a path in a directory that does not exist, or with an impossible name.
 
@@ -60,7 +73,7 @@ def require_place(path: Path) -> None:
         raise UsageError(
             "The directory of the output does not exist.",
             evidence={"directory": path.parent},
-            hint=f"`mkdir -p {shlex.quote(str(path.parent))}` makes it.",
+            hint=f"`{as_typed(*_MKDIR, str(path.parent))}` makes it.",
         )
 
 
@@ -207,6 +220,7 @@ def atomic_directory(path: Path, check: Check) -> Iterator[Path]:
             sync(place)
         check(path)
         if path.is_dir():
+            gc.collect()  # Windows renames no file that is mapped, as by readers that nobody holds
             path.rename(old)
         try:
             new.rename(path)

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from vitconvert.errors import CorruptFile, SourceError, is_address
 
@@ -47,13 +47,9 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         ValueError: It is too large.
     """
     try:
-        # Something else than a file, such as a pipe, might let us wait for ever: do not.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "It is not a regular file", str(path))
-            if status.st_size > most:
-                raise ValueError(f"{status.st_size:,} bytes; {most:,} at most are read")
+        with open_regular(path) as file:
+            if (size := os.fstat(file.fileno()).st_size) > most:
+                raise ValueError(f"{size:,} bytes; {most:,} at most are read")
             return file.read(most)
     except OSError as error:
         if is_address(str(path)):
@@ -65,6 +61,22 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         raise SourceError(
             f"{path.name} cannot be read.", evidence={"file": path, "reason": error.strerror}
         ) from None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read, and nothing else: a pipe or a device might never answer.
+
+    Raises:
+        OSError: There is none.
+    """
+    at_once: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no pipes among files
+    file: BinaryIO = open(  # noqa: SIM115 (a Path has no opener)
+        path, "rb", opener=lambda name, flags: os.open(name, flags | at_once)
+    )
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+    return file
 
 
 def parse_object(text: bytes | bytearray) -> dict[str, Any]:
@@ -88,7 +100,9 @@ def parse_object(text: bytes | bytearray) -> dict[str, Any]:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object, indented for people."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
+    )
 
 
 def check_values(value: object) -> None:

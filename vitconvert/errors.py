@@ -33,6 +33,8 @@ true text; messages show it `printable`.
 """
 
 import re
+import shlex
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
@@ -72,7 +74,8 @@ _LOGIN = re.compile(
     r"""(?P<user>[^\s/?#@:'"]*)(?P<password>:(?!\d+/)[^\s@'"]*)?@"""
 )
 _QUERY = re.compile(r"""(\w[\w+.-]+:/[^\s?#'"]*)(\?[^\s#'"]*)?(#[^\s=?'"]*=[^\s'"]*)?""")
-_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:/")  # a path where Path() made one slash of two
+# Path() makes one slash of two, and on Windows a backslash. A drive has one letter.
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:[/\\]")
 
 
 def without_secrets(text: str) -> str:
@@ -90,6 +93,15 @@ def _without_login(match: re.Match[str]) -> str:
     kept = match["password"] is None and not match["scheme"].startswith("http")
     kept |= match["scheme"].startswith("abfs")
     return f"{match['scheme']}{match['user']}@" if kept and match["user"] else match["scheme"]
+
+
+def as_typed(*words: str) -> str:
+    """Words of a command, quoted for the shells of this system."""
+    if sys.platform == "win32":
+        from subprocess import list2cmdline  # late: only for Windows
+
+        return list2cmdline(words)
+    return shlex.join(words)
 
 
 def is_address(place: str) -> bool:

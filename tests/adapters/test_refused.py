@@ -121,20 +121,20 @@ def test_adapters_of_other_models_and_no_adapters(pair, tmp_path):
         load_checkpoint(folder, adapter=other)
     with pytest.raises(VitConvertError):
         load_checkpoint(folder, adapter=folder)
-    with pytest.raises(TensorMismatch, match="not a LoRA adapter"):
+    with pytest.raises(TensorMismatch, match="is not an adapter"):
         load_checkpoint(folder, adapter=folder, lora_scale=2.0)
 
 
 def test_another_method_is_refused_by_its_name(tmp_path):
     model = VIT.model()
     model.save_pretrained(tmp_path / "base")
-    config = peft.LoHaConfig(r=2, target_modules=["q_proj"])
+    config = peft.HRAConfig(r=2, target_modules=["q_proj"])
     peft.get_peft_model(model, config).save_pretrained(tmp_path / "adapter")
-    with pytest.raises(NotRepresentable, match="of the type LOHA is not merged"):
+    with pytest.raises(NotRepresentable, match="of the type HRA is not merged"):
         load_checkpoint(tmp_path / "base", adapter=tmp_path / "adapter")
     problem = inspect(tmp_path / "adapter").problem
     assert isinstance(problem, NotRepresentable)
-    assert "LOHA" in problem.fact
+    assert "HRA" in problem.fact
 
 
 VARIANTS = (

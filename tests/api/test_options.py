@@ -23,6 +23,7 @@ from tests.sampling import sampled
 from vitconvert.arguments import VALUES, given, read_value
 from vitconvert.arguments import options_of as fields_of
 from vitconvert.checkpoint import ReadOptions
+from vitconvert.config.properties import DROP_RATES
 from vitconvert.errors import UsageError, VitConvertError
 
 READING = tuple(fields_of(ReadOptions))
@@ -120,6 +121,7 @@ def values(at: Path) -> dict[str, Any]:
     changed = read_once(at / "vit").preprocessing
     assert changed is not None
     sizes = {"image_size": (24, 8), "patch_size": 2, "in_channels": 1, "num_classes": 3}
+    rates = dict.fromkeys(DROP_RATES, 0.1)
     asked = {"topk": 2, "labels": list("vwxyz"), "layers": [0], "foreground": 0.9}
     compared = {
         "tolerance": 3.0,
@@ -198,6 +200,7 @@ def values(at: Path) -> dict[str, Any]:
         "retry_failed": True,
         "max_errors": 0,
         **sizes,
+        **rates,
         **asked,
         **compared,
         **run,
@@ -213,6 +216,10 @@ OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
         if {"source", "rescue"} <= set(options_of(name)) and name not in ("diff", "embed_dataset")
     },
     ("audit_load", "model"): lambda at: {"model": partial(vitconvert.load_model, at / "other")},
+    ("audit_load", "allow"): lambda at: {
+        "model": partial(vitconvert.load_model, at / "other"),
+        "allow": ["*"],
+    },
     ("diff", "rescue"): lambda at: {"a": at / "whole"},
     ("diff", "b"): lambda at: {"b": at / "vit"},
     ("diff", "overrides"): lambda _: {"overrides": {"num_heads": 5}},

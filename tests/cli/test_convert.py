@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import select
 import subprocess
@@ -139,6 +138,8 @@ def test_error_a_refusal_says_what_the_step_would_change(fine_tuned, run, tmp_pa
 
 def _at_a_terminal(answer, *arguments):
     """What a person sees who types `answer` where something is asked, and the exit code."""
+    import pty
+
     main, terminal = pty.openpty()
     typed = [sys.executable, "-m", "vitconvert", *map(str, arguments)]
     process = subprocess.Popen(typed, stdin=terminal, stdout=terminal, stderr=terminal)
@@ -160,6 +161,7 @@ def _at_a_terminal(answer, *arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 5)], ids=["yes", "no"])
+@pytest.mark.posix
 def test_on_a_terminal_it_asks_and_goes_on_with_yes(answer, code, fine_tuned, tmp_path):
     place = tmp_path / "out"
     seen, found = _at_a_terminal(answer, "convert", fine_tuned, "--to", "timm", "-o", place)

@@ -199,7 +199,7 @@ def test_repositories_on_stdin_are_inspected_by_their_headers_and_asked_once(
     files = {path.name: path.read_bytes() for path in DIGITS.iterdir() if path.is_file()}
     repos = {f"org/vit-{i}": files for i in range(12)}
     names = "".join(f"hf:{repo}\n\n" for repo in [*repos, "org/no"])
-    monkeypatch.setattr("sys.stdin", io.StringIO(names))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(names.encode())))
     with HubServer(repos) as server:
         use_hub(monkeypatch, server, tmp_path)
         answer = run("inspect", "-", "--lines")

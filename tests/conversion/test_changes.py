@@ -16,9 +16,10 @@ from vitconvert import comparison
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import STEPS
 from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
-from vitconvert.facts.surgery import change_channels, resize
+from vitconvert.facts.surgery import change_channels
 from vitconvert.model import ViT
 from vitconvert.model.resampling import resample_positions, resample_relative_positions
+from vitconvert.model.resizing import resize
 from vitconvert.model.rope import dinov3_periods
 
 TINY = {**SMALL, "img_size": 48}

@@ -14,7 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import vitconvert
 from vitconvert.formats import open_container
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its memory")
+pytestmark = [
+    pytest.mark.posix,
+    pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for its memory"),
+]
 
 WIDTH, HEADS = 12288, 96
 

@@ -165,6 +165,7 @@ def test_the_same_tensors_give_the_same_bytes_in_any_order(tmp_path, write):
 
 
 @every_writer
+@pytest.mark.posix
 def test_a_full_disk_leaves_nothing(tmp_path, write):
     import resource
     import signal

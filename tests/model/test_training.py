@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.small_models import small_timm
+from vitconvert.errors import ConflictingFact
 from vitconvert.model import ViT
 
 RATES = {
@@ -77,3 +78,60 @@ def test_dynamic_quantisation_finds_every_linear_layer(make_config, randomise, i
     assert all("quantized" in type(found[name]).__module__ for name in linears)
     x = images(model.config)
     assert quantised(x).shape == model(x).shape
+
+
+@pytest.mark.parametrize("depth", [1, 3, 11])
+@pytest.mark.parametrize("name", ["VisionTransformer", "Eva", "Beit", "VisionTransformerDistilled"])
+def test_stochastic_depth_leaves_out_what_timm_leaves_out(name, depth, make_config, randomise):
+    rates = [
+        getattr(block.drop_path1, "drop_prob", 0.0)
+        for block in small_timm(name, depth=depth, drop_path_rate=0.3).blocks
+    ]
+    blocks = ViT(make_config(depth=depth, drop_path_rate=0.3), device="meta").blocks
+    for block, rate in zip(blocks, rates, strict=True):
+        assert getattr(block.drop_path1, "drop_prob", 0.0) == rate
+        assert getattr(block.drop_path2, "drop_prob", 0.0) == rate
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_stochastic_depth_draws_as_timm(rate, make_config, randomise, images):
+    reference = randomise(small_timm(drop_path_rate=rate, depth=11))
+    model = ViT(make_config(drop_path_rate=rate, depth=11)).eval()
+    model.load_state_dict(reference.state_dict())
+    x = images(model.config)
+    still = reference(x)
+    assert torch.equal(model(x), still)
+    torch.manual_seed(3)
+    wanted = reference.train()(x)
+    torch.manual_seed(3)
+    assert torch.equal(model.train()(x), wanted)
+    assert not torch.equal(wanted, still)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"block_order": "post_norm"},
+        {"block_order": "res_post_norm"},
+        {"block_order": "sandwich"},
+        {"block_order": "parallel"},
+        {"branches": 2},
+        {"window_size": 2, "class_token": False, "pooling": "avg"},
+    ],
+    ids=str,
+)
+def test_a_block_that_is_always_left_out_changes_nothing(fields, make_config, randomise, images):
+    config = make_config(drop_path_rate=1.0, depth=2, **fields)
+    model = randomise(ViT(config)).train()
+    embedded, first, second = model.hidden_states(images(config))
+    assert not torch.equal(embedded, first)
+    if config.block_order == "post_norm":  # which normalises what was added to nothing
+        first = model.blocks[1].norm2(model.blocks[1].norm1(first))
+    assert torch.equal(first, second)
+
+
+def test_rates_of_depth_are_within_bounds(make_config):
+    with pytest.raises(ConflictingFact) as caught:
+        make_config(drop_path_rate=1.5)
+    assert caught.value.details == ("drop_path_rate = 1.5 must be from 0 to 1",)
+    assert "drop_path_rate" not in make_config(drop_path_rate=0.5).function()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vitconvert.auditing.audit import LoadAudit
     from vitconvert.conversion.conversion_plan import ConversionPlan
     from vitconvert.conversion.convert import Conversion
+    from vitconvert.conversion.push import Pushed
     from vitconvert.difference import Difference
     from vitconvert.drafting.draft import Draft
     from vitconvert.embedding.embedder import Embedder
@@ -76,6 +77,7 @@ __all__ = [
     "PixelGolden",
     "PixelReport",
     "Preprocessing",
+    "Pushed",
     "ReadArguments",
     "RunArguments",
     "ViT",
@@ -127,6 +129,7 @@ _LATE = {
     "ParityReport": "vitconvert.parity.report",
     "PixelGolden": "vitconvert.pixel_goldens.golden",
     "PixelReport": "vitconvert.pixel_goldens.check",
+    "Pushed": "vitconvert.conversion.push",
     "RunArguments": "vitconvert.embedding.options",
     "ViT": "vitconvert.model",
     "attention_maps": "vitconvert.api.pictures",

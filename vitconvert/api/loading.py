@@ -96,6 +96,11 @@ def load_model(
     patch_size: Size | None = None,
     in_channels: int | None = None,
     num_classes: int | None = None,
+    drop_rate: float | None = None,
+    embed_drop_rate: float | None = None,
+    attention_drop_rate: float | None = None,
+    proj_drop_rate: float | None = None,
+    drop_path_rate: float | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = False,
@@ -110,6 +115,12 @@ def load_model(
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
+        drop_rate: Dropout before the head. This and the next four act in training only.
+        embed_drop_rate: Dropout after the positions; timm's `pos_drop_rate`.
+        attention_drop_rate: Dropout of attention probabilities; timm's `attn_drop_rate`.
+        proj_drop_rate: Dropout after the attention's projection and in the MLPs.
+        drop_path_rate: Stochastic depth: how often the last block's attention, or MLP, is left out
+            for an image. Rates of the blocks before it fall to 0 in equal steps, as in timm.
         dtype: Cast the weights; by default, half-precision weights become float32, which is exact
             and what their projects compute in on a CPU, and others are not cast. Those of a
             quantised file are computed in it.
@@ -130,12 +141,20 @@ def load_model(
         >>> model(torch.zeros(1, model.config.in_channels, *model.config.image_size)).shape
         torch.Size([1, 10])
     """
+    rates = {
+        "drop_rate": drop_rate,
+        "embed_drop_rate": embed_drop_rate,
+        "attention_drop_rate": attention_drop_rate,
+        "proj_drop_rate": proj_drop_rate,
+        "drop_path_rate": drop_path_rate,
+    }
     return build_model(
         loaded(source, ReadOptions.of(reading).cast(dtype).sized(image_size)),
         image_size=image_size,
         patch_size=patch_size,
         in_channels=in_channels,
         num_classes=num_classes,
+        drop_rates={name: rate for name, rate in rates.items() if rate is not None},
         dtype=dtype,
         device=device,
         fast=fast,
@@ -203,7 +222,7 @@ def diff(
         reading: For both: `ReadArguments` lists these options.
 
     Returns:
-        What differs; `identical` says whether anything does.
+        What differs; `equal` says whether nothing does.
 
     Raises:
         SourceError: A source leads to no file.

@@ -12,8 +12,8 @@ from vitconvert.checkpoint.companions import Companions, what_is_read
 from vitconvert.checkpoint.function_hash import function_hash, recorded_hash
 from vitconvert.checkpoint.weights import Text, Weights
 from vitconvert.config import ViTConfig
-from vitconvert.documents import JsonObject
-from vitconvert.errors import IntegrityError
+from vitconvert.documents import JsonDict, JsonObject
+from vitconvert.errors import IntegrityError, printable
 from vitconvert.facts.accounts import Ledger
 from vitconvert.facts.fact import (
     ASKED,
@@ -27,13 +27,17 @@ from vitconvert.facts.fact import (
 from vitconvert.labels import Labels, assumed_labels
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.sources import Located
+from vitconvert.sources.references import published
 from vitconvert.tables.architectures import FILE
+from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.parts import Tower
 from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     import torch
+
+    from vitconvert.checkpoint.from_model import LoadedFrom
 
 # Device, inode, bytes and time of the last change, in nanoseconds; None of what is not there.
 State = tuple[int, int, int, int] | None
@@ -59,6 +63,9 @@ class Checkpoint:
         merge: The adapter that was merged into the tensors of the file, or None.
         text: The text tower of the same file, which a conversion carries over, or None.
         text_problem: Why the text tower of the file cannot be carried; "" if it can, or has none.
+        may_assume_labels: Whether 1000 classes without names may be ImageNet's: not those of a new
+            head.
+        loaded: Of a model in memory, what it was loaded from; None for files, or if it was made.
     """
 
     tensors: Mapping[str, "torch.Tensor"]
@@ -72,6 +79,8 @@ class Checkpoint:
     merge: Merge | None = None
     text: Text | None = None
     text_problem: str = ""
+    may_assume_labels: bool = True
+    loaded: "LoadedFrom | None" = None
 
     @property
     def as_read(self) -> bool:
@@ -138,22 +147,66 @@ class Checkpoint:
 
     @property
     def first_source(self) -> JsonObject:
-        """Where the weights came from before vitconvert wrote them; empty if it did not."""
+        """Where the weights came from before vitconvert wrote them; empty if it did not.
+
+        Of a model in memory, where they came from first.
+        """
+        if self.loaded is not None:
+            return self.loaded.first_source
         record = self.companions.record.of_weights
         first = record.get("converted_from") or record.get("source")
         return first if isinstance(first, dict) else {}
+
+    @property
+    def name(self) -> str | None:
+        """The architecture, with its tag, that the reference named."""
+        return self.loaded.name if self.loaded else self.located.name
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What it is called: what marks it in its project's own file, or else its names."""
+        if self.loaded is not None:
+            return self.loaded.called
+        mapping = self.table.config_file
+        marks = [look_up(self.their_config, key) for key in mapping.identify] if mapping else []
+        if called := [str(mark) for mark in marks if mark]:
+            return tuple(called)
+        named = look_up(self.their_config, mapping.architecture) if mapping else None
+        stated = (o for o in self.config.origins.values() if named_architecture(o))
+        names = (named, self.located.name, *stated, self.dialect)
+        return tuple(str(name) for name in names if name)
+
+    def source_record(self, sha256: Mapping[str, str]) -> JsonDict:
+        """Where it came from, as `vitconvert.json` says it; `sha256`: file -> hash."""
+        located = self.located
+        return {
+            "reference": published(located.reference),
+            "name": located.name and published(located.name),
+            "repo": located.repo,
+            "revision": located.revision,
+            "url": located.url and published(located.url),
+            "sha256": {printable(name): digest for name, digest in sha256.items()},
+            "verified": list(located.verified),
+            **({"fetched": str(located.fetched)} if located.fetched else {}),
+            "dialect": self.dialect,
+            "adapter": self.merge and printable(self.merge.adapter.name),
+            "tower": self.tower and self.tower.to_dict(),
+            "random": self.random,
+        }
 
     def is_users(self, origin: str) -> bool:
         """Whether a fact is a user's word: a field, or an architecture that nothing else names."""
         name = named_architecture(origin)
         if name and not is_recorded(origin):
-            return name not in (self.located.name, self.their_config.get("architecture"))
+            return name not in (self.name, self.their_config.get("architecture"))
         return origin == USER or origin.startswith((f"{USER}, ", f"{USER}: "))
 
     @functools.cached_property
     def labels(self) -> Labels | None:
         """Names of the classes, assumed if the checkpoint itself has none; None if unknown."""
-        return self.own_labels or assumed_labels(self.config.num_classes)
+        if self.own_labels or not self.may_assume_labels:
+            return self.own_labels
+        return assumed_labels(self.config.num_classes)
 
     @functools.cached_property
     def function_hash(self) -> str:

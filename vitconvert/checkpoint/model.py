@@ -1,14 +1,17 @@
 """Puts a checkpoint's tensors into vitconvert's own ViT."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
-from vitconvert.errors import UsageError
+from vitconvert.documents import JsonDict
+from vitconvert.errors import UsageError, VitConvertError
 
 if TYPE_CHECKING:
     import torch
 
     from vitconvert.model import ViT
+    from vitconvert.preprocessing import Preprocessing
 
 
 # A matrix times a single row is summed in another order if the matrix is not aligned in memory, as
@@ -24,13 +27,14 @@ def build_model(
     patch_size: int | tuple[int, int] | None = None,
     in_channels: int | None = None,
     num_classes: int | None = None,
+    drop_rates: Mapping[str, float] | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = False,
 ) -> "ViT":
     """Assign a checkpoint's tensors to a model built on the meta device, without a second copy.
 
-    The arguments are those of `vitconvert.load_model`.
+    The arguments are those of `vitconvert.load_model`, whose rates of dropout are `drop_rates`.
 
     Raises:
         UsageError: There is no such device here, or a change makes no sense for this model.
@@ -38,8 +42,10 @@ def build_model(
     """
     import torch
 
-    from vitconvert.facts.surgery import change_channels, resize
+    from vitconvert.checkpoint.from_model import remember
+    from vitconvert.facts.surgery import change_channels
     from vitconvert.model import FastViT, ViT
+    from vitconvert.model.resizing import resize
 
     try:
         torch.empty(0, device=device)
@@ -56,6 +62,8 @@ def build_model(
     tensors, config, _ = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
     if in_channels not in (None, config.in_channels):
         tensors, config, _ = change_channels(tensors, config, in_channels)
+    if drop_rates:
+        config = config.replace(**drop_rates)
     model = (FastViT if fast else ViT)(config, device="meta")
     aligned = {
         name: tensor.clone()
@@ -63,7 +71,21 @@ def build_model(
         if name.startswith(_ON_ONE_ROW) and tensor.data_ptr() % _ALIGNMENT
     }
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
+    remember(model, checkpoint)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
-    computing = torch.promote_types(model.patch_embed.proj.weight.dtype, torch.float32)
+    model.image_cfg = _image_cfg(checkpoint.preprocessing)
+    model.resampling_doubt = checkpoint.resampling_doubt
+    computing = torch.promote_types(model.patch_embed.a_weight().dtype, torch.float32)
     return model.to(device=device, dtype=dtype or computing).eval()
+
+
+def _image_cfg(preprocessing: "Preprocessing | None") -> JsonDict:
+    """What timm's record of a model says of images; {} where that is unknown, or timm has no word.
+
+    Not the size, which is the model's.
+    """
+    try:
+        return preprocessing.to_timm() if preprocessing else {}
+    except VitConvertError:
+        return {}

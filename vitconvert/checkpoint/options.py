@@ -94,7 +94,7 @@ class ReadOptions:
     )
     adapter: "str | PathLike[str] | Located | None" = option(
         LOCATED,
-        "A LoRA or DoRA adapter of PEFT to merge into the model.",
+        "An adapter of PEFT to merge into the model: LoRA, DoRA, IA3, LoHa, LoKr or LN tuning.",
         more="It is a path or a reference. If `source` is only an adapter, it is merged into "
         "the base that it names: a path that is here, or a repository.",
         metavar="DIR_OR_REPO",

@@ -361,7 +361,7 @@ def _difference(config: ViTConfig, stored: "list[tuple[Tensor, str]]") -> float:
 
     from vitconvert.model.rope import RotaryEmbedding
 
-    computed = next(RotaryEmbedding(config).tables(torch.empty(0, dtype=torch.float32)))
+    computed = RotaryEmbedding(config).tables(torch.empty(0, dtype=torch.float32))[0]
     of_kind = dict(zip(("sin", "cos"), computed.chunk(2, dim=-1), strict=True))
     if any(table.shape != of_kind[kind].shape for table, kind in stored):
         return float("inf")

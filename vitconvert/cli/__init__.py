@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -51,6 +52,7 @@ GROUPS = {
         ),
     },
     "Verify": {
+        "audit": ("audit:Audit", "Show whether a checkpoint's weights arrived in a loaded model."),
         "verify": ("verify:Verify", "Compare a checkpoint with its library's implementation."),
         "golden": (
             "golden:RecordGolden",
@@ -144,7 +146,7 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed or (diff) different, "
+    epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed, (diff) different, (audit) lost, "
     "4 unsafe file, 5 not representable in the target, 130 interrupted.",
 )
 @click.version_option(None, "-V", "--version", package_name="vitconvert")
@@ -173,7 +175,7 @@ def _prepare(arguments: Sequence[str]) -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by who started the process: the work is done all the same
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):  # names that its encoding lacks are escaped
             stream.reconfigure(errors="backslashreplace")
     fast_imports.collect_seldom()
@@ -221,14 +223,12 @@ def run(command: click.Command, arguments: list[str]) -> int:
             hint = f"{given[0]} takes one: type it before each. {hint}" if given else hint
         usage = UsageError(error.format_message(), hint=hint)
         return _report(usage, as_json=as_json)
-    except BrokenPipeError:
-        from vitconvert.cli.report import silence
-
-        silence()  # nobody would see a message
-        return 1
     except OSError as error:
-        from vitconvert.cli.report import refused_by_system
+        from vitconvert.cli.report import reader_is_gone, refused_by_system, silence
 
+        if reader_is_gone(error):
+            silence()  # nobody would see a message
+            return 1
         return _report(refused_by_system(error), as_json=as_json)
 
 

@@ -1,7 +1,6 @@
 """`vitconvert convert SOURCE`: convert, verify, write, report; or, with `--dry-run`, plan."""
 
 import os
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -47,6 +46,7 @@ from vitconvert.errors import (
     Quantised,
     UnsafeFile,
     UsageError,
+    as_typed,
 )
 from vitconvert.file_formats import written_formats
 from vitconvert.sources import locate
@@ -237,10 +237,10 @@ def _check_target(to: str, model: str, own: Path | None, *, written: bool) -> No
 
         if to not in RUNTIMES:
             raise
-        file = shlex.quote(named_after(model) + RUNTIMES[to].suffix)
+        file = as_typed(named_after(model) + RUNTIMES[to].suffix)
         raise UsageError(
             f"{to} is a file format of runtimes, and not another library's layout.",
-            hint=f"`vitconvert export {shlex.quote(model)} --to {to} -o {file}` writes it.",
+            hint=f"`vitconvert export {as_typed(model)} --to {to} -o {file}` writes it.",
         ) from None
     packages = [form.package for form in formats]
     if written and not any(map(_is_there, packages)):

@@ -1,6 +1,7 @@
 """`vitconvert inspect MODEL ...`."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +81,9 @@ class Inspect(Computed):
         """What each line of JSON is about."""
         for model in self.models:
             if model == "-":
-                yield from (name for line in sys.stdin if (name := line.strip()))
+                yield from (
+                    os.fsdecode(name) for line in sys.stdin.buffer if (name := line.strip())
+                )
             elif Path(model).is_dir():
                 from vitconvert.formats import checkpoints_below
 
@@ -220,7 +223,7 @@ def _assumed(inspection: "Inspection") -> Iterator[str]:
     for name, (value, origin) in inspection.told.items():
         if origin.startswith(ASSUMED):
             yield f"{name} {show(value)}: {origin.removeprefix(f'{ASSUMED}: ')}"
-        elif is_assumed(origin):
+        elif is_assumed(origin) and inspection.has_part(name):
             of_tables.setdefault(origin, []).append(f"{name} {show(value)}")
     for table, values in of_tables.items():
         yield f"{', '.join(values)}: usual in this dialect ({table})"

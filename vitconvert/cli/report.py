@@ -3,15 +3,17 @@
 import errno
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from urllib.parse import unquote, urlsplit
 
 import click
 
-from vitconvert.errors import VitConvertError, printable, without_secrets
+from vitconvert.atomic_write import portable_name
+from vitconvert.errors import VitConvertError, as_typed, is_address, printable, without_secrets
+from vitconvert.file_formats import suffixes
 
 if TYPE_CHECKING:
     from vitconvert.config import ViTConfig
@@ -31,6 +33,12 @@ def print_json(value: Mapping[str, object]) -> None:
 def silence() -> None:
     """Send what is printed from now on nowhere: the reader of our output (`| head`) is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_is_gone(error: OSError) -> bool:
+    """Whether an error says that nobody reads our output any more; Windows has two words for it."""
+    unnamed = sys.platform == "win32" and error.errno == errno.EINVAL and not error.filename
+    return unnamed or isinstance(error, BrokenPipeError)
 
 
 def refused_by_system(error: OSError) -> VitConvertError:
@@ -114,11 +122,12 @@ def place_of(located: "Located") -> str:
 
 def named_after(model: str) -> str:
     """What is written in the current directory is called, before an ending, if nothing says it."""
-    path = Path(model)
+    # Not what follows a question mark: it may be a secret.
+    path = Path(unquote(urlsplit(model).path) if is_address(model) else model)
     # os.path, because Path raises for names that are too long.
-    is_file = os.path.isfile(path)  # noqa: PTH113
+    is_file = os.path.isfile(path) or (is_address(model) and path.suffix in suffixes())  # noqa: PTH113
     name = Path(path.name.removesuffix(".tar")).stem if is_file else path.name.split(":")[-1]
-    return name or "model"
+    return portable_name(name) or "model"
 
 
 def source_line(located: "Located") -> str:
@@ -225,4 +234,4 @@ def _typed(
             values = [*map(str, value)] if isinstance(value, list | tuple) else [str(value)]
             for each in values if parameter.multiple else [",".join(values)]:
                 words += [parameter.opts[0], each]
-    return shlex.join(words)
+    return as_typed(*words)

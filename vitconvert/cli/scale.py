@@ -61,7 +61,8 @@ class Scaled(Computing):
 def is_directory(output: str, suffixes: tuple[str, ...]) -> bool:
     """Whether an output is a directory of Parquet files, and not one file."""
     # os.path, because Path raises for names that are too long.
-    if "://" in output or output.endswith("/") or os.path.isdir(output):  # noqa: PTH112
+    named_so = "://" in output or output.endswith(("/", os.sep))
+    if named_so or os.path.isdir(output):  # noqa: PTH112
         return True
     return not output.endswith(suffixes) and not Path(output).suffix
 

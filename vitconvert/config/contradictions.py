@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from numbers import Integral
 
-from vitconvert.config.properties import Properties, patches_of
+from vitconvert.config.properties import DROP_RATES, Properties, patches_of
 from vitconvert.config.vocabularies import VOCABULARIES
 from vitconvert.errors import size_text
 
@@ -24,9 +24,7 @@ _RANGES = {
     "post_softmax_scale": (1e-6, 1e3),
     "rope_temperature": (1e-3, 1e9),
     "rope_offset": (-1e6, 1e6),
-    **dict.fromkeys(
-        ("drop_rate", "embed_drop_rate", "attention_drop_rate", "proj_drop_rate"), (0.0, 1.0)
-    ),
+    **dict.fromkeys(DROP_RATES, (0.0, 1.0)),
 }
 _LEAST = {
     **dict.fromkeys(("in_channels", "embed_dim", "depth", "branches", "stem_width"), 1),

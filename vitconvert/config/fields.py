@@ -52,6 +52,9 @@ class Fields:
     embed_drop_rate: float = 0.0  # after the positions
     attention_drop_rate: float = 0.0  # on attention probabilities
     proj_drop_rate: float = 0.0  # after attention projection and in the MLPs
+    # Stochastic depth (https://arxiv.org/abs/1603.09382): how often the last block's attention, or
+    # MLP, is left out for an image; from 0 at the first block up to this in equal steps
+    drop_path_rate: float = 0.0
 
     # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
     # (Dosovitskiy et al., section 3.1, "Hybrid Architecture")

@@ -6,6 +6,14 @@ from vitconvert.config.fields import Fields
 from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
 Size = tuple[int, int]  # down and across
+# Fields that act in training only.
+DROP_RATES = (
+    "drop_rate",
+    "embed_drop_rate",
+    "attention_drop_rate",
+    "proj_drop_rate",
+    "drop_path_rate",
+)
 
 
 def stem_stride(style: str, depths: tuple[int, ...]) -> int:
@@ -206,6 +214,11 @@ class Properties(Fields):
     def shared_relative_mlp(self) -> bool:
         """Whether all blocks share an MLP that makes their relative positions."""
         return self.relative_positions == "shared_mlp"
+
+    @property
+    def tabulated_positions(self) -> bool:
+        """Whether relative positions are a table of all pairs of tokens."""
+        return self.relative_positions not in ("none", "decomposed")
 
     @property
     def decomposed_positions(self) -> bool:

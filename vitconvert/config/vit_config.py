@@ -8,7 +8,7 @@ from typing import Any
 
 from vitconvert.config.axis_sizes import axis_sizes
 from vitconvert.config.contradictions import contradictions
-from vitconvert.config.properties import Properties
+from vitconvert.config.properties import DROP_RATES, Properties
 from vitconvert.errors import ConflictingFact
 
 
@@ -93,9 +93,8 @@ def _resolved(config: Properties) -> dict[str, Any]:
 
 
 def _of_training_and_other_sizes(config: Properties) -> dict[str, bool]:
-    rates = ("drop_rate", "embed_drop_rate", "attention_drop_rate", "proj_drop_rate")
     return {
-        **dict.fromkeys(rates, False),
+        **dict.fromkeys(DROP_RATES, False),
         "relative_resampling": False,
         "position_resampling": config.fitted_grid,
     }

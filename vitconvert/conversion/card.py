@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path, PurePosixPath
 
 from vitconvert.checkpoint import Checkpoint
-from vitconvert.conversion.record import Proof, first_source_line
+from vitconvert.conversion.record import Proof, first_source_line, origin_line
 from vitconvert.errors import printable, size_text
 from vitconvert.formats import TensorInfo
 from vitconvert.preprocessing import Preprocessing
@@ -52,7 +52,7 @@ def write_card(
     located, ledger = source.located, source.ledger
     # What the source is called, without the places of one machine.
     stated = located.name or located.repo
-    place = published(located.reference).removeprefix("local-dir:")
+    place = published(located.reference).removeprefix("local-dir:") if located.weights else ""
     name = published(stated) if stated else PurePosixPath(place).name or "Vision Transformer"
     reasons = Counter(ledger.ignored.values())
     accounts = [
@@ -94,7 +94,7 @@ def write_card(
         "## Use",
         *uses,
     ]
-    (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    (directory / "README.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8", newline="\n")
 
 
 def _metadata(source: Checkpoint, target: Target) -> str:
@@ -102,10 +102,11 @@ def _metadata(source: Checkpoint, target: Target) -> str:
     # A projection, as CLIP's, is a head without a bias.
     classifies = config.num_classes and config.head_bias
     task = "image-classification" if classifies else "image-feature-extraction"
+    loaded = source.loaded
     stated: dict[str, str | None] = {
         "library_name": programs[0] if programs else "vitconvert",
         "pipeline_tag": "zero-shot-image-classification" if source.text else task,
-        "base_model": source.located.repo,
+        "base_model": source.located.repo or (loaded.source.get("repo") if loaded else None),
     }
     record = source.their_config.get("pretrained_cfg")
     licence = record.get("license") if isinstance(record, dict) else None
@@ -162,14 +163,17 @@ def _preprocessing(stated: Preprocessing | None) -> str:
 
 
 def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
-    located = source.located
+    located, loaded = source.located, source.loaded
+    again = loaded is not None and loaded.first_source == loaded.source
     where = [
+        ("model", "in memory" if not located.weights else None),
+        ("loaded", loaded and origin_line(loaded.source)),
         ("repository", located.repo),
         ("revision", located.revision),
         ("address", located.url and published(located.url)),
         ("tower", source.tower and f"of a larger model: {source.tower}"),
         ("dialect", source.dialect),
-        ("converted", first_source_line(source)),
+        ("converted", "" if again else first_source_line(source)),
     ]
     return [
         *((title, text) for title, text in where if text),

@@ -5,18 +5,19 @@ tensors that have a dtype and a shape only.
 """
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.weights import Explained
+from vitconvert.config import ViTConfig
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.conversion.steps import Step
 from vitconvert.documents import JsonObject
-from vitconvert.errors import ParityFailed, UsageError
+from vitconvert.errors import ParityFailed, UsageError, as_typed
 from vitconvert.labels import Labels
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.tables.canonical import expected_shapes
 
 if TYPE_CHECKING:
@@ -41,29 +42,18 @@ def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     if not options.changes:
         return checkpoint
     from vitconvert.facts import surgery
+    from vitconvert.model.resizing import resize
 
     sizes = {"image_size": options.image_size, "patch_size": options.patch_size}
-    tensors, config, texts = surgery.resize(
+    tensors, config, texts = resize(
         checkpoint.tensors, checkpoint.config, **sizes, doubt=checkpoint.resampling_doubt
     )
-    preprocessing = checkpoint.preprocessing
-    if preprocessing and config.image_size != checkpoint.config.image_size:
-        preprocessing = preprocessing.at_size(config.image_size)
     labels, text, problem = checkpoint.own_labels, checkpoint.text, checkpoint.text_problem
     ledger = checkpoint.ledger
     channels = options.in_channels
     if channels is not None and channels != config.in_channels:
         tensors, config, change = surgery.change_channels(tensors, config, channels)
         texts = (*texts, change)
-        if preprocessing and channels not in (1, 3):
-            preprocessing = None  # image files have no such channels
-        elif preprocessing and (count := preprocessing.channels) != channels:
-            preprocessing = replace(  # every channel has the average, as for grey images
-                preprocessing,
-                mean=(sum(preprocessing.mean) / count,) * channels,
-                std=(sum(preprocessing.std) / count,) * channels,
-                origin=f"{preprocessing.origin}, for {channels} channels",
-            )
     if options.num_classes is not None:
         tensors, config, change = surgery.replace_head(tensors, config, options.num_classes)
         texts, labels = (*texts, change), None
@@ -82,7 +72,7 @@ def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
         checkpoint,
         tensors=tensors,
         config=config,
-        preprocessing=preprocessing,
+        preprocessing=preprocessing_for(checkpoint.preprocessing, checkpoint.config, config),
         own_labels=labels,
         text=text,
         text_problem=problem,
@@ -91,11 +81,33 @@ def changed(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
     return after if options.dtype is None else _cast(after, options.dtype, measured=measured)
 
 
+def preprocessing_for(
+    known: Preprocessing | None, before: ViTConfig, after: ViTConfig
+) -> Preprocessing | None:
+    """How an image becomes the input of a model of other sizes or channels; None: not known."""
+    if known and after.image_size != before.image_size:
+        known = known.at_size(after.image_size)
+    channels = after.in_channels
+    if known is None or channels == before.in_channels:
+        return known
+    if channels not in (1, 3):
+        return None  # image files have no such channels
+    count = known.channels
+    if count == channels:
+        return known
+    return replace(  # every channel has the average, as for grey images
+        known,
+        mean=(sum(known.mean) / count,) * channels,
+        std=(sum(known.std) / count,) * channels,
+        origin=f"{known.origin}, for {channels} channels",
+    )
+
+
 def at_size(checkpoint: Checkpoint, image_size: tuple[int, int] | None) -> Checkpoint:
     """The checkpoint with its positions resampled, and images prepared, for a size; None: as it is.
 
     Raises:
-        UsageError, ConflictingFact, MissingFact: As `facts.surgery.resize`.
+        UsageError, ConflictingFact, MissingFact: As `model.resizing.resize`.
     """
     return changed(checkpoint, WriteOptions(image_size=image_size), measured=False)
 
@@ -107,7 +119,7 @@ def _index(name: int | str, labels: Labels | None) -> int:
         return labels.index(name)
     hint = "name classes by their index."
     if whole := next((label for label in labels or () if name in label.split(", ")), None):
-        quoted = shlex.quote(f'"{whole}"')
+        quoted = as_typed(f'"{whole}"')
         hint = (
             f"the whole name is {whole!r}: --classes {quoted}, where the inner quotes keep commas."
         )

@@ -181,6 +181,7 @@ def convert_checkpoint(
         if openers_are_imported:
             openers_are_imported.result()
         read = "as it was read" if checkpoint.ledger.changed else ""
+        read = read if checkpoint.located.weights else "as it was in memory"
         proof = Proof(
             parity=parity,
             opened=_opened(directory, target, source) if verify else (),

@@ -14,8 +14,8 @@ from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
 from vitconvert.conversion.output import files_of
-from vitconvert.documents import JsonDict, write_json
-from vitconvert.errors import printable, without_secrets
+from vitconvert.documents import JsonDict, JsonObject, write_json
+from vitconvert.errors import without_secrets
 from vitconvert.facts.fact import ASKED, USER
 from vitconvert.formats import hash_file
 from vitconvert.programs.target import Target
@@ -114,7 +114,8 @@ def write_record(
     record = {
         "vitconvert": VERSION,
         "command": command and without_secrets(command),
-        "source": source_record(source, proof.sha256_in),
+        "source": source.source_record(proof.sha256_in),
+        "loaded_from": source.loaded and dict(source.loaded.source),
         "target": target.table.name,
         "converted_from": dict(source.first_source) or None,
         "config": config.to_dict(),
@@ -137,32 +138,17 @@ def write_record(
 
 def first_source_line(source: Checkpoint) -> str:
     """Where a source came from before vitconvert wrote it, in words; "" if it did not."""
-    first = source.first_source
+    return f"before, {origin}" if (origin := origin_line(source.first_source)) else ""
+
+
+def origin_line(first: JsonObject) -> str:
+    """The place that an entry on a source tells of, in words; "" if it tells of none."""
     told = [first.get(name) for name in ("repo", "url", "reference")]
     where = next((text for text in told if isinstance(text, str) and text), "")
     revision = first.get("revision")
     if where and isinstance(revision, str):
         where = f"{where} @ {revision[:12]}"
-    return f"before, from {published(where)} ({first.get('dialect')})" if where else ""
-
-
-def source_record(source: Checkpoint, sha256: Mapping[str, str]) -> JsonDict:
-    """Where a checkpoint came from; `sha256` has the hashes of its files."""
-    located = source.located
-    return {
-        "reference": published(located.reference),
-        "name": located.name and published(located.name),
-        "repo": located.repo,
-        "revision": located.revision,
-        "url": located.url and published(located.url),
-        "sha256": {printable(name): digest for name, digest in sha256.items()},
-        "verified": list(located.verified),
-        **({"fetched": str(located.fetched)} if located.fetched else {}),
-        "dialect": source.dialect,
-        "adapter": source.merge and printable(source.merge.adapter.name),
-        "tower": source.tower and source.tower.to_dict(),
-        "random": source.random,
-    }
+    return f"from {published(where)} ({first.get('dialect')})" if where else ""
 
 
 def weights_metadata(source: Checkpoint, target: Target) -> dict[str, str]:

@@ -20,34 +20,24 @@ from vitconvert.conversion.search import (
 )
 from vitconvert.conversion.steps import NORM_EPS, STEPS
 from vitconvert.errors import NotRepresentable, UsageError, nearest
-from vitconvert.facts.fact import named_architecture
 from vitconvert.programs.program import DescribedModel, program_of
 from vitconvert.programs.target import DescribedText
-from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables
 from vitconvert.tables.table import Table
 
 
 def describe(source: Checkpoint) -> DescribedModel:
     """What a target has to represent."""
-    text, mapping = source.text, source.table.config_file
-    # What it is called: what marks it in its project's own file, or else its names.
-    marks = [look_up(source.their_config, key) for key in mapping.identify] if mapping else []
-    called = [str(mark) for mark in marks if mark]
-    if not called:
-        named = look_up(source.their_config, mapping.architecture) if mapping else None
-        stated = (o for o in source.config.origins.values() if named_architecture(o))
-        names = (named, source.located.name, *stated, source.dialect)
-        called = [str(name) for name in names if name]
+    text = source.text
     return DescribedModel(
         config=source.config,
         preprocessing=source.preprocessing,
         labels=source.labels,
-        dialect=source.dialect,
-        name=source.located.name,
+        dialect=source.loaded.dialect if source.loaded else source.dialect,
+        name=source.name,
         their_config=source.their_config,
         text=DescribedText.of(text) if text else None,
-        called=tuple(called),
+        called=source.called,
     )
 
 

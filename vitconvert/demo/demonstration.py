@@ -5,6 +5,7 @@ The model in `digits/` was made by `vitconvert.demo.train`. Each round trip does
 installed, loads the same files by itself.
 """
 
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -165,7 +166,9 @@ def demonstrate() -> Demonstration:
     return Demonstration(
         model=DIGITS,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        held_out_accuracy=json.loads((DIGITS / "training.json").read_text())["held_out_accuracy"],
+        held_out_accuracy=json.loads((DIGITS / "training.json").read_text(encoding="utf-8"))[
+            "held_out_accuracy"
+        ],
         round_trips=tuple(trip for trip in results if isinstance(trip, RoundTrip)),
         refusals=tuple(_refusal(name, why) for name, why in refused.items()),
         untried=tuple(trip for trip in results if isinstance(trip, Refusal)),
@@ -185,8 +188,10 @@ def _refusal(dialect: str, reason: str) -> Refusal:
 
 def _round_trips(dialects: list[str], declared: Mapping[str, str]) -> list[RoundTrip | Refusal]:
     origin = read_checkpoint(locate(DIGITS), ReadOptions(overrides=declared))
-    with TemporaryDirectory() as directory:
-        return [_round_trip(name, origin, declared, Path(directory) / name) for name in dialects]
+    with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        trips = [_round_trip(name, origin, declared, Path(directory) / name) for name in dialects]
+        gc.collect()  # Windows removes no file that is mapped, as by readers that nobody holds
+        return trips
 
 
 def _round_trip(

@@ -502,7 +502,7 @@ def where_departs(own: OwnModule, vit: ViT, table: str) -> str:
     """At which layer a module and the nearest ViT depart, and the likely cause, or nothing."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "draft.toml"
-        path.write_text(table, encoding="utf-8")
+        path.write_text(table, encoding="utf-8", newline="\n")
         try:
             report = verify_model(own.module, vit.float(), options=ReadOptions(table=path))
         except VitConvertError:

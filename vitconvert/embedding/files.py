@@ -1,9 +1,7 @@
 """Files of images, here or behind a URL, and what is found in them."""
 
-import errno
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
+from vitconvert.documents import open_regular
 from vitconvert.errors import SourceError, UnsafeFile, UsageError, VitConvertError
 from vitconvert.inference.batches import Picture
 
@@ -24,7 +23,6 @@ MOST_BYTES = 2**27
 MOST_TIMES = 100
 
 _PATIENCE = 10  # seconds for a store to answer for the first time
-_AT_ONCE: int = getattr(os, "O_NONBLOCK", 0)  # Windows has no pipes among files
 _MOMENT = 0.1  # seconds for which names are gathered
 
 Thing = TypeVar("Thing")
@@ -92,21 +90,6 @@ def too_large(name: str) -> UnsafeFile:
         "The file is too large for an image.",
         evidence={"image": name, "limit": f"{MOST_BYTES:,} bytes"},
     )
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a regular file to read, and nothing else: a pipe or a device might never answer.
-
-    Raises:
-        OSError: There is none.
-    """
-    file: IO[bytes] = open(  # noqa: SIM115 (a Path has no opener)
-        path, "rb", opener=lambda name, flags: os.open(name, flags | _AT_ONCE, 0o666)
-    )
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "It is not a regular file", str(path))
-    return file
 
 
 @lru_cache(maxsize=8)  # each is a connection

@@ -9,18 +9,21 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from vitconvert.atomic_write import atomic_file, is_unfinished, require_possible, sync
 from vitconvert.embedding.files import asking, filesystem
 from vitconvert.errors import CorruptFile, OutputExists, UsageError, without_secrets
 
 SCRATCH = "tmp"
+_SHARERS = 1024  # of one output at once, at most
 _RUNS = re.compile(r"all|only-\d+-of-\d+")
 
 
@@ -40,7 +43,7 @@ def folder_at(place: str) -> "Folder":
                 evidence={"URL": place},
                 hint="write file:/// and a path from the root, or only the path.",
             )
-        place = unquote(parts.path)
+        place = url2pathname(parts.path)
     path = Path(place)
     require_possible(path)
     return LocalFolder(path=path)
@@ -138,21 +141,42 @@ def _sweep(scratch: Path) -> None:
 
 @contextmanager
 def _locked(path: Path, *, shared: bool) -> Iterator[None]:
-    if os.name == "nt":  # without flock
-        yield
-        return
-    import fcntl
-
     with path.open("ab") as file:
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
+            _lock(file, shared=shared)
+        except (BlockingIOError, PermissionError):
             raise OutputExists(
                 "Another run writes into this output.",
                 evidence={"output": path.parent.parent},
                 hint="wait for it; or share the work, with --only 1/2 here and --only 2/2 there.",
             ) from None
         yield
+
+
+def _lock(file: IO[bytes], *, shared: bool) -> None:
+    """Lock an open file until it is closed.
+
+    Windows locks single bytes, and none for several processes: who shares a file takes the first
+    byte that is free, and who has it alone takes all of them.
+
+    Raises:
+        BlockingIOError, PermissionError: Somebody else holds it.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        return
+    import msvcrt
+
+    for first in range(_SHARERS if shared else 1):
+        file.seek(first)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1 if shared else _SHARERS)
+            return
+        except PermissionError:
+            if not shared or first == _SHARERS - 1:
+                raise
 
 
 @dataclass(frozen=True)

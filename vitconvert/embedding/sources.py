@@ -241,7 +241,7 @@ class Layout:
                 types = parquet.kept_types(first, sources.keep)
         columns = {"class": "string"} if grouped else {}
         return cls(
-            base=os.path.commonpath(places) if places else None,
+            base=_above(places),
             columns=columns | {column: types[name] for name, column in kept.items()},
             kept=kept,
         )
@@ -251,8 +251,11 @@ class Layout:
         if is_url(name):
             return text(without_secrets(name))
         path = os.path.abspath(name)  # noqa: PTH100 (a Path drops ..)
-        inside = self.base and path.startswith(os.path.join(self.base, ""))  # noqa: PTH118
-        return text(os.path.relpath(path, self.base) if inside else path)
+        if self.base:
+            base = os.path.normcase(os.path.join(self.base, ""))  # noqa: PTH118
+            if os.path.normcase(path).startswith(base):
+                path = os.path.relpath(path, self.base)
+        return text(_with_slashes(path))
 
     def keys(self, names: list[str]) -> list[str]:
         """What files that were found are called: all at once, if they are of one folder."""
@@ -269,7 +272,20 @@ class Layout:
         if not alike or strange or (base != above and base.startswith(above)):
             return [self.key(name) for name in names]
         inside = self.key(f"{folder}_")[:-1]
-        return [inside + name for name in rest]
+        return [_with_slashes(inside + name) for name in rest]
+
+
+def _above(places: Iterable[str]) -> str | None:
+    """The folder that has them all, if there is one: drives of Windows have none."""
+    try:
+        return os.path.commonpath(list(places))
+    except ValueError:
+        return None
+
+
+def _with_slashes(path: str) -> str:
+    """A path as keys have it on every system, so that a run may go on on another."""
+    return path if os.sep == "/" else path.replace(os.sep, "/")
 
 
 def asked(found: Iterable[Found], layout: Layout, wanted: Wanted) -> Iterator[tuple[Found, str]]:

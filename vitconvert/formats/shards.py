@@ -26,7 +26,9 @@ def write_index(
     weight_map = {name: shard for shard, names in shards.items() for name in names}
     total = sum(info.nbytes for info in infos.values())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    path.write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
+    )
     return hash_file(path)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from vitconvert.atomic_write import Check, atomic_file, require_place
-from vitconvert.errors import OutputExists, UsageError, VitConvertError
+from vitconvert.errors import OutputExists, UsageError, VitConvertError, as_typed
 from vitconvert.formats import open_container, write_safetensors
 from vitconvert.inference.embed import Embedding
 
@@ -30,7 +29,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """
     require_place(path)
     if path.suffix not in _WRITERS:
-        folder = shlex.quote(f"{path.with_suffix('')}/")
+        folder = as_typed(f"{path.with_suffix('')}/")
         raise UsageError(
             f"Features cannot be written as {path.suffix or 'a file without suffix'}.",
             evidence={"output": path, "known": ", ".join(_WRITERS)},

@@ -8,7 +8,7 @@ a head.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -16,9 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+from vitconvert.errors import UsageError
+from vitconvert.model.inputs import masked
 from vitconvert.model.layers import linear_of, norm_if
 from vitconvert.model.relative_positions import RelativeMlp, relative_position_bias, unset_table
 from vitconvert.model.rope import rotate, rotation_of
+
+# What torch.fx keeps as one call: see `inputs.py`.
+torch.fx.wrap("masked")
+torch.fx.wrap("relative_position_bias")
+torch.fx.wrap("rotate")
 
 
 class TokenPositions(NamedTuple):
@@ -29,6 +36,7 @@ class TokenPositions(NamedTuple):
     relative_offsets: Tensor | None = None  # (2 rows - 1, 2 columns - 1, 2), of which an MLP reads
     bias: Tensor | None = None  # (1, H, N, N), added to the scores
     wanted: int | None = None  # how many of the first tokens to compute; None: all
+    mask: Tensor | None = None  # added to the scores too, or False for what is not attended to
 
 
 NO_POSITIONS = TokenPositions()
@@ -45,9 +53,12 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.rotation = rotation_of(config)
-        self.scale = config.attention_scale
+        self.own_scale = config.attention_scale
         self.post_softmax_scale = config.post_softmax_scale
-        self.drop_rate = config.attention_drop_rate
+        # Whether probabilities are not kept. As in timm, hooks on `attn_drop` see them if not.
+        self.fused_attn = True
+        self.placed = config.rope != "none" or config.tabulated_positions
+        self.attn_drop = nn.Dropout(config.attention_drop_rate)
         self._add_qkv(config, layer)
         self._add_norms(config)
         self.relative_position_bias_table = (
@@ -97,15 +108,22 @@ class Attention(nn.Module):
         self, qkv: Sequence[Tensor], head_mask: Tensor | None, positions: TokenPositions
     ) -> Tensor:
         """q, k and v, each (B, heads, N, K), to the heads' joined outputs (B, wanted, H*K)."""
+        placed = (positions.rope, positions.relative_index, positions.bias)
+        if self.placed and all(part is None for part in placed):
+            raise UsageError(
+                "A block of this model needs the positions of its tokens, and got none.",
+                hint="zip(model.blocks, model.token_positions()) gives each block its own: "
+                "x = block(x, None, positions).",
+            )
         q, k, v = self._prepared(qkv, positions)
         bias = self._bias(q, positions)
-        bias = None if bias is None else bias[:, :, : positions.wanted]
+        if positions.mask is not None:
+            bias = positions.mask if bias is None else _masked(bias, positions.mask)
+        bias = None if bias is None else bias[..., : positions.wanted, :]
         x = self._attend(q[:, :, : positions.wanted], k, v, bias)
         if self.post_softmax_scale != 1:
             x = x * self.post_softmax_scale
-        if head_mask is not None:
-            x = x * head_mask.to(x).view(-1, 1, 1)
-        joined: Tensor = self.norm(x.transpose(1, 2).flatten(2))
+        joined: Tensor = self.norm(masked(x, head_mask).transpose(1, 2).flatten(2))
         return joined
 
     def probabilities(
@@ -115,16 +133,26 @@ class Attention(nn.Module):
         q, k, _ = self._prepared(qkv, positions)
         return self._softmax(q, k, self._bias(q, positions))
 
+    @property
+    def scale(self) -> float:
+        """Of the scores, before softmax."""
+        return self.head_dim**-0.5 if self.own_scale is None else self.own_scale
+
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        dropout = self.drop_rate if self.training else 0.0
+        if self.fused_attn:
+            return self._fused(q, k, v, bias)
+        return cast("Tensor", self.attn_drop(self._softmax(q, k, bias)) @ v)
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        dropout = self.attn_drop.p if self.training else 0.0
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.scale
+            q, k, v, attn_mask=bias, dropout_p=dropout, scale=self.own_scale
         )
 
     def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-        scale = q.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scale = q.shape[-1] ** -0.5 if self.own_scale is None else self.own_scale
         scores = q @ k.transpose(-2, -1) * scale
-        return (scores if bias is None else scores + bias).softmax(-1)
+        return (scores if bias is None else _masked(scores, bias)).softmax(-1)
 
     def _prepared(
         self, qkv: Sequence[Tensor], positions: TokenPositions
@@ -133,7 +161,7 @@ class Attention(nn.Module):
         q, k, v = self.q_norm(q), self.k_norm(k), self.v_norm(v)
         if positions.rope is not None:
             q, k = (rotate(x, positions.rope, **self.rotation).type_as(v) for x in (q, k))
-        if self.kv_of_head is not None and self.kv_of_head != list(range(k.shape[1])):
+        if self.kv_of_head is not None and self.kv_of_head != list(range(len(self.kv_of_head))):
             k, v = k[:, self.kv_of_head], v[:, self.kv_of_head]
         return q, k, v
 
@@ -178,16 +206,17 @@ class DifferentialAttention(Attention):
         self.sub_norm = nn.RMSNorm(config.head_dim, 1e-5)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        first, second = (
-            super(DifferentialAttention, self)._attend(q, k, v, bias) for q, k in _halves(q, k)
-        )
-        x: Tensor = self.sub_norm(first - self._factor(q) * second)
+        x: Tensor = self.sub_norm(super()._attend(q, k, v, bias))
         return x * (1 - self.first_factor)
 
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        (q1, k1), (q2, k2) = _halves(q, k)
+        first, second = super()._fused(q1, k1, v, bias), super()._fused(q2, k2, v, bias)
+        return first - self._factor(q) * second
+
     def _softmax(self, q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-        first, second = (
-            super(DifferentialAttention, self)._softmax(q, k, bias) for q, k in _halves(q, k)
-        )
+        (q1, k1), (q2, k2) = _halves(q, k)
+        first, second = super()._softmax(q1, k1, bias), super()._softmax(q2, k2, bias)
         return first - self._factor(q) * second
 
     def _factor(self, like: Tensor) -> Tensor:
@@ -196,8 +225,14 @@ class DifferentialAttention(Attention):
         return (plus - minus + self.first_factor).type_as(like)
 
 
-def _halves(q: Tensor, k: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(q.chunk(2, dim=-1), k.chunk(2, dim=-1), strict=True)
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+
+
+def _halves(q: Tensor, k: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    q1, q2 = q.chunk(2, dim=-1)
+    k1, k2 = k.chunk(2, dim=-1)
+    return (q1, k1), (q2, k2)
 
 
 def attention_of(config: ViTConfig, layer: int) -> Attention:

@@ -15,15 +15,19 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions, attention_of
+from vitconvert.model.inputs import branch_masks
 from vitconvert.model.layers import (
     ACTIVATION,
     LayerScale,
     Mlp,
+    drop_path_of,
     linear,
     linear_of,
     norm_if,
     norm_of,
 )
+
+torch.fx.wrap("branch_masks")
 
 
 def _mlp(config: ViTConfig) -> Mlp:
@@ -55,12 +59,14 @@ class Block(nn.Module):
         self.norm1 = norm_of(D, config)
         self.attn = attention_of(config, layer)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
+        self.drop_path1 = drop_path_of(config, layer)
         self.norm2 = norm_of(D, config)
         self.mlp = _mlp(config)
         self.post_norm1 = norm_if(config.sandwich, D, config)
         self.post_norm2 = norm_if(config.sandwich, D, config)
         scaled = config.layer_scale and config.mlp_layer_scale
         self.ls2 = LayerScale(D) if scaled else nn.Identity()
+        self.drop_path2 = drop_path_of(config, layer)
 
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
@@ -69,13 +75,15 @@ class Block(nn.Module):
         read = self.attn(self.attention_input(x), head_mask, positions)
         x = x[:, : positions.wanted]
         if self.order == "post_norm":
-            x = self.norm1(x + self.ls1(read))
-            return cast("Tensor", self.norm2(x + self.ls2(self.mlp(x))))
+            x = self.norm1(x + self.drop_path1(self.ls1(read)))
+            return cast("Tensor", self.norm2(x + self.drop_path2(self.ls2(self.mlp(x)))))
         if self.order == "res_post_norm":
-            x = x + self.ls1(self.norm1(read))
-            return x + cast("Tensor", self.ls2(self.norm2(self.mlp(x))))
-        x = x + self.ls1(self.post_norm1(read))
-        return x + cast("Tensor", self.ls2(self.post_norm2(self.mlp(self.norm2(x)))))
+            x = x + self.drop_path1(self.ls1(self.norm1(read)))
+            added = self.ls2(self.norm2(self.mlp(x)))
+        else:
+            x = x + self.drop_path1(self.ls1(self.post_norm1(read)))
+            added = self.ls2(self.post_norm2(self.mlp(self.norm2(x))))
+        return x + cast("Tensor", self.drop_path2(added))
 
     def attention_input(self, x: Tensor) -> Tensor:
         """What the attention reads of the tokens (B, N, D), of the same shape."""
@@ -129,6 +137,7 @@ class OneStepBlock(nn.Module):
         if config.joined_proj:
             self.out_proj = linear(inner + config.mlp_dim, D, bias=config.proj_bias)
         self.ls1 = LayerScale(D) if config.layer_scale else nn.Identity()
+        self.drop_path = drop_path_of(config, layer)
 
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
@@ -138,8 +147,10 @@ class OneStepBlock(nn.Module):
         x, hidden = x[:, : positions.wanted], hidden[:, : positions.wanted]
         read, hidden = self.attn.read(qkv, head_mask, positions), self.mlp(hidden)
         if self.out_proj is None:
-            return x + cast("Tensor", self.ls1(self.attn.proj(read) + hidden))
-        return x + cast("Tensor", self.ls1(self.out_proj(torch.cat((read, hidden), dim=-1))))
+            added = self.attn.proj(read) + hidden
+        else:
+            added = self.out_proj(torch.cat((read, hidden), dim=-1))
+        return x + cast("Tensor", self.drop_path(self.ls1(added)))
 
     def probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N)."""
@@ -152,9 +163,9 @@ class OneStepBlock(nn.Module):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """(B, N, D) to the MLP's hidden channels, and q, k and v, each (B, H, N, K)."""
-        hidden, *qkv = self.in_proj(self.norm1(x)).split(self.widths, dim=-1)
+        hidden, q, k, v = self.in_proj(self.norm1(x)).split(self.widths, dim=-1)
         heads = (self.attn.num_heads, self.attn.head_dim)
-        return hidden, [part.unflatten(-1, heads).transpose(1, 2) for part in qkv]
+        return hidden, [part.unflatten(-1, heads).transpose(1, 2) for part in (q, k, v)]
 
 
 class AttentionBranch(nn.Module):
@@ -165,24 +176,27 @@ class AttentionBranch(nn.Module):
         self.norm = norm_of(config.embed_dim, config)
         self.attn = Attention(config, layer)
         self.ls = LayerScale(config.embed_dim) if config.layer_scale else nn.Identity()
+        self.drop_path = drop_path_of(config, layer)
 
     def forward(self, x: Tensor, head_mask: Tensor | None, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, wanted, D), without the input itself."""
-        return cast("Tensor", self.ls(self.attn(self.norm(x), head_mask, positions)))
+        read = self.attn(self.norm(x), head_mask, positions)
+        return cast("Tensor", self.drop_path(self.ls(read)))
 
 
 class MlpBranch(nn.Module):
     """One of several MLPs side by side."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.norm = norm_of(config.embed_dim, config)
         self.mlp = _mlp(config)
         self.ls = LayerScale(config.embed_dim) if config.layer_scale else nn.Identity()
+        self.drop_path = drop_path_of(config, layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, N, D), without the input itself."""
-        return cast("Tensor", self.ls(self.mlp(self.norm(x))))
+        return cast("Tensor", self.drop_path(self.ls(self.mlp(self.norm(x)))))
 
 
 class ParallelBlock(nn.Module):
@@ -196,15 +210,14 @@ class ParallelBlock(nn.Module):
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.attns = nn.ModuleList(AttentionBranch(config, layer) for _ in range(config.branches))
-        self.ffns = nn.ModuleList(MlpBranch(config) for _ in range(config.branches))
+        self.ffns = nn.ModuleList(MlpBranch(config, layer) for _ in range(config.branches))
 
     def forward(
         self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, wanted, D)."""
-        count = len(self.attns)
-        masks = [None] * count if head_mask is None else head_mask.chunk(count)
-        read = [branch(x, mask, positions) for branch, mask in zip(self.attns, masks, strict=True)]
+        masks = branch_masks(head_mask, len(self.attns))
+        read = [branch(x, masks[i], positions) for i, branch in enumerate(self.attns)]
         x = x[:, : positions.wanted] + torch.stack(read).sum(dim=0)
         return x + torch.stack([branch(x) for branch in self.ffns]).sum(dim=0)
 

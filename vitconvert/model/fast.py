@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.heads import PreLogits
-from vitconvert.model.inputs import HeadMask, check_images
+from vitconvert.model.inputs import HeadMask
 from vitconvert.model.layers import ACTIVATION, Mlp
 from vitconvert.model.vit import ViT
 from vitconvert.model.windows import WindowedAttention
@@ -234,13 +234,13 @@ class FastViT(ViT):
             if isinstance(module, Mlp) and not config.clipped_linears:
                 _join(module, module.fc1_g or module.fc1, config.activation)
             elif isinstance(module, WindowedAttention):
-                module.fused = True
+                module.unlike_timm = True
             elif isinstance(module, PreLogits):
                 _join(module, module.fc, config.representation_activation)
 
     def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """Logits, or features without a head, as `ViT.forward`."""
-        check_images(images, self.config, self.patch_embed.proj.weight.dtype)
+        self.patch_embed.checked(images)
         whole = self.training or images.device.type != "cpu" or torch.compiler.is_compiling()
         at_once = max(1, _AT_ONCE // (self._activations * images.element_size()))
         if whole or len(images) <= at_once:

@@ -57,8 +57,8 @@ class AttentionPool(nn.Module):
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q = self._heads(self.q(self.latent.expand(x.shape[0], -1, -1)))
-        k, v = (self._heads(part) for part in self.kv(x).chunk(2, dim=-1))
-        return q, k, v
+        k, v = self.kv(x).chunk(2, dim=-1)
+        return q, self._heads(k), self._heads(v)
 
     def _heads(self, x: Tensor) -> Tensor:
         B, N, D = x.shape

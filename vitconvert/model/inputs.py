@@ -1,4 +1,8 @@
-"""Checks that images, blocks and head masks fit a model, before numbers are silently wrong."""
+"""Checks that images, blocks and head masks fit a model, before numbers are silently wrong.
+
+torch.fx keeps functions that look at shapes, dtypes or at whether there is a mask as one call each:
+who calls one says so by `torch.fx.wrap`.
+"""
 
 from collections.abc import Sequence
 
@@ -12,17 +16,21 @@ from vitconvert.errors import InputMismatch, UsageError
 HeadMask = Tensor | Sequence[Tensor | None] | None
 
 
-def check_images(images: Tensor, config: ViTConfig, dtype: torch.dtype) -> None:
-    """Raise InputMismatch unless images are (B, in_channels, *image_size) in the model's dtype."""
+def checked_images(
+    images: Tensor, in_channels: int, image_size: tuple[int, int], weight: Tensor
+) -> Tensor:
+    """The images; InputMismatch unless they are (B, in_channels, *image_size), as the weight is."""
+    wanted = f"(B, {in_channels}, {image_size[0]}, {image_size[1]})"
     if images.ndim != 4:
-        raise _wrong_rank(images, config)
-    if images.shape[1] != config.in_channels:
-        raise _wrong_channels(images, config)
-    if tuple(images.shape[2:]) != config.image_size:
-        raise _wrong_size(images, config)
+        raise _wrong_rank(images, wanted)
+    if images.shape[1] != in_channels:
+        raise _wrong_channels(images, in_channels, wanted)
+    if tuple(images.shape[2:]) != tuple(image_size):
+        raise _wrong_size(images, image_size, wanted)
     autocast = torch.is_autocast_enabled(images.device.type)
-    if images.dtype != dtype and not (autocast and images.is_floating_point()):
-        raise _wrong_dtype(images, dtype)
+    if images.dtype != weight.dtype and not (autocast and images.is_floating_point()):
+        raise _wrong_dtype(images, weight.dtype)
+    return images
 
 
 def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:
@@ -69,31 +77,68 @@ def head_masks(masks: HeadMask, num_heads: Sequence[int]) -> list[Tensor | None]
     return list(masks)
 
 
-def _wrong_rank(images: Tensor, config: ViTConfig) -> InputMismatch:
+def attention_mask(
+    mask: Tensor | None, is_causal: bool, config: ViTConfig, device: torch.device
+) -> Tensor | None:
+    """What each token may attend to, as `F.scaled_dot_product_attention` takes it.
+
+    Args:
+        mask: Broadcast to (B, H, N, N): False, or -inf, for what is not attended to.
+        is_causal: Tokens attend to none after them, and `mask` is None.
+        config: Of the model.
+        device: Where the images are.
+
+    Raises:
+        UsageError: Both are given, or attention is within windows.
+    """
+    if mask is None and not is_causal:
+        return None
+    if mask is not None and is_causal:
+        raise UsageError("attn_mask and is_causal exclude each other.")
+    if config.windowed or config.decomposed_positions:
+        raise UsageError("Attention within windows takes no attn_mask and is not causal.")
+    if mask is not None:
+        return mask
+    tokens = config.num_prefix_tokens + config.num_patches
+    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+
+
+def branch_masks(mask: Tensor | None, branches: int) -> Sequence[Tensor | None]:
+    """The part of a block's mask for each of its attentions."""
+    return [None] * branches if mask is None else mask.chunk(branches)
+
+
+def masked(heads: Tensor, mask: Tensor | None) -> Tensor:
+    """The outputs of heads, (B, H, N, K), times the factor of each, if there is a mask."""
+    return heads if mask is None else heads * mask.to(heads).view(-1, 1, 1)
+
+
+def _wrong_rank(images: Tensor, wanted: str) -> InputMismatch:
     return InputMismatch(
         f"Images have {images.ndim} dimensions, not 4.",
-        evidence={"found": _shape(images), "wanted": _wanted(config)},
+        evidence={"found": _shape(images), "wanted": wanted},
         hint="add a batch dimension: images[None]." if images.ndim == 3 else None,
     )
 
 
-def _wrong_channels(images: Tensor, config: ViTConfig) -> InputMismatch:
-    channels_last = images.shape[-1] == config.in_channels
+def _wrong_channels(images: Tensor, in_channels: int, wanted: str) -> InputMismatch:
+    channels_last = images.shape[-1] == in_channels
     return InputMismatch(
-        f"Images have {images.shape[1]} channels, but the model expects {config.in_channels}.",
-        evidence={"found": _shape(images), "wanted": _wanted(config)},
+        f"Images have {images.shape[1]} channels, but the model expects {in_channels}.",
+        evidence={"found": _shape(images), "wanted": wanted},
         meaning="The channels seem to come last." if channels_last else None,
         hint="images.permute(0, 3, 1, 2) puts them first." if channels_last else None,
     )
 
 
-def _wrong_size(images: Tensor, config: ViTConfig) -> InputMismatch:
-    (height, width), wanted = images.shape[2:], config.image_size
+def _wrong_size(images: Tensor, image_size: tuple[int, int], wanted: str) -> InputMismatch:
+    height, width = images.shape[2:]
+    rows, columns = image_size
     size = height if height == width else (height, width)
     flag = f"{height}" if height == width else f"{height}x{width}"
     return InputMismatch(
-        f"Images are {height}x{width} pixels, but the model expects {wanted[0]}x{wanted[1]}.",
-        evidence={"found": _shape(images), "wanted": _wanted(config)},
+        f"Images are {height}x{width} pixels, but the model expects {rows}x{columns}.",
+        evidence={"found": _shape(images), "wanted": wanted},
         hint=f"resize the images, or resample the positions on loading: "
         f"--image-size {flag}, load_model(image_size={size}).",
     )
@@ -110,10 +155,6 @@ def _wrong_dtype(images: Tensor, dtype: torch.dtype) -> InputMismatch:
 
 def _shape(images: Tensor) -> str:
     return f"({', '.join(map(str, images.shape))})"
-
-
-def _wanted(config: ViTConfig) -> str:
-    return f"(B, {config.in_channels}, {config.image_size[0]}, {config.image_size[1]})"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,6 +1,7 @@
 """What a ViT computes on its way: the outputs of chosen blocks."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -21,7 +22,8 @@ def forward_intermediates(
     stop_early: bool = False,
     output_fmt: str = "NCHW",
     intermediates_only: bool = False,
-) -> Intermediates | tuple[Tensor, Intermediates]:
+    output_dict: bool = False,
+) -> Intermediates | tuple[Tensor, Intermediates] | dict[str, Any]:
     """The final tokens and the outputs of chosen blocks, as timm's method of this name.
 
     Args:
@@ -34,6 +36,7 @@ def forward_intermediates(
         stop_early: Compute no block after the last one asked for.
         output_fmt: "NCHW": (B, D, rows, columns), or "NLC": (B, patches, D).
         intermediates_only: Leave out the final tokens.
+        output_dict: Return a dictionary, with timm's keys.
 
     Raises:
         UsageError: There are no such blocks or formats.
@@ -52,5 +55,10 @@ def forward_intermediates(
         if stop_early and layer == max(taken):
             break
     with_prefix = return_prefix_tokens and count > 0
+    if output_dict:
+        found: dict[str, Any] = {"image_intermediates": [patches for patches, _ in pairs]}
+        if with_prefix:
+            found["image_intermediates_prefix"] = [prefix for _, prefix in pairs]
+        return found if intermediates_only else {**found, "image_features": finish(x)}
     outputs: Intermediates = pairs if with_prefix else [patches for patches, _ in pairs]
     return outputs if intermediates_only else (finish(x), outputs)

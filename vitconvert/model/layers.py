@@ -140,6 +140,46 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
+class DropPath(nn.Module):
+    """Leaves a branch out for some images in training, and scales it up for the others.
+
+    Huang et al., "Deep Networks with Stochastic Depth", https://arxiv.org/abs/1603.09382; the
+    random numbers are drawn as in timm 1.0.31, `drop_path`.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.drop_prob = rate  # timm's name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, D) to (B, N, D)."""
+        if not self.training:
+            return x
+        kept = 1 - self.drop_prob
+        factors = x.new_empty(x.shape[0], 1, 1).bernoulli_(kept)
+        return x * (factors.div_(kept) if kept > 0 else factors)
+
+    def extra_repr(self) -> str:
+        """The rate, as `print(model)` shows it."""
+        return f"drop_prob={self.drop_prob:.3f}"
+
+
+def drop_path_of(config: ViTConfig, layer: int) -> nn.Module:
+    """The stochastic depth of a block's branch, or an identity."""
+    if not config.drop_path_rate:
+        return nn.Identity()
+    rate = drop_path_rates(config)[layer]
+    return DropPath(rate) if rate else nn.Identity()
+
+
+def drop_path_rates(config: ViTConfig) -> list[float]:
+    """Of each block, in equal steps from 0; timm's `calculate_drop_path_rates` rounds them so."""
+    end = config.drop_path_rate
+    steps = torch.linspace(0, end, config.depth, dtype=torch.float32, device="cpu")
+    rates: list[float] = steps.tolist()
+    return rates
+
+
 def norm_of(dim: int, config: ViTConfig, *, eps: float | None = None) -> nn.Module:
     """The model's kind of norm: LayerNorm, or RMSNorm (https://arxiv.org/abs/1910.07467)."""
     eps = config.norm_eps if eps is None else eps

@@ -31,13 +31,13 @@ class Neck(nn.Sequential):
             nn.Conv2d(channels, channels, 3, padding=1, bias=False),
             nn.LayerNorm(channels, 1e-6),
         )
-        self.grid = config.grid_size
+        self.config = config
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) to (B, N, neck_dim)."""
         first, first_norm, second, second_norm = self
         B, _, D = x.shape
-        x = first(x.reshape(B, *self.grid, D).permute(0, 3, 1, 2))
+        x = first(x.reshape(B, *self.config.grid_size, D).permute(0, 3, 1, 2))
         x = second(first_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
         tokens: Tensor = second_norm(x.permute(0, 2, 3, 1)).flatten(1, 2)
         return tokens

@@ -17,6 +17,8 @@ from vitconvert.model.resampling import INTERPOLATION
 
 _TEMPERATURE = 10000.0  # of fixed positions, by the sources that each of their functions names
 
+torch.fx.wrap("_line")
+
 
 class Positions(nn.Module):
     """Adds positions to patches and prefix tokens, and puts these in front of the patches.
@@ -35,10 +37,10 @@ class Positions(nn.Module):
     def forward(self, patches: Tensor, prefix: Sequence[Tensor], table: Tensor | None) -> Tensor:
         """Patches (B, P, D) and prefix tokens (B, count, D) each to (B, N, D)."""
         if table is not None and self.of_patches_only:
-            patches = patches + table.to(patches)
+            patches = patches + table
         fitted = self.fitted()
         if fitted is not None:
-            patches = patches + fitted.to(patches)
+            patches = patches + fitted
         early = prefix[:-1] if self.late else prefix
         x = torch.cat([*early, patches], dim=1) if early else patches
         if table is not None and not self.of_patches_only:
@@ -94,15 +96,9 @@ class AxisPositions(Positions):
         """(1, P, D)."""
         rows, columns = self.config.grid_size
         height, width = _lengths(self.config)
-        y, x = self._line(self.y, height), self._line(self.x, width)
+        rule = self.config.position_resampling
+        y, x = _line(self.y, height, rule), _line(self.x, width, rule)
         return (y[:, :rows, None] + x[:, None, :columns]).flatten(1, 2)
-
-    def _line(self, table: Tensor, length: int) -> Tensor:
-        if table.shape[1] == length or self.config.position_resampling == "first":
-            return table
-        at_least = torch.promote_types(table.dtype, torch.float32)
-        line = table.permute(0, 2, 1).to(at_least)
-        return F.interpolate(line, size=length, mode="linear").permute(0, 2, 1).to(table.dtype)
 
 
 def positions_of(config: ViTConfig) -> Positions:
@@ -128,6 +124,15 @@ def _fitted(table: Tensor, config: ViTConfig) -> Tensor:
     how = INTERPOLATION[config.position_resampling]
     grid = F.interpolate(grid.to(at_least), size=_lengths(config), **how)  # type: ignore[arg-type]
     return grid[:, :, :rows, :columns].flatten(2).transpose(1, 2).to(table.dtype)
+
+
+def _line(table: Tensor, length: int, rule: str) -> Tensor:
+    """(1, own length, D) to (1, length, D), or as it is if the first positions are taken."""
+    if table.shape[1] == length or rule == "first":
+        return table
+    at_least = torch.promote_types(table.dtype, torch.float32)
+    line = table.permute(0, 2, 1).to(at_least)
+    return F.interpolate(line, size=length, mode="linear").permute(0, 2, 1).to(table.dtype)
 
 
 def _lengths(config: ViTConfig) -> tuple[int, int]:

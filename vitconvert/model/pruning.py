@@ -3,6 +3,7 @@
 The smaller model computes what the whole one does with these heads masked.
 """
 
+import re
 from collections.abc import Collection, Mapping
 from typing import cast
 
@@ -13,8 +14,13 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 from vitconvert.model.attention import Attention
 from vitconvert.model.blocks import Block, OneStepBlock
+from vitconvert.model.fast import FastLinear
 from vitconvert.model.inputs import chosen_layers
+from vitconvert.model.layers import ClippedLinear
 from vitconvert.model.vit import ViT
+
+# Layers that lose rows or columns.
+_CUT = re.compile(r"(^|\.)(qkv|q|k|v|proj|in_proj|out_proj|rel_pos\.mlp\.fc2)$")
 
 
 def prune_heads(model: ViT, heads: Mapping[int, Collection[int]]) -> None:
@@ -36,6 +42,7 @@ def prune_heads(model: ViT, heads: Mapping[int, Collection[int]]) -> None:
     """
     layers = chosen_layers(list(heads), len(model.blocks))
     _check_prunable(model.config)
+    _check_plain(model)
     blocks = {layer: cast("Block | OneStepBlock", model.blocks[layer]) for layer in layers}
     pruned: dict[int, set[int]] = {layer: set() for layer in layers}
     for layer, numbers in heads.items():  # -1 and depth - 1 are one block
@@ -61,6 +68,18 @@ def _check_prunable(config: ViTConfig) -> None:
     found = [obstacle for obstacle, present in obstacles.items() if present]
     if found:
         raise UsageError(f"Heads of this model cannot be pruned: {' and '.join(found)}.")
+
+
+def _check_plain(model: ViT) -> None:
+    """Raise UsageError where an adapter, or a kind of numbers, stands for a linear layer."""
+    plain = (nn.Linear, ClippedLinear, FastLinear, nn.Identity)
+    for name, layer in model.blocks.named_modules():
+        if _CUT.search(name) and type(layer) not in plain:
+            raise UsageError(
+                f"Heads of this model cannot be pruned: blocks.{name} is a "
+                f"{type(layer).__name__}, whose weights are not cut.",
+                hint="merge adapters first (peft: model.merge_and_unload()), and quantise later.",
+            )
 
 
 def _kept_heads(pruned: Collection[int], num_heads: int) -> list[int]:

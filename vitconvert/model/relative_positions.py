@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import linear
 
+torch.fx.wrap("relative_position_bias")
+
 
 class RelativePositions(nn.Module):
     """The table that all blocks share."""
@@ -111,7 +113,7 @@ def log_offsets(grid: tuple[int, int]) -> Tensor:
 
 def relative_tables(config: ViTConfig) -> dict[str, Tensor]:
     """What the blocks look up or compute relative positions from, on the CPU; {} without such."""
-    if config.relative_positions in ("none", "decomposed"):
+    if not config.tabulated_positions:
         return {}
     if config.relative_mlp_dim:
         index = relative_position_index(config.grid_size, class_token=False)

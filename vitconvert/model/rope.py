@@ -9,7 +9,7 @@ Letters: H heads, P patches, K width of a head.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypedDict
 
@@ -41,7 +41,7 @@ class RotaryEmbedding(nn.Module):
         if config.rope_class:
             self.class_angles = nn.Parameter(torch.empty(1, config.head_dim // 2))
 
-    def tables(self, like: Tensor) -> Iterator[Tensor]:
+    def tables(self, like: Tensor) -> Sequence[Tensor]:
         """For each block (P, 2K), or (H, P, 2K) if learned: sines, then cosines.
 
         Those of a class token that is rotated come first, (1 + P, 2K).
@@ -52,28 +52,45 @@ class RotaryEmbedding(nn.Module):
         """
         config = self.config
         if self.freqs is not None:
-            first, second = _index_grid(config, like.device).unbind(-1)
-            for along_first, along_second in zip(*self.freqs.float(), strict=True):
-                # Each head with each position: (P, 1) by (H, 1, K/2).
-                angles = first[:, None] * along_first[:, None]
-                angles = angles + second[:, None] * along_second[:, None]
-                yield _table(angles, config).to(self.freqs.dtype)
-        elif config.rope == "dinov3":
+            return _LearnedTables(self.freqs, config, _index_grid(config, like.device))
+        if config.rope == "dinov3":
             angles = dinov3_angles(config, like, self.periods)
-            yield from [_table(angles, config)] * config.depth
-        elif config.rope == "vjepa2":
+            return [_table(angles, config)] * config.depth
+        if config.rope == "vjepa2":
             angles = vjepa2_angles(config, like.device)
-            yield from [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
-        else:
-            angles = axial_angles(config, like.device)
-            if self.class_angles is not None:
-                angles = torch.cat((self.class_angles.float(), angles))
-            whole = _table(angles, config).to(like.dtype)
-            window = whole
-            if config.rope_in_windows:
-                alone = replace(config, image_size=config.window_image)
-                window = _table(axial_angles(alone, like.device), config).to(like.dtype)
-            yield from (window if i in config.window_blocks else whole for i in range(config.depth))
+            return [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
+        angles = axial_angles(config, like.device)
+        if self.class_angles is not None:
+            angles = torch.cat((self.class_angles.float(), angles))
+        whole = _table(angles, config).to(like.dtype)
+        window = whole
+        if config.rope_in_windows:
+            alone = replace(config, image_size=config.window_image)
+            window = _table(axial_angles(alone, like.device), config).to(like.dtype)
+        return [window if i in config.window_blocks else whole for i in range(config.depth)]
+
+
+def rotary_tables(rope: RotaryEmbedding, like: Tensor) -> Sequence[Tensor]:
+    """`RotaryEmbedding.tables`, as a function that torch.fx can keep whole."""
+    return rope.tables(like)
+
+
+class _LearnedTables(Sequence[Tensor]):
+    """The tables of learned frequencies, each computed when it is read: they are large."""
+
+    def __init__(self, freqs: Tensor, config: ViTConfig, grid: Tensor) -> None:
+        self.freqs, self.config, self.grid = freqs, config, grid
+
+    def __len__(self) -> int:
+        return self.config.depth
+
+    def __getitem__(self, layer: int) -> Tensor:  # type: ignore[override]
+        first, second = self.grid.unbind(-1)
+        along_first, along_second = self.freqs[:, layer].float()
+        # Each head with each position: (P, 1) by (H, 1, K/2).
+        angles = first[:, None] * along_first[:, None]
+        angles = angles + second[:, None] * along_second[:, None]
+        return _table(angles, self.config).to(self.freqs.dtype)
 
 
 def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:

@@ -40,6 +40,8 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.config.properties import stem_padding
 
+torch.fx.wrap("pad_same")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:

@@ -5,37 +5,42 @@ and their order are those of timm 1.0.31 (`VisionTransformer`), so that float32 
 are equal to the last bit. Everything that varies between published ViTs is a field of `ViTConfig`;
 names and shapes of the parameters are those of `weights_map/canonical.toml`. Its parts, in the
 order of the way of an image: `patch_embed.py`, `positions.py`, `blocks.py` of `attention.py`, and
-`heads.py`. Maps of attention and pruning are functions in `attention_maps.py` and `pruning.py`.
+`heads.py`. Maps of attention and pruning are functions in `attention_maps.py` and `pruning.py`;
+what code around timm's ViT reads and calls besides is in `timm_interface.py`.
 
 Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
 H heads, K width of a head.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitconvert.config import ViTConfig
-from vitconvert.errors import ConflictingFact
 from vitconvert.model.attention import TokenPositions
 from vitconvert.model.blocks import AnyBlock
 from vitconvert.model.heads import AttentionPool, PreLogits, classifier, pool
-from vitconvert.model.initialisation import POSITIONS, initialise
-from vitconvert.model.inputs import HeadMask, check_images, head_masks
+from vitconvert.model.hub import HubMethods
+from vitconvert.model.initialisation import initialise
+from vitconvert.model.inputs import HeadMask, attention_mask, head_masks
 from vitconvert.model.intermediates import Intermediates, forward_intermediates
 from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
 from vitconvert.model.necks import Neck, merger_of
 from vitconvert.model.patch_embed import PatchEmbed
 from vitconvert.model.positions import computed_positions, positions_of
 from vitconvert.model.relative_positions import relative_tables, shared_relative_positions
-from vitconvert.model.rope import RotaryEmbedding
+from vitconvert.model.rope import RotaryEmbedding, rotary_tables
+from vitconvert.model.timm_interface import TimmInterface
 from vitconvert.model.windows import block_of
 
+torch.fx.wrap("head_masks")
+torch.fx.wrap("rotary_tables")
 
-class ViT(nn.Module):
+
+class ViT(HubMethods, TimmInterface):
     """The Vision Transformer that a `ViTConfig` describes.
 
     `model(images)` takes (B, in_channels, *image_size) floats and returns (B, num_classes) logits,
@@ -70,17 +75,11 @@ class ViT(nn.Module):
             self.to_empty(device=device)
             initialise(self, "timm")
         # Tables that no checkpoint contains are computed even for a model on "meta".
-        tables = relative_tables(config)
-        if config.computed_positions:
-            tables["pos_embed"] = computed_positions(config)[None]
-        place = None if device.type == "meta" else device
-        for name, table in tables.items():
-            table = table.to(place, dtype if table.is_floating_point() else None)
-            self.register_buffer(name, table, persistent=False)
+        self._compute_tables(device, dtype)
 
     def _build(self, config: ViTConfig) -> None:
         self.config = config
-        self.grad_checkpointing = False
+        self.loaded_from: object = None  # what `checkpoint.from_model` remembers of the files
         D = config.embed_dim
         self.patch_embed = PatchEmbed(config)
         self.cls_token = unset(1, D) if config.class_token else None
@@ -95,7 +94,7 @@ class ViT(nn.Module):
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
         self.norm_pre = norm_if(config.pre_norm, D, config)
-        self.blocks = nn.ModuleList(block_of(config, layer) for layer in range(config.depth))
+        self.blocks = nn.Sequential(*(block_of(config, layer) for layer in range(config.depth)))
         self.norm = final_norm_of(config)
         self.neck = Neck(config) if config.neck_dim else nn.Identity()
         self.merge = merger_of(config)
@@ -106,6 +105,24 @@ class ViT(nn.Module):
         self.head_drop = nn.Dropout(config.drop_rate)
         self.head = classifier(config)
         self.head_dist = classifier(config) if config.dist_head else None
+
+    def _compute_tables(self, device: torch.device, dtype: torch.dtype | None) -> None:
+        tables = relative_tables(self.config)
+        if self.config.computed_positions:
+            tables["pos_embed"] = computed_positions(self.config)[None]
+        place = None if device.type == "meta" else device
+        for name, table in tables.items():
+            table = table.to(place, dtype if table.is_floating_point() else None)
+            self.register_buffer(name, table, persistent=False)
+
+    def configure(self, config: ViTConfig) -> None:
+        """Give the model, and each part that reads it, another configuration."""
+        resized = config.grid_size != self.config.grid_size
+        super().configure(config)
+        if resized:
+            table = self.pos_embed if config.computed_positions else self.relative_offsets
+            dtype = None if table is None else table.dtype
+            self._compute_tables(self.patch_embed.a_weight().device, dtype)
 
     def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """Logits, or features without a head.
@@ -157,11 +174,18 @@ class ViT(nn.Module):
         stop_early: bool = False,
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
-    ) -> Intermediates | tuple[Tensor, Intermediates]:
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Intermediates | tuple[Tensor, Intermediates] | dict[str, Any]:
         """The final tokens and the outputs of chosen blocks: `intermediates.py` has the options."""
-        options = (indices, return_prefix_tokens, norm, stop_early, output_fmt, intermediates_only)
+        options = (indices, return_prefix_tokens, norm, stop_early, output_fmt)
+        mask = attention_mask(attn_mask, is_causal, self.config, images.device)
+        stream = self.residual_stream(images, mask=mask)
         finish = nn.Sequential(self.norm, self.neck)
-        return forward_intermediates(self.residual_stream(images), finish, self.config, *options)
+        return forward_intermediates(
+            stream, finish, self.config, *options, intermediates_only, output_dict
+        )
 
     def get_intermediate_layers(
         self,
@@ -170,78 +194,61 @@ class ViT(nn.Module):
         reshape: bool = False,
         return_prefix_tokens: bool = False,
         norm: bool = False,
+        attn_mask: Tensor | None = None,
     ) -> Intermediates:
         """Outputs of the last `n` blocks or of the blocks `n`, as in DINO and timm."""
-        _, outputs = self.forward_intermediates(
-            images, n, return_prefix_tokens, norm, True, "NCHW" if reshape else "NLC"
-        )
+        options = (return_prefix_tokens, norm, True, "NCHW" if reshape else "NLC", True)
+        outputs = self.forward_intermediates(images, n, *options, attn_mask=attn_mask)
         return cast("Intermediates", outputs)
 
     def hidden_states(self, images: Tensor) -> tuple[Tensor, ...]:
         """The embedded tokens and each block's output, (B, N, D) each, before the final norm."""
         return tuple(self.residual_stream(images))
 
-    def reset_classifier(self, num_classes: int, pooling: str | None = None) -> None:
-        """Replace the head by one initialised as `nn.Linear` is, and the pooling if one is given.
-
-        Raises:
-            ConflictingFact: The pooling needs weights or tokens that the model does not have.
-        """
-        pooling = self.config.pooling if pooling is None else pooling
-        if pooling == "map" and self.attn_pool is None:
-            raise ConflictingFact("This model has no weights for attention pooling.")
-        self.config = self.config.replace(num_classes=num_classes, pooling=pooling)
-        self.attn_pool = self.attn_pool if pooling == "map" else None
-        self.bare_fc_norm = bare_norm_if(self.config)  # as wide as what is pooled now
-        like = self.patch_embed.proj.weight
-        self.head = classifier(self.config).to(like).train(self.training)
-        if self.head_dist is not None:
-            self.head_dist = classifier(self.config).to(like).train(self.training)
-
-    def get_classifier(self) -> nn.Module | tuple[nn.Module, nn.Module]:
-        """The head, or both of them."""
-        return self.head if self.head_dist is None else (self.head, self.head_dist)
-
-    def no_weight_decay(self) -> set[str]:
-        """Names of parameters that should have no weight decay, besides vectors."""
-        tokens = {"cls_token", "reg_token", "dist_token"}
-        tables = ("relative_position_bias_table", "rope.freqs", "rope.class_angles", *POSITIONS)
-        return tokens | {name for name, _ in self.named_parameters() if name.endswith(tables)}
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block in the backward pass instead of keeping its activations."""
-        self.grad_checkpointing = enable
-
     def residual_stream(
-        self, images: Tensor, head_mask: HeadMask = None, wanted: int | None = None
+        self,
+        images: Tensor,
+        head_mask: HeadMask = None,
+        wanted: int | None = None,
+        mask: Tensor | None = None,
     ) -> Iterator[Tensor]:
-        """The embedded tokens, then each block's output; of the last block, `wanted` tokens."""
+        """The embedded tokens, then each block's output; of the last block, `wanted` tokens.
+
+        `mask` is of `attention_mask`: what each token may attend to.
+        """
         blocks = cast("list[AnyBlock]", list(self.blocks))
         masks = head_masks(head_mask, [block.num_heads for block in blocks])
-        check_images(images, self.config, self.patch_embed.proj.weight.dtype)
-        patches = self.patch_embed(images)
+        x = self.norm_pre(self._pos_embed(self.patch_embed(images)))
+        yield x
+        # Masks are numbered, not iterated over: torch.fx cannot know how many there are.
+        for layer, positions in enumerate(self.token_positions()):
+            block = blocks[layer]
+            if layer == len(blocks) - 1:
+                positions = positions._replace(wanted=wanted)
+            positions = positions if mask is None else positions._replace(mask=mask)
+            if self.grad_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, masks[layer], positions, use_reentrant=False)
+            else:
+                x = block(x, masks[layer], positions)
+            yield x
+
+    def _pos_embed(self, patches: Tensor) -> Tensor:
+        """Patches (B, P, D) to tokens (B, N, D): with prefix tokens and positions; timm's name."""
         tokens = (self.cls_token, self.dist_token, self.reg_token)
         # Not len(patches), which would fix the batch size of an exported model.
         prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
-        x = self.norm_pre(self.embed_drop(self.positions(patches, prefix, self.pos_embed)))
-        yield x
-        for block, mask, positions in zip(blocks, masks, self.token_positions(), strict=True):
-            if block is self.blocks[-1]:
-                positions = positions._replace(wanted=wanted)
-            if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, mask, positions, use_reentrant=False)
-            else:
-                x = block(x, mask, positions)
-            yield x
+        x: Tensor = self.embed_drop(self.positions(patches, prefix, self.pos_embed))
+        return x
 
     def token_positions(self) -> Iterator[TokenPositions]:
         """For each block, what its attention gets of its tokens' positions."""
         index, offsets, shared = self.relative_index, self.relative_offsets, self.rel_pos_bias
         bias = None if shared is None else shared(offsets, index)
-        ropes: Iterable[Tensor | None] = [None] * len(self.blocks)
+        layers = range(len(self.blocks))
+        ropes: Sequence[Tensor | None] = [None] * len(layers)
         if self.rope is not None:
-            ropes = self.rope.tables(self.patch_embed.proj.weight)
-        return (TokenPositions(rope, index, offsets, bias) for rope in ropes)
+            ropes = rotary_tables(self.rope, self.patch_embed.a_weight())
+        return (TokenPositions(ropes[layer], index, offsets, bias) for layer in layers)
 
     def _features(self, pooled: Tensor) -> Tensor:
         features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))

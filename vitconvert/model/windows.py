@@ -19,6 +19,8 @@ from vitconvert.config import ViTConfig
 from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions
 from vitconvert.model.blocks import AnyBlock, Block, OneStepBlock, ParallelBlock
 
+torch.fx.wrap("_by_offset")
+
 
 class WindowedAttention(Attention):
     """Attention of the patches of a window to each other, or of all of them in a global block.
@@ -27,18 +29,16 @@ class WindowedAttention(Attention):
     are hidden from it (transformers 5.24, `get_vision_window_index`, has smaller windows there).
     """
 
-    fused = False  # whether scores are not kept, which is faster and rounds otherwise than timm
+    unlike_timm = False  # whether scores are not kept, which is faster and rounds otherwise
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__(config, layer)
-        self.image_grid, self.grid = config.grid_size, config.attended_grid(layer)
+        self.config, self.layer = config, layer
         self.side = config.window_size if layer in config.window_blocks else None
-        self.rope_in_windows = config.rope_in_windows
-        self.hides = not config.window_padding and not config.whole_windows
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
         if config.decomposed_positions:
-            rows, columns = (2 * side - 1 for side in self.grid)
+            rows, columns = (2 * side - 1 for side in config.attended_grid(layer))
             self.rel_pos_h = nn.Parameter(torch.empty(rows, config.head_dim))
             self.rel_pos_w = nn.Parameter(torch.empty(columns, config.head_dim))
 
@@ -72,10 +72,10 @@ class WindowedAttention(Attention):
         if self.side is None:
             return positions
         B, N, _ = x.shape
-        if positions.rope is not None and not self.rope_in_windows:
+        if positions.rope is not None and not self.config.rope_in_windows:
             rope = self._cut(positions.rope.expand(B, -1, -1))
             positions = positions._replace(rope=rope[:, None])  # (B*W, 1, n, 2K)
-        if self.hides:
+        if not self.config.window_padding and not self.config.whole_windows:
             there = self._cut(x.new_ones(B, N, 1)).transpose(1, 2)
             positions = positions._replace(bias=there.log()[:, None])  # (B*W, 1, 1, n)
         return positions
@@ -86,18 +86,18 @@ class WindowedAttention(Attention):
             bias = positions.bias
             return None if bias is None else bias.expand(-1, q.shape[1], -1, -1)
         B, H, n, K = q.shape
-        grid = q.reshape(B * H, *self.grid, K)
+        grid = q.reshape(B * H, *self.config.attended_grid(self.layer), K)
         down = torch.einsum("bhwc,hkc->bhwk", grid, _by_offset(self.rel_pos_h))
         across = torch.einsum("bhwc,wkc->bhwk", grid, _by_offset(self.rel_pos_w))
         bias = down[..., None] + across[..., None, :]  # (B*H, rows, columns, rows, columns)
         return bias.reshape(B, H, n, n)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        if self.fused or torch.compiler.is_compiling():  # ONNX knows no other path
-            return super()._attend(q, k, v, bias)
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        if self.unlike_timm or torch.compiler.is_compiling():  # ONNX knows no other path
+            return super()._fused(q, k, v, bias)
         # As there, images and heads are one dimension: torch then takes another path on a CPU.
         flat = (None if part is None else part.flatten(0, 1) for part in (q, k, v, bias))
-        read = super()._attend(*cast("Sequence[Tensor]", tuple(flat)))
+        read = super()._fused(*cast("Sequence[Tensor]", tuple(flat)))
         return read.reshape(q.shape)
 
     def _cut(self, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class WindowedAttention(Attention):
         if self.side is None:
             return x
         B, _, D = x.shape
-        (rows, columns), side = self.image_grid, self.side
+        (rows, columns), side = self.config.grid_size, self.side
         down, across = -(-rows // side), -(-columns // side)
         grid = x.reshape(B, rows, columns, D)
         grid = F.pad(grid, (0, 0, 0, across * side - columns, 0, down * side - rows))
@@ -116,7 +116,7 @@ class WindowedAttention(Attention):
         """(B*W, n, D) to (B, N, D)."""
         if self.side is None:
             return windows
-        (rows, columns), side = self.image_grid, self.side
+        (rows, columns), side = self.config.grid_size, self.side
         down, across = -(-rows // side), -(-columns // side)
         D = windows.shape[-1]
         grid = windows.reshape(-1, down, across, side, side, D).transpose(2, 3)

@@ -149,7 +149,9 @@ def write_pictures(directory: Path, views: Iterable[View], choice: ViewChoice) -
         photographs.append({**choice.to_dict(view), "files": written})
     # It states what vitconvert wrote, and may replace: `conversion.output`.
     record = {"vitconvert": VERSION, "sha256": hashes, "photographs": photographs}
-    (directory / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (directory / RECORD).write_text(
+        json.dumps(record, indent=1) + "\n", encoding="utf-8", newline="\n"
+    )
 
 
 def _new_stem(path: Path | None, taken: set[str]) -> str:

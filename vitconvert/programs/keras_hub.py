@@ -295,7 +295,7 @@ def _model_of(checkpoint: Checkpoint) -> Foreign:
             path = Path(folder, file)
             written_module("hdf5").write_file(path, contents, Surroundings())
         for file, content in _preset_files(target.their_config).items():
-            Path(folder, file).write_text(json.dumps(content))
+            Path(folder, file).write_text(json.dumps(content), encoding="utf-8", newline="\n")
         try:
             return _load_preset(Path(folder))
         except (ValueError, KeyError, TypeError) as error:

@@ -305,7 +305,7 @@ def text_tower(text: Text, model_cfg: JsonObject) -> "Callable[[Tensor], Tensor]
 def _example(target: Target, config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
     imports = ["import json", "from pathlib import Path", "", "import open_clip"]
     build = [
-        'config = json.loads(Path("open_clip_config.json").read_text())',
+        'config = json.loads(Path("open_clip_config.json").read_text(encoding="utf-8"))',
         'tower = open_clip.model._build_vision_tower(**config["model_cfg"]).eval()',
     ]
     own = "width" in target.their_config["model_cfg"]["vision_cfg"]

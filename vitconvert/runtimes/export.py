@@ -17,7 +17,7 @@ from vitconvert.checkpoint.checkpoint import unchanged
 from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.comparison import TOLERANCE, Comparison
 from vitconvert.config import ViTConfig
-from vitconvert.conversion.record import source_hashes, source_record
+from vitconvert.conversion.record import source_hashes
 from vitconvert.errors import (
     ParityFailed,
     UsageError,
@@ -348,7 +348,7 @@ def _record(
     return {
         "vitconvert": VERSION,
         "command": command and without_secrets(command),
-        "source": source_record(checkpoint, sha256),
+        "source": checkpoint.source_record(sha256),
         "converted_from": own.get("source"),
         "input": {
             "name": "images",

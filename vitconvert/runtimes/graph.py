@@ -1,7 +1,7 @@
 """What becomes a file: a model, with what may stand before and after it, traced by torch."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +53,7 @@ class Graph(nn.Module):
     def __init__(self, model: ViT, shape: Shape) -> None:
         super().__init__()
         self.model, self.shape = _settled(model.eval().requires_grad_(False)), shape
-        self.dtype = model.patch_embed.proj.weight.dtype
+        self.dtype = model.patch_embed.a_weight().dtype
         if shape.pixels is not None:
             pixels = shape.pixels
             if pixels.channels != model.config.in_channels:
@@ -127,8 +127,8 @@ class _SettledRope(nn.Module):
             self.register_buffer(name, table, persistent=False)
             self.names.append(name)
 
-    def tables(self, like: Tensor) -> Iterator[Tensor]:
-        return (self.get_buffer(name) for name in self.names)
+    def tables(self, like: Tensor) -> list[Tensor]:
+        return [self.get_buffer(name) for name in self.names]
 
 
 def _settled(model: ViT) -> ViT:
@@ -142,7 +142,7 @@ def _settled(model: ViT) -> ViT:
     if (fitted := model.positions.fitted()) is not None:
         settled._modules["positions"] = _SettledPositions(model.config, fitted)
     if model.rope is not None:
-        settled._modules["rope"] = _SettledRope(model.rope.tables(model.patch_embed.proj.weight))
+        settled._modules["rope"] = _SettledRope(model.rope.tables(model.patch_embed.a_weight()))
     return settled
 
 

@@ -190,7 +190,7 @@ def _download(repo: _Repository, listing: _Listing, names: list[str]) -> dict[st
     if revision != listing.commit:
         ref = repo.folder / "refs" / revision
         ref.parent.mkdir(parents=True, exist_ok=True)
-        ref.write_text(listing.commit, encoding="utf-8")
+        ref.write_text(listing.commit, encoding="utf-8", newline="\n")
     return {name: _hashed(name, path, listing.hashes[name]) for name, path in found.items()}
 
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from urllib.parse import unquote
 
 from vitconvert.errors import SourceError, nearest, printable, without_secrets
@@ -228,7 +228,9 @@ def looks_like_path(text: str) -> bool:
     """Whether a text means a path, whether or not something is there."""
     # ORG/REPO never begins like these, and no repository is named like a file of weights;
     # ORG/REPO/model.safetensors is a path unless it has hf: in front. .json: an index
-    return text.startswith(("/", "./", "../", "~")) or text.endswith((*suffixes(), ".json"))
+    if text.startswith(("/", "./", "../", "~")) or text.endswith((*suffixes(), ".json")):
+        return True
+    return "\\" in text or bool(PureWindowsPath(text).drive)
 
 
 def _nothing_there(text: str, path: Path) -> SourceError:

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from tqdm import tqdm
 
+from vitconvert.atomic_write import portable_name
 from vitconvert.documents import read_object
 from vitconvert.errors import CorruptFile, SourceError, without_secrets
 from vitconvert.formats.hashing import hash_file
@@ -92,7 +93,7 @@ def file_name(url: str) -> str:
         raise SourceError(
             f"{without_secrets(url)} names no file.", hint="give the address of a file of weights."
         )
-    return name
+    return portable_name(name)
 
 
 def require_https(url: str) -> None:
@@ -133,7 +134,7 @@ def _download(url: str, target: Path, *, cache: Path, quiet: bool) -> None:
         }
         part.replace(target)
         # Written last: the folder counts as complete once this file is there.
-        part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8", newline="\n")
         part.replace(target.with_name(_RECORD))
     finally:
         part.unlink(missing_ok=True)

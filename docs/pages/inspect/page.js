@@ -15,7 +15,8 @@ worker.onmessage = ({ data }) => {
   root.dataset.answered = data.targets || data.header?.problem ? "yes" : "in part";
 };
 worker.onerror = () => {
-  state.textContent = "This copy of the site lacks Pyodide: npm ci --prefix docs, then build it.";
+  state.textContent = "This copy of the site was built without Pyodide (npm ci --prefix docs brings it, then build again). " +
+    "`vitconvert inspect FILE` says the same.";
 };
 
 function ask(question) {

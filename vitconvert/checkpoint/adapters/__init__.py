@@ -1,18 +1,24 @@
-"""Adapters: LoRA and DoRA, in a directory of their own or among a model's tensors.
+"""Adapters: LoRA and other kinds of PEFT, in a directory of their own or among a model's tensors.
 
 Before the dialect is recognised, `separate_adapter` sets the adapter apart; after it,
 `merge_adapter` lays it over the model's file. Only headers and adapter_config.json are read here.
 """
 
 import os
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
-from vitconvert.checkpoint.adapters.config import AdapterConfig, parse_adapter_config
-from vitconvert.checkpoint.adapters.merging import Adapter, LowRank, Merge, merge_into
-from vitconvert.checkpoint.adapters.placement import AdapterNames, Wanted, read_names
+from vitconvert.checkpoint.adapters.changes import Change, Factors, LowRank, Product
+from vitconvert.checkpoint.adapters.config import (
+    IA3,
+    LOHA,
+    LOKR,
+    AdapterConfig,
+    parse_adapter_config,
+)
+from vitconvert.checkpoint.adapters.merging import Adapter, Merge, merge_into
+from vitconvert.checkpoint.adapters.placement import ANY, AdapterNames, Wanted, read_names
 from vitconvert.checkpoint.options import ReadOptions
 from vitconvert.checkpoint.recognition import RecognisedViT, gather, prove
 from vitconvert.documents import read_object
@@ -22,6 +28,7 @@ from vitconvert.errors import (
     SourceError,
     TensorMismatch,
     UsageError,
+    as_typed,
 )
 from vitconvert.formats import Container, open_container
 from vitconvert.sources import Located, locate
@@ -46,7 +53,7 @@ def separate_adapter(
     """
     names = read_names(container.manifest)
     named_so = located.adapter is not None and container.path.name.startswith(_ITS_FILE)
-    if not names.low_rank and not named_so:
+    if not names.changed and not named_so:
         if options.adapter is not None:
             return container, open_adapter(options.adapter, options.lora_scale)
         if options.lora_scale is not None:
@@ -62,10 +69,10 @@ def separate_adapter(
         if located.weights is not None:
             # A base that is a path on another machine, or from another folder, is BASE.
             named = base if base and "/" in base and not looks_like_path(base) else "BASE"
-            command = shlex.join(["vitconvert", "hf", named, "--adapter", located.reference])
+            command = as_typed("vitconvert", "hf", named, "--adapter", located.reference)
             merging = f"`{command}` merges the two (in Python, adapter=)."
             if base and _lies_here(base, located):
-                command = shlex.join(["vitconvert", "convert", located.reference])
+                command = as_typed("vitconvert", "convert", located.reference)
                 merging = f"`{command}` merges it into {base}, as do verbs that read weights."
         raise TensorMismatch(
             "This is only an adapter, without its base model.",
@@ -79,7 +86,7 @@ def separate_adapter(
     if options.adapter is not None:
         raise UsageError(
             "The model contains an adapter, and another one is given.",
-            evidence={"file": container.path, "holds": next(iter(names.low_rank)) + ".lora..."},
+            evidence={"file": container.path, "holds": next(iter(names.changed)) + ".lora..."},
             hint="convert the model with its own first, then merge the other.",
         )
     config = _config(located, container, options.lora_scale)
@@ -161,9 +168,9 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
     container = open_container(path)
     config = _config(located, container, scale)
     names = read_names(container.manifest)
-    if not names.low_rank and not names.saved:
+    if not names.changed and not names.saved:
         raise TensorMismatch(
-            "This file has no low-rank matrices, so it is not a LoRA adapter.",
+            "No tensor of this file has the name of an adapter's, so it is not an adapter.",
             evidence={"file": path, "tensors": ", ".join(list(container.manifest)[:3])},
         )
     name = located.repo or path.parent.name
@@ -218,23 +225,36 @@ def _adapter(
             evidence={"file": file, "adapters": ", ".join(sorted(names.adapters))},
             hint="save only the one you need, with PEFT's save_pretrained.",
         )
-    for key in (*saved.values(), *(k for roles in names.low_rank.values() for k in roles.values())):
+    for key in (*saved.values(), *(k for roles in names.changed.values() for k in roles.values())):
         if not manifest[key].dtype.startswith(("float", "bfloat")):
             raise TensorMismatch(
                 "A tensor of the adapter is not stored as floating-point numbers.",
                 evidence={"file": file, "tensor": key, "dtype": manifest[key].dtype},
             )
-    low_rank: dict[str, LowRank] = {}
+    changes: dict[str, Change] = {}
     wanted = {n: Wanted(shape=manifest[key].shape, saved=True) for n, key in saved.items()}
     biases: dict[str, tuple[str, float]] = {}
-    for module, roles in names.low_rank.items():
-        one, shape = _low_rank(module, roles, container, config)
-        if module in names.inside:
-            one = replace(one, scale=one.scale * _TIMES_INSIDE)
-        low_rank[f"{module}.weight"], wanted[f"{module}.weight"] = one, Wanted(shape=shape)
-        if bias := roles.get("up.bias"):
-            biases[f"{module}.bias"] = bias, one.scale
-            wanted.setdefault(f"{module}.bias", Wanted(shape=manifest[bias].shape))
+    for module, roles in names.changed.items():
+        weight, own_bias = f"{module}.weight", f"{module}.bias"
+        if config.kind == IA3:
+            factors, shape = _factors(module, roles, container, config)
+            changes[weight] = factors
+            if factors.axis == 0:
+                changes[own_bias] = factors
+                wanted[own_bias] = Wanted(shape=shape[:1], optional=True)
+        elif config.kind in (LOHA, LOKR):
+            changes[weight], shape = _product(module, roles, container, config)
+        else:
+            one, shape = _low_rank(module, roles, container, config)
+            if module in names.inside:
+                one = replace(one, scale=one.scale * _TIMES_INSIDE)
+            changes[weight] = one
+            if bias := roles.get("up.bias"):
+                biases[own_bias] = bias, one.scale
+                wanted.setdefault(own_bias, Wanted(shape=manifest[bias].shape))
+        wanted[weight] = Wanted(
+            shape=shape, flat=isinstance(changes[weight], Product) and len(shape) == 2
+        )
     trained = config.modules_to_save
     if trained and not any(f".{module}." in f".{key}" for key in saved for module in trained):
         raise TensorMismatch(
@@ -251,7 +271,7 @@ def _adapter(
         config=config,
         name=name,
         wanted=wanted,
-        low_rank=low_rank,
+        changes=changes,
         biases=biases,
         saved=saved,
     )
@@ -296,7 +316,98 @@ def _low_rank(
             evidence={"file": file, magnitude: list(shapes[magnitude]), "outputs": shape[0]},
         )
     scale = config.scale_of(module, shapes[down][0])
-    return LowRank(down=down, up=up, scale=scale, magnitude=magnitude, embedding=embedding), shape
+    change = LowRank(
+        down=down,
+        up=up,
+        rank=shapes[down][0],
+        scale=scale,
+        magnitude=magnitude,
+        embedding=embedding,
+    )
+    return change, shape
+
+
+def _factors(
+    module: str, roles: Mapping[str, str], container: Container, config: AdapterConfig
+) -> tuple[Factors, tuple[int, ...]]:
+    """IA3's change of a module's weight, and what it shows of the weight's shape."""
+    _check_roles(module, roles, [{"factors"}], container)
+    shape = container.manifest[roles["factors"]].shape
+    # (out, 1) or (1, in); of a convolution, (1, out or in, 1, 1).
+    of_inputs = config.is_feedforward(module)
+    place = int(of_inputs) if len(shape) == 2 else 1
+    if any(n != 1 for axis, n in enumerate(shape) if axis != place):
+        raise ConflictingFact(
+            "adapter_config.json and the tensors of the adapter do not say the same of a module.",
+            evidence={
+                "file": container.path,
+                "module": f"{module}, {'' if of_inputs else 'not '}among feedforward_modules",
+                "tensor": list(shape),
+            },
+            hint="the two are of different adapters; get both again.",
+        )
+    known = [ANY] * len(shape)
+    known[int(of_inputs)] = shape[place]
+    return Factors(factors=roles["factors"], axis=int(of_inputs)), tuple(known)
+
+
+def _product(
+    module: str, roles: Mapping[str, str], container: Container, config: AdapterConfig
+) -> tuple[Product, tuple[int, ...]]:
+    """LoHa's or LoKr's change of a module's weight, and the weight's shape."""
+    start, kronecker = ("lokr", True) if config.kind == LOKR else ("hada", False)
+    parts = [
+        [(f"{start}_w{n}_a", f"{start}_w{n}_b"), *([(f"{start}_w{n}",)] if kronecker else [])]
+        for n in (1, 2)
+    ]
+    _check_roles(
+        module, roles, [{*one, *other} for one in parts[0] for other in parts[1]], container
+    )
+    first, second = (
+        tuple(roles[name] for name in next(one for one in several if roles.keys() >= {*one}))
+        for several in parts
+    )
+    shapes = {key: container.manifest[key].shape for key in (*first, *second)}
+    # The second of LoKr may be a whole kernel.
+    kernel = shapes[second[0]][2:] if kronecker and len(second) == 1 else ()
+    outer = [(*shapes[names[0]][:1], *shapes[names[-1]][1:2]) for names in (first, second)]
+    inner = [shapes[n[0]][1:] + shapes[n[-1]][:1] for n in (first, second) if len(n) > 1]
+    plain = (shape for key, shape in shapes.items() if not kernel or key != second[0])
+    if (
+        any(len(shape) != 2 for shape in plain)
+        or len(kernel) not in (0, 2)
+        or any(a != b for a, b in inner)
+        or not (kronecker or outer[0] == outer[1])
+    ):
+        raise TensorMismatch(
+            "The matrices of a module do not fit each other.",
+            evidence={"file": container.path, **{key: list(s) for key, s in shapes.items()}},
+            hint="the adapter is damaged, or of a variant that only PEFT merges "
+            "(merge_and_unload).",
+        )
+    (rows, columns), (more_rows, more_columns) = outer
+    shape = (rows * more_rows, columns * more_columns, *kernel) if kronecker else outer[0]
+    rank = inner[0][0] if inner else config.rank_of(module)
+    scale = config.scale_of(module, rank)
+    product = Product(first=first, second=second, rank=rank, scale=scale, kronecker=kronecker)
+    return product, shape
+
+
+def _check_roles(
+    module: str, roles: Mapping[str, str], known: Sequence[Set[str]], container: Container
+) -> None:
+    """Make sure that a module has the tensors of its kind, and no others."""
+    if roles.keys() not in known:
+        raise TensorMismatch(
+            "A module of the adapter has not the tensors of its kind.",
+            evidence={
+                "file": container.path,
+                "module": module,
+                "tensors": ", ".join(roles.values()),
+            },
+            hint="the file is incomplete, or of a variant that only PEFT merges "
+            "(merge_and_unload).",
+        )
 
 
 def _shape_of_product(

@@ -22,6 +22,9 @@ _OTHER_FUNCTIONS = (
 _MERGE_THERE = (
     "merge it with PEFT (merge_and_unload, save_pretrained), and convert what that wrote."
 )
+LORA, IA3, LOHA, LOKR, LN_TUNING = "LORA", "IA3", "LOHA", "LOKR", "LN_TUNING"
+MERGED = {LORA: "LoRA", IA3: "IA3", LOHA: "LoHa", LOKR: "LoKr", LN_TUNING: "LN tuning"}
+"""The types of PEFT that are merged here, and what they are called."""
 # Patterns are regular expressions, by which somebody else's file could keep us busy for ever:
 # groups that repeat, and many repetitions, are no names of modules.
 _HARMLESS = re.compile(r"(?:[\w.^$|()\[\]-]|\\[.dw])(?:[\w.^$|()\[\]-]|\\[.dw]|(?<!\))[*+?])*")
@@ -31,9 +34,10 @@ _MOST_PATTERNS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterConfig:
-    """The facts that decide how a LoRA or DoRA adapter is merged.
+    """The facts that decide how an adapter is merged.
 
     Attributes:
+        kind: PEFT's type, one of `MERGED`.
         rank: Of the low-rank matrices; None: the tensors show it.
         alpha: The scale is alpha / rank.
         rslora: It is alpha / sqrt(rank).
@@ -43,8 +47,10 @@ class AdapterConfig:
         base: The model that the adapter was trained for, as its author names it.
         revision: Of that model's repository; None: any.
         scale: The scale itself, where the user states it.
+        feedforward: Modules whose inputs IA3 multiplies, by the end of their name, or a pattern.
     """
 
+    kind: str = LORA
     rank: int | None = None
     alpha: float = 1.0
     rslora: bool = False
@@ -55,6 +61,17 @@ class AdapterConfig:
     base: str | None = None
     revision: str | None = None
     scale: float | None = None
+    feedforward: tuple[str, ...] | str = ()
+
+    def rank_of(self, module: str) -> int:
+        """The rank that is stated of a module, where its tensors need not show it."""
+        return int(self._of_module(self.rank_pattern, module) or self.rank or 1)
+
+    def is_feedforward(self, module: str) -> bool:
+        """Whether IA3 multiplies the inputs of a module, as PEFT decides it by its name."""
+        if isinstance(self.feedforward, str):
+            return re.fullmatch(self.feedforward, module) is not None
+        return module.endswith(self.feedforward)
 
     def scale_of(self, module: str, rank: int) -> float:
         """The factor of the product of a module's two matrices.
@@ -89,18 +106,46 @@ def parse_adapter_config(content: JsonObject, file: str) -> AdapterConfig:
     """Read what PEFT writes.
 
     Raises:
-        NotRepresentable: It is of another method than LoRA and DoRA, or of a variant of them that
-            is not merged here.
+        NotRepresentable: It is of a method that is not merged here, or of a variant of LoRA that
+            is not.
         ConflictingFact: A field is not what it should be.
     """
     _check_fields(content, ("peft_type",), file)
-    kind = content.get("peft_type") or "none"
-    if kind.upper() != "LORA":
+    kind = str(content.get("peft_type") or "none").upper()
+    if kind not in MERGED:
         raise NotRepresentable(
-            f"An adapter of the type {kind} is not merged here.",
-            evidence={"file": file, "merged are": "LORA, with DoRA and rsLoRA"},
+            f"An adapter of the type {content.get('peft_type') or 'none'} is not merged here.",
+            evidence={
+                "file": file,
+                "merged are": f"{', '.join(MERGED)}; LORA also as DoRA, rsLoRA",
+            },
             hint=_MERGE_THERE,
         )
+    _check_fields(content, _FIELDS_OF[kind], file)
+    if kind == LORA:
+        _check_variant(content, file)
+    saved, inputs = (content.get(n) or () for n in ("modules_to_save", "feedforward_modules"))
+    return AdapterConfig(
+        kind=kind,
+        rank=content.get("r"),
+        alpha=content.get("lora_alpha" if kind == LORA else "alpha", 1.0),
+        rslora=bool(content.get("use_rslora")),
+        dora=bool(content.get("use_dora")),
+        rank_pattern=content.get("rank_pattern") or {},
+        alpha_pattern=content.get("alpha_pattern") or {},
+        modules_to_save=(saved,) if isinstance(saved, str) else tuple(saved),
+        base=content.get("base_model_name_or_path"),
+        revision=content.get("revision"),
+        feedforward=inputs if isinstance(inputs, str) else tuple(inputs),
+    )
+
+
+def _check_variant(content: JsonObject, file: str) -> None:
+    """Refuse variants of LoRA that are not merged here.
+
+    Raises:
+        NotRepresentable: It is one.
+    """
     if other := next((name for name in _OTHER_FUNCTIONS if content.get(name)), None):
         raise NotRepresentable(
             f"A LoRA adapter with {other} is not merged here.",
@@ -117,19 +162,6 @@ def parse_adapter_config(content: JsonObject, file: str) -> AdapterConfig:
             hint="save_pretrained(path_initial_model_for_weight_conversion=...) of PEFT makes it "
             "one; or " + _MERGE_THERE,
         )
-    _check_fields(content, _FIELDS, file)
-    saved = content.get("modules_to_save") or ()
-    return AdapterConfig(
-        rank=content["r"],
-        alpha=content["lora_alpha"],
-        rslora=bool(content.get("use_rslora")),
-        dora=bool(content.get("use_dora")),
-        rank_pattern=content.get("rank_pattern") or {},
-        alpha_pattern=content.get("alpha_pattern") or {},
-        modules_to_save=(saved,) if isinstance(saved, str) else tuple(saved),
-        base=content.get("base_model_name_or_path"),
-        revision=content.get("revision"),
-    )
 
 
 def _check_fields(content: Mapping[str, object], names: Iterable[str], file: str) -> None:
@@ -162,6 +194,10 @@ def _is_text(value: object) -> bool:
 def _are_texts(value: object) -> bool:
     several = value if isinstance(value, list) else [value]
     return not value or all(isinstance(one, str) for one in several)
+
+
+def _are_harmless(value: object) -> bool:
+    return _is_harmless(value) if isinstance(value, str) else _are_texts(value)
 
 
 def _of_modules(fits: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -198,4 +234,15 @@ _FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "modules_to_save": (_are_texts, "a list of texts"),
     "base_model_name_or_path": (_is_text, "a text"),
     "revision": (_is_text, "a text"),
+    "alpha": (_is_number, "a number"),
+    "feedforward_modules": (_are_harmless, "a list of texts, or a simple pattern"),
+}
+_OF_ALL = ("peft_type", "modules_to_save", "base_model_name_or_path", "revision")
+_OF_RANKS = ("r", "rank_pattern", "alpha_pattern")
+_FIELDS_OF: Mapping[str, tuple[str, ...]] = {
+    LORA: (*_OF_ALL, *_OF_RANKS, "lora_alpha", "use_rslora", "use_dora", "fan_in_fan_out"),
+    IA3: (*_OF_ALL, "feedforward_modules"),
+    LOHA: (*_OF_ALL, *_OF_RANKS, "alpha"),
+    LOKR: (*_OF_ALL, *_OF_RANKS, "alpha"),
+    LN_TUNING: _OF_ALL,
 }

@@ -2,9 +2,7 @@
 
 The adapter's names and the file's are two spellings. Each tensor that the adapter changes is made
 of the file's in the adapter's own layout, merged there as PEFT does, and laid back: two plans, and
-the arithmetic of LoRA or DoRA between them.
-
-Sources: PEFT 0.21, tuners/lora/layer.py and dora.py; LoRA, arXiv 2106.09685; DoRA, 2402.09353.
+the arithmetic of `changes` between them.
 """
 
 import functools
@@ -15,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from vitconvert.checkpoint.adapters.config import AdapterConfig
+from vitconvert.checkpoint.adapters.changes import Change, Factors, LowRank
+from vitconvert.checkpoint.adapters.config import LORA, MERGED, AdapterConfig
 from vitconvert.checkpoint.adapters.placement import HEAD, AdapterPlacement, Wanted, place
 from vitconvert.checkpoint.weights import Weights
 from vitconvert.errors import TensorMismatch
@@ -37,17 +36,6 @@ _KEPT = 4  # merged tensors: one for q, k and v may be read for three
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRank:
-    """The change of one tensor: names in the adapter's file, and the scale."""
-
-    down: str
-    up: str
-    scale: float
-    magnitude: str | None = None
-    embedding: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Adapter:
     """An adapter whose header adds up.
 
@@ -57,7 +45,7 @@ class Adapter:
         config: What its adapter_config.json, or the user, says.
         name: What it is called in records: a repository, or the last name of a path.
         wanted: The tensors of the model that it changes or replaces, as it spells them.
-        low_rank: Those that it changes, and by what.
+        changes: Those that it changes, and by what.
         biases: Names of biases that a number is added to -> its tensor, and the scale.
         saved: Those that it replaces -> name in its file.
     """
@@ -67,14 +55,16 @@ class Adapter:
     config: AdapterConfig
     name: str
     wanted: Mapping[str, Wanted]
-    low_rank: Mapping[str, LowRank]
+    changes: Mapping[str, Change]
     biases: Mapping[str, tuple[str, float]]
     saved: Mapping[str, str]
 
     @property
     def kind(self) -> str:
         """Its kind, in records and messages."""
-        dora = any(one.magnitude for one in self.low_rank.values())
+        if self.config.kind != LORA:
+            return MERGED[self.config.kind]
+        dora = any(isinstance(c, LowRank) and c.magnitude for c in self.changes.values())
         return "DoRA" if dora else "rsLoRA" if self.config.rslora else "LoRA"
 
     def renamed(self, names: Mapping[str, str]) -> "Adapter":
@@ -86,7 +76,7 @@ class Adapter:
         return replace(
             self,
             wanted=spelled(self.wanted),
-            low_rank=spelled(self.low_rank),
+            changes=spelled(self.changes),
             biases=spelled(self.biases),
             saved=spelled(self.saved),
         )
@@ -113,15 +103,17 @@ class Merge:
     def description(self) -> str:
         """The merge in one sentence, from headers alone."""
         adapter = self.adapter
-        scales = sorted({f"{one.scale:g}" for one in adapter.low_rank.values()}, key=float)
-        manifest = adapter.container.manifest
-        ranks = sorted({manifest[one.down].shape[0] for one in adapter.low_rank.values()})
-        used = [name for name in adapter.low_rank if name in self.placement.links]
-        parts = [
-            f"rank {' and '.join(map(str, ranks))}",
-            f"scale {' and '.join(scales)}",
-            _count(used, "module"),
-        ]
+        changes = {
+            name: one for name, one in adapter.changes.items() if name in self.placement.links
+        }
+        sums = [one for one in adapter.changes.values() if not isinstance(one, Factors)]
+        parts = []
+        if sums:
+            ranks = sorted({one.rank for one in sums})
+            scales = sorted({f"{one.scale:g}" for one in sums}, key=float)
+            parts += [f"rank {' and '.join(map(str, ranks))}", f"scale {' and '.join(scales)}"]
+        if changes:
+            parts.append(_count({name.rpartition(".")[0] for name in changes}, "module"))
         if saved := [name for name in adapter.saved if name in self.placement.links]:
             parts.append(f"{_count(saved, 'tensor')} replaced: {', '.join(saved[:4])}")
         if self.placement.ignored:
@@ -211,19 +203,9 @@ class Merge:
         before = weight
         if name in adapter.saved:
             weight = read(adapter.saved[name]).to(weight.dtype)
-        # Added in float64 and rounded once. LoRA: W + scale * B A.
-        exact = weight.double()
-        if one := adapter.low_rank.get(name):
-            down, up = read(one.down), read(one.up)
-            matrix = one.scale * (up.double().flatten(1) @ down.double().flatten(1))
-            exact = exact + (
-                matrix.T if one.embedding else matrix.reshape(up.shape[0], *down.shape[1:])
-            )
-            if one.magnitude:  # DoRA: each output's row has that length
-                rows = exact.flatten(1)
-                lengths = rows.norm(dim=1, keepdim=True)
-                magnitudes = read(one.magnitude).double().reshape(-1, 1)
-                exact = (rows / lengths * magnitudes).reshape(exact.shape)
+        exact = weight.double()  # changed in float64, and rounded once
+        if name in adapter.changes:
+            exact = adapter.changes[name].applied(exact, read)
         if name in adapter.biases:
             key, scale = adapter.biases[name]
             exact = exact + scale * read(key).double()

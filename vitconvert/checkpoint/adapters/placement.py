@@ -7,6 +7,9 @@ What a tensor of an adapter is, its name says: PEFT's, loralib's or mmengine's.
     module.lora_down.weight, module.lora_up.weight      mmengine
     module.lora_embedding_A, module.lora_embedding_B    PEFT, of a table of embeddings
     module.lora_magnitude_vector                        PEFT, DoRA: the length of each output's row
+    module.ia3_l                                        PEFT, IA3: a factor for each output or input
+    module.hada_w1_a, module.lokr_w1, ...               PEFT, LoHa and LoKr: factors of two matrices
+    module.ln_tuning_layers.weight                      PEFT, LN tuning: a norm in place of another
     module.modules_to_save.NAME.weight                  a whole module in place of another's
     module.base_layer.weight, module.original_layer.weight, module.original_module.weight
                                                         what they are for, in a file that has both
@@ -21,6 +24,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import AmbiguousDialect, TensorMismatch
@@ -38,6 +42,10 @@ _ROLES = {
     "lora_embedding_A": "embedding_down",
     "lora_embedding_B": "embedding_up",
     "lora_magnitude_vector": "magnitude",
+    "ia3_l": "factors",
+    **{f"hada_w{n}_{side}": f"hada_w{n}_{side}" for n in (1, 2) for side in ("a", "b")},
+    **{f"lokr_w{n}{side}": f"lokr_w{n}{side}" for n in (1, 2) for side in ("", "_a", "_b")},
+    **{name: name for name in ("hada_t1", "hada_t2", "lokr_t2")},  # of convolutions
 }
 _ROLE = re.compile(
     rf"(?P<module>.+?)\.(?P<role>{'|'.join(_ROLES)})(?:\.(?P<adapter>[^.]+))??"
@@ -45,7 +53,7 @@ _ROLE = re.compile(
 )
 _OUTERMOST = "base_model.model."
 _WRAPPED = re.compile(r"\.(?:base_layer|original_layer)(?=\.)")
-_SAVED = re.compile(r"\.modules_to_save\.(?:(?P<adapter>[^.]+)\.(?=.))?")
+_SAVED = re.compile(r"\.(?:modules_to_save|ln_tuning_layers)\.(?:(?P<adapter>[^.]+)\.(?=.))?")
 _REPLACED = ".original_module."
 # What a layer calls its matrix; torch's MultiheadAttention has one for q, k and v.
 _WEIGHTS = ("weight", "in_proj_weight")
@@ -56,15 +64,15 @@ class AdapterNames:
     """The tensors of a file that holds an adapter, or a model with one that is not merged.
 
     Attributes:
-        low_rank: Module -> role ("down", "up", "up.bias", "magnitude", ...) -> name in the file.
+        changed: Module -> role ("down", "up", "up.bias", "factors", ...) -> name in the file.
         saved: Plain name -> name in the file, of modules that stand in place of the model's.
         rest: Plain name -> name in the file, of all others.
         replaced: Plain name -> name in the file, of those that the saved ones stand in place of.
         adapters: What the file calls its adapters.
-        inside: Modules inside another one with low-rank matrices: out_proj of MultiheadAttention.
+        inside: Modules inside another one that is changed: out_proj of MultiheadAttention.
     """
 
-    low_rank: Mapping[str, Mapping[str, str]]
+    changed: Mapping[str, Mapping[str, str]]
     saved: Mapping[str, str]
     rest: Mapping[str, str]
     replaced: Mapping[str, str]
@@ -73,15 +81,15 @@ class AdapterNames:
 
     @property
     def has_base(self) -> bool:
-        """Whether the file holds the layers too that its low-rank matrices are for."""
-        weights = (f"{module}.{name}" for module in self.low_rank for name in _WEIGHTS)
+        """Whether the file holds the layers too that its adapter is for."""
+        weights = (f"{module}.{name}" for module in self.changed for name in _WEIGHTS)
         layers = {name.rpartition(".")[0] for name in weights if name in self.rest}
-        return bool(self.low_rank) and layers == self.low_rank.keys()
+        return bool(self.changed) and layers == self.changed.keys()
 
 
 def read_names(names: Iterable[str]) -> AdapterNames:
     """Sort the tensors of a file by what their names say."""
-    low_rank: dict[str, dict[str, str]] = defaultdict(dict)
+    changed: dict[str, dict[str, str]] = defaultdict(dict)
     saved: dict[str, str] = {}
     rest: dict[str, str] = {}
     replaced: dict[str, str] = {}
@@ -92,7 +100,7 @@ def read_names(names: Iterable[str]) -> AdapterNames:
             bias = ".bias" if match["kind"] == "bias" else ""
             module = _WRAPPED.sub("", match["module"])
             inside |= {module} - {match["module"]}
-            low_rank[module][_ROLES[match["role"]] + bias] = name
+            changed[module][_ROLES[match["role"]] + bias] = name
             adapters.add(match["adapter"])
         elif match := _SAVED.search(plain):
             saved[_SAVED.sub(".", plain)] = name
@@ -102,7 +110,7 @@ def read_names(names: Iterable[str]) -> AdapterNames:
         else:
             rest[_WRAPPED.sub("", plain)] = name
     return AdapterNames(
-        low_rank=low_rank,
+        changed=changed,
         saved=saved,
         rest=rest,
         replaced=replaced,
@@ -115,6 +123,8 @@ HEAD = "head"  # what the canonical names of a classifier begin with
 _OF_THE_HEAD = ("label", "feature")  # the axes that a new classifier is free in
 _WEIGHT, _IN_PROJ = (f".{name}" for name in _WEIGHTS)
 _SHOWN = 6
+ANY = -1  # a size that an adapter does not show
+_KERNEL = (ANY, ANY, ANY)  # in, height, width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +132,24 @@ class Wanted:
     """A tensor that an adapter changes or replaces.
 
     Attributes:
-        shape: It must have this shape.
+        shape: It must have this shape, but for sizes of `ANY`.
         saved: Whether the adapter has the whole tensor.
+        optional: Whether a model without it is the adapter's too.
+        flat: Whether the shape is a matrix, which stands for a convolution too: (out, in x height x
+            width).
     """
 
     shape: Shape
     saved: bool = False
+    optional: bool = False
+    flat: bool = False
+
+    def has(self, shape: Shape) -> bool:
+        """Whether a tensor of this shape is meant."""
+        if self.flat:
+            shape = (shape[0], prod(shape[1:]))
+        alike = len(shape) == len(self.shape)
+        return alike and all(w in (ANY, n) for w, n in zip(self.shape, shape, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,12 +283,20 @@ def _attempt(
     sizes |= {axis: known[axis] for axis in _OF_THE_HEAD if axis in known}
     expected = expected_tensors(config)
 
+    # A layer that is changed with its bias may have none.
+    absent = {
+        name
+        for name, links in found.items()
+        if inside[name].optional and not any(link.ours in expected for link in links)
+    }
+    wanted = {name: one for name, one in wanted.items() if name not in absent}
+
     def unfit(name: str) -> str:
         for link in found[name]:
             there = name in heads or link.ours in expected
             if not there or not set(link.their_axes.names) <= sizes.keys():
                 return f"the model has no {link.ours}"
-            if (shape := link.their_axes.shape(sizes)) != inside[name].shape:
+            if not inside[name].has(shape := link.their_axes.shape(sizes)):
                 return f"found {list(inside[name].shape)}, wanted {list(shape)}"
         return ""
 
@@ -284,7 +314,7 @@ def _attempt(
             ignored[name] = "outside the vision encoder"
         else:
             left[name] = f"{list(one.shape)}, which {table.name} does not know"
-    links = {name: several for name, several in found.items() if name not in left}
+    links = {n: several for n, several in found.items() if n not in left and n not in absent}
     return AdapterPlacement(
         table=table, links=links, ignored=ignored, heads=heads, sizes=sizes
     ), left
@@ -300,4 +330,13 @@ def _links(table: Table, inside: Mapping[str, Wanted], prefix: str) -> dict[str,
         if short.endswith(_WEIGHT) and short not in alone
     }
     packed = links_alone(table, {short: inside[name].shape for short, name in joined.items()})
-    return {{**names, **joined}[short]: links for short, links in (*alone.items(), *packed.items())}
+    kernels = links_alone(
+        table,
+        {
+            short: (inside[name].shape[0], *_KERNEL)
+            for short, name in names.items()
+            if inside[name].flat and short not in alone
+        },
+    )
+    found = (*alone.items(), *packed.items(), *kernels.items())
+    return {{**names, **joined}[short]: links for short, links in found}

@@ -170,7 +170,7 @@ def transformers_preparation(
             ("preprocessor_config.json", without_code(preprocessor_config)),
             ("config.json", {"model_type": model_type}),
         ):
-            (Path(folder) / name).write_text(json.dumps(content), encoding="utf-8")
+            (Path(folder) / name).write_text(json.dumps(content), encoding="utf-8", newline="\n")
         processor = transformers.AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
     def prepare(file: Path | Image.Image) -> Tensor:

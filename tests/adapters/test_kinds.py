@@ -1,0 +1,156 @@
+"""Kinds of adapters besides LoRA, merged as PEFT merges them."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.adapters.writing import VIT
+from tests.packages import peft, timm, transformers
+from tests.sampling import sampled
+from tests.small_models import randomise_calmly, relative
+from vitconvert.api import load_checkpoint, load_model, plan_conversion
+from vitconvert.errors import ConflictingFact, TensorMismatch
+
+TOLERANCE = 2e-5
+LINEAR = ["q_proj", "v_proj", "fc2"]
+KINDS = {
+    "IA3, outputs and inputs": (
+        "IA3Config",
+        {"target_modules": [*LINEAR, "classifier"], "feedforward_modules": ["fc2"]},
+    ),
+    "IA3, a convolution's outputs": (
+        "IA3Config",
+        {"target_modules": ["projection", "fc1"], "feedforward_modules": []},
+    ),
+    "IA3, a convolution's inputs by a pattern": (
+        "IA3Config",
+        {"target_modules": ["projection", "fc1"], "feedforward_modules": r".*\.projection"},
+    ),
+    "IA3, a new head": (
+        "IA3Config",
+        {"target_modules": LINEAR, "feedforward_modules": [], "modules_to_save": ["classifier"]},
+    ),
+    "LoHa": (
+        "LoHaConfig",
+        {"target_modules": LINEAR, "r": 3, "alpha": 5, "alpha_pattern": {"fc2": 7}},
+    ),
+    "LoHa, a convolution": ("LoHaConfig", {"target_modules": ["projection", "fc1"], "r": 3}),
+    "LoKr, a convolution in two": (
+        "LoKrConfig",
+        {"target_modules": ["projection", "fc1"], "r": 2, "decompose_both": True},
+    ),
+    "LoKr": ("LoKrConfig", {"target_modules": LINEAR, "r": 3, "alpha": 5}),
+    "LoKr, both in two": (
+        "LoKrConfig",
+        {
+            "target_modules": LINEAR,
+            "r": 2,
+            "alpha": 5,
+            "decompose_both": True,
+            "decompose_factor": 3,
+        },
+    ),
+    "LoKr, two whole matrices": (
+        "LoKrConfig",
+        {"target_modules": LINEAR, "r": 50, "alpha": 30, "rank_pattern": {"fc2": 40}},
+    ),
+    "LN tuning": (
+        "LNTuningConfig",
+        {"target_modules": ["layernorm_before", "layernorm"], "modules_to_save": ["classifier"]},
+    ),
+}
+
+
+def _adapted(model, kind, config):
+    torch.manual_seed(11)
+    adapted = peft.get_peft_model(model, getattr(peft, kind)(**config))
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.4)
+    return adapted.eval()
+
+
+def _saved(tmp_path, kind, config):
+    model = randomise_calmly(VIT.model())
+    model.save_pretrained(tmp_path / "base")
+    adapted = _adapted(model, kind, config)
+    adapted.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "base", tmp_path / "adapter", adapted
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", sampled(KINDS, 4, "slow"))
+def test_merged_as_peft_merges(name, tmp_path):
+    folder, adapter, adapted = _saved(tmp_path, *KINDS[name])
+    ours, base = load_model(folder, adapter=adapter), load_model(folder)
+    images = torch.randn(2, ours.config.in_channels, *ours.config.image_size)
+    theirs = adapted.merge_and_unload().eval()(images).logits
+    assert relative(ours(images), theirs) < TOLERANCE
+    assert relative(base(images), theirs) > 0.02  # the adapter does something
+    (change,) = plan_conversion(folder, adapter=adapter).ledger.changed
+    assert change.startswith(f"merged the {name.partition(',')[0]} adapter adapter: ")
+
+
+def test_a_bias_that_is_not_there_is_not_multiplied(tmp_path):
+    torch.manual_seed(3)
+    small = {"depth": 2, "embed_dim": 36, "num_heads": 3, "img_size": 32, "qkv_bias": False}
+    model = randomise_calmly(timm.create_model("vit_tiny_patch16_224", num_classes=5, **small))
+    folder = str(tmp_path / "base")
+    timm.models.save_for_hf(model, folder, model_args=small, safe_serialization=True)
+    config = {"target_modules": ["qkv", "head"], "feedforward_modules": []}
+    adapted = _adapted(model, "IA3Config", config)
+    adapted.save_pretrained(tmp_path / "adapter")
+    ours = load_model(folder, adapter=tmp_path / "adapter")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert relative(ours(images), adapted(images)) < TOLERANCE
+
+
+def test_what_does_not_add_up(tmp_path):
+    folder, adapter, _ = _saved(tmp_path, *KINDS["IA3, outputs and inputs"])
+    said, file = json.loads((adapter / "adapter_config.json").read_text()), adapter
+    wrong = {**said, "feedforward_modules": ["q_proj"]}
+    (file / "adapter_config.json").write_text(json.dumps(wrong))
+    with pytest.raises(ConflictingFact, match="do not say the same of a module"):
+        load_checkpoint(folder, adapter=adapter)
+    for hostile in ("((a+)+)+$", {"a": 1}, [1]):
+        wrong = {**said, "feedforward_modules": hostile}
+        (file / "adapter_config.json").write_text(json.dumps(wrong))
+        with pytest.raises(ConflictingFact):
+            load_checkpoint(folder, adapter=adapter)
+    (file / "adapter_config.json").write_text(json.dumps(said))
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    first = next(name for name in tensors if name.endswith("q_proj.ia3_l"))
+    tensors[first] = tensors[first][:-1].clone()
+    save_file(tensors, adapter / "adapter_model.safetensors")
+    with pytest.raises(TensorMismatch, match="do not fit this model"):
+        load_checkpoint(folder, adapter=adapter)
+
+
+@pytest.mark.parametrize("kind", ["LoHaConfig", "LoKrConfig"])
+def test_a_part_that_is_missing_or_of_a_convolution_is_named(kind, tmp_path):
+    config = {"target_modules": ["q_proj", "projection"], "use_effective_conv2d": True, "r": 2}
+    folder, adapter, _ = _saved(tmp_path, kind, config)
+    with pytest.raises(TensorMismatch, match=r"merge_and_unload|do not fit"):
+        load_checkpoint(folder, adapter=adapter)
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    tensors = {n: t for n, t in tensors.items() if "projection" not in n}
+    gone = next(name for name in tensors if "_w2" in name)
+    save_file(
+        {n: t for n, t in tensors.items() if n != gone}, adapter / "adapter_model.safetensors"
+    )
+    with pytest.raises(TensorMismatch, match="has not the tensors of its kind"):
+        load_checkpoint(folder, adapter=adapter)
+
+
+def test_transformers_reads_what_was_merged(tmp_path):
+    folder, adapter, adapted = _saved(tmp_path, *KINDS["IA3, a new head"])
+    ours = load_model(folder, adapter=adapter)
+    ours.save_pretrained(tmp_path / "merged", verify=False)
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(tmp_path / "merged")
+    images = torch.randn(2, ours.config.in_channels, *ours.config.image_size)
+    with torch.no_grad():
+        assert relative(theirs.eval()(images).logits, adapted(images).logits) < TOLERANCE
