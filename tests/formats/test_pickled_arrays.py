@@ -115,7 +115,7 @@ def test_records_are_refused(tmp_path):
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"a": records}))
     with pytest.raises(CorruptFile) as error:
         open_container(tmp_path / "x.pkl")
-    assert "no plain one" in error.value.evidence["reason"]
+    assert "not a plain one" in error.value.evidence["reason"]
 
 
 def test_buffers_outside_the_pickle_are_refused(tmp_path):

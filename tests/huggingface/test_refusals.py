@@ -183,7 +183,7 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
     if prefix:
         said = {"model_type": "glm_image", "vision_config": said}
     (tmp_path / "config.json").write_text(json.dumps(said))
-    with pytest.raises(NotRepresentable, match="This is GLM-Image: GLM-4V's tower with LayerNorms"):
+    with pytest.raises(NotRepresentable, match="This is GLM-Image: GLM-4V's vision encoder with"):
         load_checkpoint(tmp_path)
 
 

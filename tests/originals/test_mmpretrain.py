@@ -95,7 +95,7 @@ def test_error_eva02_of_mmpretrain_turns_q_and_k_otherwise(tmp_path):
     torch.save(
         {"state_dict": {f"{layer}.{n}": torch.ones(6, 2) for n in names}}, tmp_path / "eva.pth"
     )
-    with pytest.raises(UnknownDialect, match="MMPretrain's ViTEVA02, whose q and k are turned"):
+    with pytest.raises(UnknownDialect, match="MMPretrain's ViTEVA02, whose q and k are rotated"):
         vitconvert.load_checkpoint(tmp_path / "eva.pth")
 
 
