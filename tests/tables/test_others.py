@@ -181,8 +181,8 @@ def test_the_whole_message_for_a_video_model():
         recognise(shapes)
     assert str(error.value) == (
         "error: unknown-dialect\n"
-        "  This seems to be VideoMAE, whose patches are of several frames, which vitconvert does not "
-        "support.\n"
+        "  This seems to be VideoMAE, whose patches are of several frames, which vitconvert does "
+        "not support.\n"
         "  keys         32\n"
         "  nearest      timm (timm VisionTransformer (plain, distilled, hybrid)), which explains "
         "29\n"
