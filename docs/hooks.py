@@ -35,7 +35,7 @@ DOCUMENTS = {
     "vitconvert/embedding/README.md": "many-images.md",
     "vitconvert/runtimes/README.md": "runtimes.md",
     "vitconvert/testing/README.md": "testing.md",
-    "vitconvert/README.md": "house.md",
+    "vitconvert/README.md": "code-layout.md",
     "benchmarks/README.md": "figures.md",
     "benchmarks/conversion.svg": "conversion.svg",
     "docs/security.md": "security.md",
@@ -167,7 +167,7 @@ def _errors() -> str:
         title = first.partition(": ")[2]
         code = classes_of(file.stem)[0].exit_code
         rows.append((f"[`{file.stem}`]({file.name})", title, code))
-    return _table(("word", "what it says", "exit code"), rows)
+    return _table(("code", "what it says", "exit code"), rows)
 
 
 def _verbs() -> str:
