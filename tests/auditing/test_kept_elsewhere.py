@@ -16,6 +16,7 @@ import vitconvert
 from tests.packages import bitsandbytes, torchao, transformers
 from tests.pages import write_team
 from tests.small_models import randomise
+from vitconvert.auditing.arithmetic import is_quantised_from
 from vitconvert.auditing.content import equal, prints_of_rows
 
 ROOT = Path(__file__).parents[2]
@@ -206,6 +207,45 @@ def test_weights_that_bitsandbytes_quantised(how):
     other = torch.cat([file["0.weight"][:-1], torch.randn(1, 128)])  # one row is another one
     audit = vitconvert.audit_load(lambda: quantised(other), file)
     assert not audit.complete
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["nf4", "fp4"])
+def test_one_wrong_scale_of_bitsandbytes(how):
+    torch.manual_seed(0)
+    file = {"0.weight": torch.randn(64, 160)}
+    file["0.weight"][:, 7] *= 20  # an outlier to each row
+    layer = bitsandbytes.nn.Linear4bit(160, 64, bias=False, quant_type=how)
+    layer.weight = bitsandbytes.nn.Params4bit(
+        file["0.weight"].clone(), requires_grad=False, quant_type=how, compress_statistics=False
+    )
+    model = nn.Sequential(layer.to("cpu"))
+    assert vitconvert.audit_load(lambda: model, file).complete
+    scales = model[0].weight.quant_state.absmax.clone()
+    scales[81] *= 1.4
+    model[0].weight.quant_state.absmax = scales
+    assert not vitconvert.audit_load(lambda: model, file).complete
+
+
+@pytest.mark.parametrize("bits, factors", [(3, (2, 0.3)), (4, (1.4, 0.6)), (8, (1.05, 0.95))])
+@pytest.mark.parametrize("block", [32, 64, 96])
+def test_rounded_blocks_and_one_with_a_wrong_scale(bits, factors, block):
+    torch.manual_seed(0)
+    source = torch.randn(50, 192) * torch.rand(50, 1).exp()
+    source[:, 5] *= 3
+    blocks = source.reshape(-1, block)
+    scales = blocks.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+    codes = (blocks / scales).round()
+    assert is_quantised_from((codes * scales).reshape(source.shape), source)
+    for factor in factors:
+        wrong = scales.clone()
+        wrong[41] *= factor
+        found = is_quantised_from((codes * wrong).reshape(source.shape), source)
+        assert found is None, factor
+    codes[41] = codes[40]
+    found = is_quantised_from((codes * scales).reshape(source.shape), source)
+    assert found is None
 
 
 @pytest.mark.slow
