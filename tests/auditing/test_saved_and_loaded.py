@@ -16,9 +16,14 @@ IMAGE = {"image_size": 48, "patch_size": 16}
 WORDS = {**SMALL, "num_hidden_layers": 2, "num_key_value_heads": 1, "vocab_size": 99}
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 BART = {
-    **{"d_model": 24, "vocab_size": 99, "encoder_layers": 2, "decoder_layers": 2},
-    **{"encoder_attention_heads": 3, "decoder_attention_heads": 3},
-    **{"encoder_ffn_dim": 40, "decoder_ffn_dim": 40},
+    "d_model": 24,
+    "vocab_size": 99,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
 }
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
 SWIN = {"image_size": 64, "patch_size": 4, "embed_dim": 12, "depths": [2, 2], "num_heads": [2, 3]}
@@ -28,8 +33,13 @@ QWEN = {
         "rope_parameters": {"mrope_section": [1, 1, 2], "rope_type": "default"},
     },
     "vision_config": {
-        **{"depth": 2, "hidden_size": 24, "num_heads": 3, "intermediate_size": 40},
-        **{"out_hidden_size": 24, "patch_size": 4, "fullatt_block_indexes": [1]},
+        "depth": 2,
+        "hidden_size": 24,
+        "num_heads": 3,
+        "intermediate_size": 40,
+        "out_hidden_size": 24,
+        "patch_size": 4,
+        "fullatt_block_indexes": [1],
     },
 }
 
@@ -41,8 +51,11 @@ def backbone(kind="ResNet", sizes=RESNET, **more):
 def detr():
     return {
         **{key: BART[key] for key in BART if key != "vocab_size"},
-        **{"num_queries": 7, "use_timm_backbone": False, "use_pretrained_backbone": False},
-        **{"backbone": None, "backbone_config": backbone(out_features=["stage4"])},
+        "num_queries": 7,
+        "use_timm_backbone": False,
+        "use_pretrained_backbone": False,
+        "backbone": None,
+        "backbone_config": backbone(out_features=["stage4"]),
     }
 
 
@@ -51,9 +64,15 @@ def mask2former():
     stages = [f"stage{stage}" for stage in range(1, 5)]
     return {
         "backbone_config": backbone("Swin", swin, out_features=stages),
-        **{"feature_size": 96, "mask_feature_size": 96, "hidden_dim": 96, "num_queries": 7},
-        **{"num_attention_heads": 3, "encoder_layers": 1, "decoder_layers": 2},
-        **{"dim_feedforward": 40, "encoder_feedforward_dim": 40},
+        "feature_size": 96,
+        "mask_feature_size": 96,
+        "hidden_dim": 96,
+        "num_queries": 7,
+        "num_attention_heads": 3,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "dim_feedforward": 40,
+        "encoder_feedforward_dim": 40,
     }
 
 
@@ -65,8 +84,12 @@ MODELS = {
     "Dinov2Model": lambda: {**LAYERS, **IMAGE, "num_channels": 4},
     "DINOv3ViTModel": lambda: {**LAYERS, **IMAGE},
     "ViTMAEForPreTraining": lambda: {
-        **{**LAYERS, **IMAGE, "decoder_hidden_size": 24, "decoder_num_attention_heads": 3},
-        **{"decoder_num_hidden_layers": 2, "decoder_intermediate_size": 40},
+        **LAYERS,
+        **IMAGE,
+        "decoder_hidden_size": 24,
+        "decoder_num_attention_heads": 3,
+        "decoder_num_hidden_layers": 2,
+        "decoder_intermediate_size": 40,
     },
     "VideoMAEForVideoClassification": lambda: {**LAYERS, **IMAGE, "num_frames": 4},
     "SwinForImageClassification": lambda: SWIN,
@@ -87,8 +110,11 @@ MODELS = {
     "Florence2ForConditionalGeneration": lambda: {
         "text_config": {**BART, "model_type": "bart", **SPECIAL},
         "vision_config": {
-            **{"embed_dim": [8, 12, 16, 24], "num_heads": [2, 2, 2, 3], "depths": [1] * 4},
-            **{"num_groups": [2, 2, 2, 3], "projection_dim": 24},
+            "embed_dim": [8, 12, 16, 24],
+            "num_heads": [2, 2, 2, 3],
+            "depths": [1] * 4,
+            "num_groups": [2, 2, 2, 3],
+            "projection_dim": 24,
         },
     },
     "LlamaForCausalLM": lambda: {**WORDS, "tie_word_embeddings": True},
@@ -96,13 +122,22 @@ MODELS = {
     "GPT2LMHeadModel": lambda: {"vocab_size": 99, "n_embd": 24, "n_layer": 2, "n_head": 3},
     "BertForMaskedLM": lambda: {**LAYERS, "vocab_size": 99},
     "T5ForConditionalGeneration": lambda: {
-        **{"vocab_size": 99, "d_model": 24, "d_kv": 8, "d_ff": 40, "num_layers": 2, "num_heads": 3}
+        "vocab_size": 99,
+        "d_model": 24,
+        "d_kv": 8,
+        "d_ff": 40,
+        "num_layers": 2,
+        "num_heads": 3,
     },
     "WhisperForConditionalGeneration": lambda: {**BART, "num_mel_bins": 8, **SPECIAL},
     "Wav2Vec2ForCTC": lambda: {
-        **{**LAYERS, "vocab_size": 99, "conv_dim": [8, 8], "conv_kernel": [5, 3]},
-        **{"conv_stride": [2, 2], "num_conv_pos_embeddings": 16},
-        **{"num_conv_pos_embedding_groups": 3},
+        **LAYERS,
+        "vocab_size": 99,
+        "conv_dim": [8, 8],
+        "conv_kernel": [5, 3],
+        "conv_stride": [2, 2],
+        "num_conv_pos_embeddings": 16,
+        "num_conv_pos_embedding_groups": 3,
     },
 }
 

@@ -200,7 +200,8 @@ class TensorSearch:
             if alike and equal(first, self._read(candidate).reshape(-1)[:1]):
                 found.undecidable.append(name)
                 return Origin(names=())
-        if part_of(name) and self._is_joined_with(name, first, values.numel()):
+        fits = any(self._kinds[one].shape.numel() == values.numel() for one in own)
+        if not fits and part_of(name) and self._is_joined_with(name, first, values.numel()):
             found.undecidable.append(name)
             return Origin(names=())
         return None
