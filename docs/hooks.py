@@ -37,7 +37,7 @@ DOCUMENTS = {
     "vitconvert/testing/README.md": "testing.md",
     "vitconvert/README.md": "house.md",
     "benchmarks/README.md": "figures.md",
-    "benchmarks/attention.png": "attention.png",
+    "benchmarks/conversion.svg": "conversion.svg",
     "docs/security.md": "security.md",
     "docs/policy.md": "policy.md",
     "docs/changelog.md": "changelog.md",

@@ -28,7 +28,7 @@ import vitconvert
 from tests.matrix_sources import SOURCES, randomised
 from tests.originals.spelling import filled as drawn
 from tests.originals.spelling import mae_decoder, meta_vit
-from tests.packages import gguf, timm, torchvision, transformers, vit_pytorch
+from tests.packages import gguf, timm, torchvision, transformers, vit_pytorch, without_noise
 from tests.parity import team
 from tests.small_models import small_timm
 from tests.spelling import google_arrays
@@ -44,11 +44,15 @@ REFERENCE = sorted(
 )
 LOADS = sorted(PAGES.glob("errors/loads/*.md"))  # by what people see of lost weights
 RUN = [
+    PAGES.parents[1] / "SKILL.md",
     *ERRORS,
     *TUTORIALS,
     *REFERENCE,
     *LOADS,
-    *(PAGES / f"{name}.md" for name in ("audit", "proof", "function-hash", "upstream")),
+    *(
+        PAGES / f"{name}.md"
+        for name in ("audit", "proof", "function-hash", "upstream", "use-it-like-timm")
+    ),
 ]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -120,7 +124,7 @@ def typed(line: str) -> tuple[int, str]:
         own = {**os.environ, "PYTHONPATH": os.pathsep.join([here, "."])}
         own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
         done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, env=own)
-        return done.returncode, done.stdout + done.stderr
+        return done.returncode, without_noise(done.stdout + done.stderr)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
@@ -147,6 +151,8 @@ def write_files(folder: Path) -> None:
     torch.save(_lucidrains(), folder / "vit.pt")
     torch.save(_own_head().state_dict(), folder / "best.pt")
     torch.save(_own_head(dropout=False), folder / "whole.pt")
+    code = "import vitconvert\n\n\ndef load(path):\n    return vitconvert.load_model(path)\n"
+    (folder / "loader.py").write_text(code)
     write_team(folder)
     shutil.copytree(DIGITS, folder / "my-vit")
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)

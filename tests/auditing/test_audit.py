@@ -331,6 +331,24 @@ def test_jax_kernels_of_heads(state):
     assert audit.changed == {"qkv.weight": joined, "proj.weight": "transposed: axes 2, 0, 1"}
 
 
+def test_jax_biases_of_heads(state):
+    name = "blocks.0.attn.qkv.bias"
+    parts = zip(("query", "key", "value"), state[name].chunk(3), strict=True)
+    file = {f"{part}/bias": bias.reshape(3, 8) for part, bias in parts}
+
+    def build(order="qkv"):
+        model = nn.ModuleDict({"qkv": nn.Linear(24, 72)})
+        del model["qkv"].weight
+        by_letter = dict(zip("qkv", state[name].chunk(3), strict=True))
+        model["qkv"].bias.data = torch.cat([by_letter[one] for one in order])
+        return model
+
+    audit = vitconvert.audit_load(build, file)
+    assert audit.complete and set(audit.landed) == set(file)
+    assert audit.changed == {"qkv.bias": "joined of query/bias, key/bias, value/bias"}
+    assert not vitconvert.audit_load(lambda: build("kqv"), file).complete
+
+
 def test_resampled_positions_and_one_channel(state):
     model = vit(img_size=48, in_chans=1)
     loaded = timm.models.vision_transformer.checkpoint_filter_fn(dict(state), model)

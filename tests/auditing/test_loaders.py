@@ -94,21 +94,14 @@ def test_a_whole_load_is_three_lines(audit, tmp_path):
 def test_renamed_biases(audit, tmp_path):
     file = saved_vit(tmp_path / "vit") / "model.safetensors"
     state = load_file(file)
-    renamed = {
-        n.replace("q_proj.bias", "q_bias").replace("query.bias", "q_bias"): t
-        for n, t in state.items()
-    }
+    renamed = {n.replace("query.bias", "q_bias"): t for n, t in state.items()}
     save_file(renamed, file, {"format": "pt"})
     assert sum("q_bias" in name for name in renamed) == 11
     code, printed = audit("vit", "--by", "transformers")
     assert code == 3
     assert f"{len(state) - 11} of {len(state)} parameters" in printed
-    (line,) = [
-        line for line in printed.splitlines() if "in no parameter" in line and "q_bias" in line
-    ][:1]
-    assert (
-        "{0..10}" in line and ".bias: the file has " in line and "q_bias, in no parameter" in line
-    )
+    (line,) = [one for one in printed.splitlines() if "q_bias" in one and "said" not in one]
+    assert "{0..10}" in line and line.endswith("q_bias")
     assert "likely cause: the class calls them otherwise than the file does" in printed
     assert "the loader said: " in printed
     told = json.loads(audit("vit", "--by", "transformers", "--json")[1])

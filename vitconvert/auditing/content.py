@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 T = TypeVar("T")
 Prints = NDArray[np.uint64]
+_MOST_IN_HEADS = 2**14  # numbers of a bias, (heads, size of one)
 Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
 _MOST_ROWS = 2**22
 _THREADS = 2
@@ -170,7 +171,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
 
     Yields:
         What was done to the axes, and the matrix: by its first axis, by its first two, and
-        transposed by its last one, by its last two.
+        transposed by its last one, by its last two; of few numbers in two axes, such as biases
+        by heads, each number by itself.
     """
     while values.ndim > 2 and values.shape[-1] == 1:  # kernels of one pixel are matrices
         values = values.squeeze(-1)
@@ -180,6 +182,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
         return
     yield "", values.reshape(shape[0], -1)
     yield "transposed", values.reshape(-1, shape[-1]).T
+    if values.ndim == 2 and values.numel() <= _MOST_IN_HEADS:
+        yield "", values.reshape(-1, 1)
     if values.ndim > 2:
         yield "", values.reshape(shape[0] * shape[1], -1)
         yield "transposed", values.reshape(-1, shape[-2] * shape[-1]).T
@@ -195,7 +199,8 @@ def prints_of_rows(values: Tensor, dtype: torch.dtype) -> list[Prints]:
         values = values.squeeze(-1)
     values = values.reshape(values.shape or (1,))
     axes = range(values.ndim)
-    ways = [axes[:1], axes[-1:], axes[:2], axes[-2:]][: {1: 1, 2: 2}.get(values.ndim, 4)]
+    count = {1: 1, 2: 2 + (values.numel() <= _MOST_IN_HEADS)}.get(values.ndim, 4)
+    ways = [axes[:1], axes[-1:], axes[:2], axes[-2:]][:count]
     shapes = [[values.shape[axis] for axis in kept] for kept in ways]
     sums = [np.zeros(shape if prod(shape) <= _MOST_ROWS else 0, np.uint64) for shape in shapes]
     for place in _places(values.shape):

@@ -66,17 +66,19 @@ def _of_changes(audit: "LoadAudit", most: int | None) -> Iterator[str]:
     ways = list(dict.fromkeys(template(how) for how in changed.values()))
     if most is not None and len(ways) == 1:
         yield f"changed on the way: {len(changed)}, {next(iter(changed.values()))}"
+    elif most is not None and audit.complete and changed:
+        yield f"changed on the way, as loaders do: {len(changed)} (-v lists them)"
     else:
         yield from _listed(f"changed on the way: {len(changed)}", changed, most)
 
 
 def _of_unused(audit: "LoadAudit", most: int | None) -> Iterator[str]:
-    """What of the file is in no parameter; "nothing" where it is."""
+    """What of the file is in no parameter; "nothing" where it is, if no other line is third."""
     told = {tensor for loss in audit.losses for tensor in loss.tensors}
     unused = [name for name in audit.unused if name not in told]
     groups = _by_head(audit, unused)
     if not unused:
-        if not audit.unused:
+        if not audit.unused and not audit.changed:
             yield "of the file, in no parameter: nothing"
         return
     if most is not None and audit.complete:
