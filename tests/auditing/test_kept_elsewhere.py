@@ -16,8 +16,9 @@ import vitconvert
 from tests.packages import bitsandbytes, torchao, transformers
 from tests.pages import write_team
 from tests.small_models import randomise
+from vitconvert.auditing import content
 from vitconvert.auditing.arithmetic import is_quantised_from
-from vitconvert.auditing.content import equal, prints_of_rows
+from vitconvert.auditing.content import by_rows, equal, fingerprints, prints_of_rows, sample
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,7 +135,9 @@ def test_vocabularies_that_were_enlarged_or_cut(state):
     assert not vitconvert.audit_load(lambda: more, file).complete
 
 
-@pytest.mark.parametrize("shape", [(7, 300_000), (3, 5, 90_000), (2, 3, 700, 500), (2_000_001,)])
+@pytest.mark.parametrize(
+    "shape", [(7, 300_000), (2, 1_500_001), (3, 5, 90_000), (2, 3, 700, 500), (2_000_001,)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_looked_at_in_parts_is_the_whole(shape, dtype):
     tensor = torch.randn(shape).to(dtype)
@@ -146,6 +149,41 @@ def test_what_is_looked_at_in_parts_is_the_whole(shape, dtype):
             prints_of_rows(tensor, dtype), prints_of_rows(other, dtype), strict=True
         ):
             assert not len(one) or (one != changed).sum() == 1
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (7, 6), (3, 5, 4), (3, 1, 5, 2), (2, 3, 1, 1)])
+def test_sums_of_parts_are_those_of_rows(shape, monkeypatch):
+    tensor = torch.randn(shape)
+    whole = [fingerprints(matrix, torch.float32).sum(1) for _, matrix in by_rows(tensor)]
+    monkeypatch.setattr(content, "_PART", 4)
+    for one, expected in zip(prints_of_rows(tensor, torch.float32), whole, strict=True):
+        assert (one == expected).all()
+
+
+def test_renamed_tensors_are_found_without_hashes(state, monkeypatch):
+    """Of two that are the same, the one of its name or part comes first."""
+    torch.manual_seed(0)
+    twin = torch.randn(30, 40)
+    file = {f"t{n}": tensor for n, tensor in enumerate(state.values())}
+    file |= {"a.k_proj.weight": twin, "b.q_proj.weight": twin.clone(), "c.v_proj.weight": -twin}
+    model = nn.ModuleDict({"layers": layers(), "query": nn.Linear(40, 30, bias=False)})
+    model["layers"].load_state_dict(state)
+    with torch.no_grad():
+        model["query"].weight.copy_(twin)
+    monkeypatch.setattr(content, "prints_of_rows", None)
+    audit = vitconvert.audit_load(lambda: model, file)
+    assert audit.complete, audit
+    assert audit.unused == ("a.k_proj.weight", "c.v_proj.weight")
+
+
+def test_numbers_that_are_the_same_where_they_are_looked_at(state):
+    """Between the places of a sample, one is another: it is found by comparing bytes."""
+    file = {f"t{n}": tensor.clone() for n, tensor in enumerate(state.values())}
+    file["t6"][20, 13] += 1
+    model = layers()
+    model.load_state_dict(state)
+    assert sample(file["t6"], torch.float32) == sample(state["3.weight"], torch.float32)
+    assert vitconvert.audit_load(lambda: model, file).untouched == ("3.weight",)
 
 
 def test_a_fixture_without_a_block_compares_at_the_end(pytester_like):
@@ -246,6 +284,15 @@ def test_rounded_blocks_and_one_with_a_wrong_scale(bits, factors, block):
     codes[41] = codes[40]
     found = is_quantised_from((codes * scales).reshape(source.shape), source)
     assert found is None
+
+
+def test_short_rows_that_are_rounded():
+    torch.manual_seed(0)
+    source = torch.randn(50, 20)
+    rounded = (source * 9).round() / 9
+    assert is_quantised_from(rounded, source)
+    assert is_quantised_from(torch.cat([rounded[1:2], rounded[1:]]), source) is None
+    assert is_quantised_from(torch.cat([rounded[:1] * 1.3, rounded[1:]]), source) is None
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def _are_rounded(values: Tensor, source: Tensor, largest: Tensor) -> bool:
         return True
     whole = values.shape[1] // _BLOCK * _BLOCK
     ours, theirs = (
-        torch.cat([t[:, :whole], t[:, -_BLOCK:]], 1).unflatten(1, (-1, _BLOCK))
+        torch.cat([t[:, :whole], t[:, -_BLOCK:]], 1).reshape(len(t), -1, _BLOCK)
         for t in (values, source)
     )
     energy = ours.square().sum(2)
