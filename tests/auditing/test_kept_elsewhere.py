@@ -286,6 +286,28 @@ def test_rounded_blocks_and_one_with_a_wrong_scale(bits, factors, block):
     assert found is None
 
 
+def test_rounded_rows_that_are_no_multiple_of_a_block():
+    torch.manual_seed(0)
+    source = torch.randn(50, 48)
+    source[:, 5] = 9
+    rounded = (source * 9).round() / 9
+    wrong = rounded.clone()
+    wrong[41, 16:] *= 1.3
+    assert is_quantised_from(rounded, source)
+    assert is_quantised_from(wrong, source) is None
+    source = torch.randn(64, 40)
+    source[::2] *= 40  # and blocks are of two rows
+    blocks = source.reshape(-1, 64)
+    scales = blocks.abs().amax(1, keepdim=True) / 127
+    assert is_quantised_from(((blocks / scales).round() * scales).reshape(64, 40), source)
+
+
+def test_rows_of_three_numbers():
+    torch.manual_seed(0)
+    source = torch.randn(50, 96).clamp(-1, 1)
+    assert is_quantised_from((source / 0.75).round() * 0.75, source)
+
+
 def test_short_rows_that_are_rounded():
     torch.manual_seed(0)
     source = torch.randn(50, 20)
