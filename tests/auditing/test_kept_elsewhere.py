@@ -73,6 +73,34 @@ def test_what_was_loaded_and_trained_is_changed_and_what_was_lost_and_trained_is
     assert not vitconvert.audit_load(lambda: model, state).complete  # of code that only loads
 
 
+@pytest.mark.parametrize("how", ["trained", "rounded", "enlarged"])
+def test_tied_weights_that_were_changed_are_changed_under_both_names(state, how):
+    model = layers()
+    file = {name: tensor for name, tensor in state.items() if name != "7.weight"}
+    model.load_state_dict(state)
+    model[7].weight = model[2].weight
+    if how == "trained":
+        trained(model)
+    elif how == "rounded":
+        with torch.no_grad():
+            model[2].weight.copy_(state["2.weight"].half())
+    else:
+        more = nn.Parameter(torch.cat([state["2.weight"], torch.randn(9, 40)]))
+        model[2].weight = model[7].weight = more
+    audit = vitconvert.audit_load(model, file)
+    assert audit.complete and {"2.weight", "7.weight"} <= audit.changed.keys(), audit
+
+
+def test_of_few_numbers_nothing_says_whether_they_were_trained():
+    torch.manual_seed(0)
+    file = {"weight": torch.randn(30, 10), "bias": torch.randn(30)[:7]}
+    model = nn.Module()
+    for name, tensor in file.items():
+        model.register_parameter(name, nn.Parameter(tensor + torch.randn(tensor.shape) / 5))
+    audit = vitconvert.audit_load(model, file)
+    assert set(audit.changed) == {"weight"} and audit.undecidable == ("bias",)
+
+
 def test_norms_that_were_lost_and_trained_are_lost():
     """They begin as ones, which are nearly those of the file."""
     torch.manual_seed(0)
@@ -98,6 +126,27 @@ def test_another_layer_of_the_same_size_stored_transposed(state):
     model.load_state_dict({**state, "3.weight": state["5.weight"]})
     audit = vitconvert.audit_load(lambda: model, file)
     assert set(audit.misplaced) == {"3.weight"}
+
+
+def test_a_matrix_of_which_no_row_is_one_of_the_file():
+    torch.manual_seed(0)
+    file = {"weight": torch.randn(3, 12, 4)}
+    model = nn.Linear(12, 12, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(file["weight"].transpose(0, 1).reshape(12, 12))
+    audit = vitconvert.audit_load(lambda: model, file)
+    assert audit.complete and audit.changed == {"weight": "transposed: axes 1, 0, 2"}
+
+
+def test_zeros_beside_rows_of_the_file():
+    """The first rows of a joined matrix are zeros, where the file has nothing."""
+    torch.manual_seed(0)
+    file = {"key": torch.randn(20, 30), "value": torch.randn(20, 30)}
+    model = nn.Linear(30, 60, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.cat([torch.zeros(20, 30), *file.values()]))
+    audit = vitconvert.audit_load(lambda: model, file)
+    assert audit.changed == {"weight": "joined of zeros, key, value"}
 
 
 def test_numbers_that_are_nearly_those_of_the_file(state):

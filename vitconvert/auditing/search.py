@@ -140,7 +140,9 @@ class TensorSearch:
         return [(one, self._read(one)) for one in alike]
 
     def _own(self, name: str) -> list[tuple[str, Tensor]]:
-        return [(one, self._read(one)) for one in self.namesakes.get(name, ())]
+        """Tensors of a parameter's name, or of one that it is tied to."""
+        own = self.namesakes.get(self._tied.get(name, name), ())
+        return [(one, self._read(one)) for one in own]
 
     def _content(self, dtype: torch.dtype) -> FileContent:
         """The file as its numbers are in a dtype; those that do not round are all float32."""
@@ -301,7 +303,7 @@ class TensorSearch:
         parameter = self.held.read(name)
         if is_constant(parameter):
             return None
-        own = self.namesakes.get(name)
+        own = self.namesakes.get(self._tied.get(name, name))
         for candidate in own or self.varied:
             theirs = self._read(candidate)
             cosine = is_quantised_from(parameter, theirs) if name in self.held.quantised else None
