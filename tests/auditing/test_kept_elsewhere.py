@@ -149,6 +149,15 @@ def test_zeros_beside_rows_of_the_file():
     assert audit.changed == {"weight": "joined of zeros, key, value"}
 
 
+def test_biases_of_attention_that_are_all_zeros():
+    """Each is looked for among the others, none of which says anything."""
+    model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("q_proj", "k_proj")})
+    for layer in model.values():
+        nn.init.zeros_(layer.bias)
+    audit = vitconvert.audit_load(lambda: model, {"qkv.weight": torch.randn(12, 4)})
+    assert not audit.complete and len(audit.untouched) == 4
+
+
 def test_numbers_that_are_nearly_those_of_the_file(state):
     """As averaged weights after a few steps; and large whole numbers, which float32 rounds."""
     model = layers()
@@ -205,6 +214,7 @@ def test_sums_of_parts_are_those_of_rows(shape, monkeypatch):
     tensor = torch.randn(shape)
     whole = [fingerprints(matrix, torch.float32).sum(1) for _, matrix in by_rows(tensor)]
     monkeypatch.setattr(content, "_PART", 4)
+    assert all(tensor[place].numel() <= 4 for place in content._places(shape))
     for one, expected in zip(prints_of_rows(tensor, torch.float32), whole, strict=True):
         assert (one == expected).all()
 
