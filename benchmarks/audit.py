@@ -36,12 +36,13 @@ from vitconvert.formats import open_container
 
 PACKAGES = ("torch", "safetensors")
 PAGE = 4096
-READ, BY_NAME, LOST, RENAMED = "read", "by-name", "lost", "renamed"
+READ, BY_NAME, LOST, RENAMED, NOTHING = "read", "by-name", "lost", "renamed", "nothing"
 CASES = {
     READ: "the file, read once",
     BY_NAME: "the load, audited",
     LOST: "the same, the vision encoder lost",
     RENAMED: "the same, no name as in the file",
+    NOTHING: "the same, nothing loaded",
 }
 
 
@@ -133,6 +134,8 @@ def run_case(case: str, folder: Path) -> None:
     model, loaded = model_of(mapped(folder / "initial.safetensors")), mapped(file)
     if case == LOST:
         loaded = {name: t for name, t in loaded.items() if not name.startswith("visual.")}
+    if case == NOTHING:
+        loaded = {}
     if case == RENAMED:
         file = folder / "renamed.safetensors"
     before = memory_of(os.getpid())

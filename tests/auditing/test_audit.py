@@ -228,6 +228,31 @@ def test_a_tensor_that_is_taken_apart(state):
     assert audit.untouched == ("query.bias", "value.bias")
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_zeros_of_a_joined_bias_for_keys_alone(state, lost):
+    """VideoMAE: the file joins the three, and the model has them apart."""
+
+    class Apart(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.k_proj, self.q_proj, self.v_proj = (nn.Linear(24, 24) for _ in range(3))
+            nn.init.zeros_(self.k_proj.bias)
+
+    weight, bias = state["blocks.10.attn.qkv.weight"], state["blocks.10.attn.qkv.bias"].clone()
+    if not lost:
+        bias[24:48] = 0
+    model = Apart()
+    with torch.no_grad():
+        for part, of_weight, of_bias in zip("qkv", weight.chunk(3), bias.chunk(3), strict=True):
+            layer = model.get_submodule(f"{part}_proj")
+            layer.weight.copy_(of_weight)
+            layer.bias.copy_(torch.zeros(24) if part == "k" else of_bias)
+    audit = vitconvert.audit_load(lambda: model, {"qkv.weight": weight, "qkv.bias": bias})
+    assert audit.complete == (not lost)
+    assert audit.undecidable == (() if lost else ("k_proj.bias",))
+    assert audit.untouched == (("k_proj.bias",) if lost else ())
+
+
 def test_blocks_in_the_order_of_their_names(state):
     order = sorted(range(DEPTH), key=str)
 

@@ -16,7 +16,9 @@ import vitconvert
 from tests.packages import bitsandbytes, torchao, transformers
 from tests.pages import write_team
 from tests.small_models import randomise
-from vitconvert.auditing.content import equal, prints_of_rows
+from vitconvert.auditing import content
+from vitconvert.auditing.arithmetic import is_quantised_from
+from vitconvert.auditing.content import by_rows, equal, fingerprints, prints_of_rows, sample
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,6 +73,34 @@ def test_what_was_loaded_and_trained_is_changed_and_what_was_lost_and_trained_is
     assert not vitconvert.audit_load(lambda: model, state).complete  # of code that only loads
 
 
+@pytest.mark.parametrize("how", ["trained", "rounded", "enlarged"])
+def test_tied_weights_that_were_changed_are_changed_under_both_names(state, how):
+    model = layers()
+    file = {name: tensor for name, tensor in state.items() if name != "7.weight"}
+    model.load_state_dict(state)
+    model[7].weight = model[2].weight
+    if how == "trained":
+        trained(model)
+    elif how == "rounded":
+        with torch.no_grad():
+            model[2].weight.copy_(state["2.weight"].half())
+    else:
+        more = nn.Parameter(torch.cat([state["2.weight"], torch.randn(9, 40)]))
+        model[2].weight = model[7].weight = more
+    audit = vitconvert.audit_load(model, file)
+    assert audit.complete and {"2.weight", "7.weight"} <= audit.changed.keys(), audit
+
+
+def test_of_few_numbers_nothing_says_whether_they_were_trained():
+    torch.manual_seed(0)
+    file = {"weight": torch.randn(30, 10), "bias": torch.randn(30)[:7]}
+    model = nn.Module()
+    for name, tensor in file.items():
+        model.register_parameter(name, nn.Parameter(tensor + torch.randn(tensor.shape) / 5))
+    audit = vitconvert.audit_load(model, file)
+    assert set(audit.changed) == {"weight"} and audit.undecidable == ("bias",)
+
+
 def test_norms_that_were_lost_and_trained_are_lost():
     """They begin as ones, which are nearly those of the file."""
     torch.manual_seed(0)
@@ -96,6 +126,36 @@ def test_another_layer_of_the_same_size_stored_transposed(state):
     model.load_state_dict({**state, "3.weight": state["5.weight"]})
     audit = vitconvert.audit_load(lambda: model, file)
     assert set(audit.misplaced) == {"3.weight"}
+
+
+def test_a_matrix_of_which_no_row_is_one_of_the_file():
+    torch.manual_seed(0)
+    file = {"weight": torch.randn(3, 12, 4)}
+    model = nn.Linear(12, 12, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(file["weight"].transpose(0, 1).reshape(12, 12))
+    audit = vitconvert.audit_load(lambda: model, file)
+    assert audit.complete and audit.changed == {"weight": "transposed: axes 1, 0, 2"}
+
+
+def test_zeros_beside_rows_of_the_file():
+    """The first rows of a joined matrix are zeros, where the file has nothing."""
+    torch.manual_seed(0)
+    file = {"key": torch.randn(20, 30), "value": torch.randn(20, 30)}
+    model = nn.Linear(30, 60, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.cat([torch.zeros(20, 30), *file.values()]))
+    audit = vitconvert.audit_load(lambda: model, file)
+    assert audit.changed == {"weight": "joined of zeros, key, value"}
+
+
+def test_biases_of_attention_that_are_all_zeros():
+    """Each is looked for among the others, none of which says anything."""
+    model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("q_proj", "k_proj")})
+    for layer in model.values():
+        nn.init.zeros_(layer.bias)
+    audit = vitconvert.audit_load(lambda: model, {"qkv.weight": torch.randn(12, 4)})
+    assert not audit.complete and len(audit.untouched) == 4
 
 
 def test_numbers_that_are_nearly_those_of_the_file(state):
@@ -133,7 +193,9 @@ def test_vocabularies_that_were_enlarged_or_cut(state):
     assert not vitconvert.audit_load(lambda: more, file).complete
 
 
-@pytest.mark.parametrize("shape", [(7, 300_000), (3, 5, 90_000), (2, 3, 700, 500), (2_000_001,)])
+@pytest.mark.parametrize(
+    "shape", [(7, 300_000), (2, 1_500_001), (3, 5, 90_000), (2, 3, 700, 500), (2_000_001,)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_looked_at_in_parts_is_the_whole(shape, dtype):
     tensor = torch.randn(shape).to(dtype)
@@ -145,6 +207,42 @@ def test_what_is_looked_at_in_parts_is_the_whole(shape, dtype):
             prints_of_rows(tensor, dtype), prints_of_rows(other, dtype), strict=True
         ):
             assert not len(one) or (one != changed).sum() == 1
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (7, 6), (3, 5, 4), (3, 1, 5, 2), (2, 3, 1, 1)])
+def test_sums_of_parts_are_those_of_rows(shape, monkeypatch):
+    tensor = torch.randn(shape)
+    whole = [fingerprints(matrix, torch.float32).sum(1) for _, matrix in by_rows(tensor)]
+    monkeypatch.setattr(content, "_PART", 4)
+    assert all(tensor[place].numel() <= 4 for place in content._places(shape))
+    for one, expected in zip(prints_of_rows(tensor, torch.float32), whole, strict=True):
+        assert (one == expected).all()
+
+
+def test_renamed_tensors_are_found_without_hashes(state, monkeypatch):
+    """Of two that are the same, the one of its name or part comes first."""
+    torch.manual_seed(0)
+    twin = torch.randn(30, 40)
+    file = {f"t{n}": tensor for n, tensor in enumerate(state.values())}
+    file |= {"a.k_proj.weight": twin, "b.q_proj.weight": twin.clone(), "c.v_proj.weight": -twin}
+    model = nn.ModuleDict({"layers": layers(), "query": nn.Linear(40, 30, bias=False)})
+    model["layers"].load_state_dict(state)
+    with torch.no_grad():
+        model["query"].weight.copy_(twin)
+    monkeypatch.setattr(content, "prints_of_rows", None)
+    audit = vitconvert.audit_load(lambda: model, file)
+    assert audit.complete, audit
+    assert audit.unused == ("a.k_proj.weight", "c.v_proj.weight")
+
+
+def test_numbers_that_are_the_same_where_they_are_looked_at(state):
+    """Between the places of a sample, one is another: it is found by comparing bytes."""
+    file = {f"t{n}": tensor.clone() for n, tensor in enumerate(state.values())}
+    file["t6"][20, 13] += 1
+    model = layers()
+    model.load_state_dict(state)
+    assert sample(file["t6"], torch.float32) == sample(state["3.weight"], torch.float32)
+    assert vitconvert.audit_load(lambda: model, file).untouched == ("3.weight",)
 
 
 def test_a_fixture_without_a_block_compares_at_the_end(pytester_like):
@@ -206,6 +304,76 @@ def test_weights_that_bitsandbytes_quantised(how):
     other = torch.cat([file["0.weight"][:-1], torch.randn(1, 128)])  # one row is another one
     audit = vitconvert.audit_load(lambda: quantised(other), file)
     assert not audit.complete
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["nf4", "fp4"])
+def test_one_wrong_scale_of_bitsandbytes(how):
+    torch.manual_seed(0)
+    file = {"0.weight": torch.randn(64, 160)}
+    file["0.weight"][:, 7] *= 20  # an outlier to each row
+    layer = bitsandbytes.nn.Linear4bit(160, 64, bias=False, quant_type=how)
+    layer.weight = bitsandbytes.nn.Params4bit(
+        file["0.weight"].clone(), requires_grad=False, quant_type=how, compress_statistics=False
+    )
+    model = nn.Sequential(layer.to("cpu"))
+    assert vitconvert.audit_load(lambda: model, file).complete
+    scales = model[0].weight.quant_state.absmax.clone()
+    scales[81] *= 1.4
+    model[0].weight.quant_state.absmax = scales
+    assert not vitconvert.audit_load(lambda: model, file).complete
+
+
+@pytest.mark.parametrize("bits, factors", [(3, (2, 0.3)), (4, (1.4, 0.6)), (8, (1.05, 0.95))])
+@pytest.mark.parametrize("block", [32, 64, 96])
+def test_rounded_blocks_and_one_with_a_wrong_scale(bits, factors, block):
+    torch.manual_seed(0)
+    source = torch.randn(50, 192) * torch.rand(50, 1).exp()
+    source[:, 5] *= 3
+    blocks = source.reshape(-1, block)
+    scales = blocks.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+    codes = (blocks / scales).round()
+    assert is_quantised_from((codes * scales).reshape(source.shape), source)
+    for factor in factors:
+        wrong = scales.clone()
+        wrong[41] *= factor
+        found = is_quantised_from((codes * wrong).reshape(source.shape), source)
+        assert found is None, factor
+    codes[41] = codes[40]
+    found = is_quantised_from((codes * scales).reshape(source.shape), source)
+    assert found is None
+
+
+def test_rounded_rows_that_are_no_multiple_of_a_block():
+    torch.manual_seed(0)
+    source = torch.randn(50, 48)
+    source[:, 5] = 9
+    rounded = (source * 9).round() / 9
+    wrong = rounded.clone()
+    wrong[41, 16:] *= 1.3
+    assert is_quantised_from(rounded, source)
+    assert is_quantised_from(wrong, source) is None
+    source = torch.randn(64, 40)
+    source[::2] *= 40  # and blocks are of two rows
+    blocks = source.reshape(-1, 64)
+    scales = blocks.abs().amax(1, keepdim=True) / 127
+    assert is_quantised_from(((blocks / scales).round() * scales).reshape(64, 40), source)
+
+
+def test_rows_of_three_numbers():
+    torch.manual_seed(0)
+    source = torch.randn(50, 96).clamp(-1, 1)
+    assert is_quantised_from((source / 0.75).round() * 0.75, source)
+
+
+def test_short_rows_that_are_rounded():
+    torch.manual_seed(0)
+    source = torch.randn(50, 20)
+    rounded = (source * 9).round() / 9
+    assert is_quantised_from(rounded, source)
+    assert is_quantised_from(torch.cat([rounded[1:2], rounded[1:]]), source) is None
+    assert is_quantised_from(torch.cat([rounded[:1] * 1.3, rounded[1:]]), source) is None
 
 
 @pytest.mark.slow

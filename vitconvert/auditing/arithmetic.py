@@ -18,6 +18,10 @@ _PART = 2**20  # numbers that are looked at together
 _LARGEST = 2**26  # numbers of positions and of kernels
 _ALIKE = 0.5  # correlations
 _ROUNDED = 0.8  # the cosine of a row and what few bits leave of it
+_BLOCK = 32  # numbers of a row: no usual scheme has smaller blocks with a scale of their own
+_SCALES = 0.03  # how far the scale of a block is rounded
+_ERRORS = 12  # standard errors: bitsandbytes' fp4 of blocks with an outlier has up to 10
+_GAP, _FEW_LEVELS, _LARGE_GAP = 0.25, 4, 0.5  # half of that of neighbours, of the row's largest
 Holds = Callable[[Tensor, Tensor], bool]  # whether some rows are so of those of the file
 _MODES = ("bicubic", "bilinear", "nearest")
 
@@ -67,10 +71,16 @@ def is_no_chance(correlation: float, count: int) -> bool:
 
 
 def is_quantised_from(values: Tensor, source: Tensor) -> float | None:
-    """The smallest cosine of rows, if all of them are those of a tensor but for rounding to few."""
+    """The smallest cosine of rows, if all of them are those of a tensor but for rounding to few.
+
+    Of each block, the scale has to be that of the tensor, and each number near its own.
+    """
     if values.shape != source.shape or values.ndim < 2:
         return None
     smallest = 1.0
+    least, most = source.flatten(1).aminmax(dim=1)
+    # Of rows that are no multiple of a block, some blocks have numbers of the next row, too.
+    largest = F.max_pool1d(torch.maximum(most, -least).float()[None], 3, stride=1, padding=1)[0]
     rows = max(1, _PART // values[0].numel())
     for at in range(0, len(values), rows):
         one, other = (t[at : at + rows].float().flatten(1) for t in (values, source))
@@ -79,8 +89,33 @@ def is_quantised_from(values: Tensor, source: Tensor) -> float | None:
         alike = (cosines >= _ROUNDED) & ((ratio - 1).abs() < 1 - _ROUNDED)
         if not bool((alike | (norms == 0)).all()):
             return None
+        if not _are_rounded(one, other, largest[at : at + rows, None]):
+            return None
         smallest = min(smallest, float(torch.where(norms > 0, cosines, 1.0).min()))
     return smallest
+
+
+def _are_rounded(values: Tensor, source: Tensor, largest: Tensor) -> bool:
+    """Whether rows are rounded block by block, (rows, numbers), and no scale is a wrong one.
+
+    The factor between a block and its source is 1 but for the error of least squares, which what
+    rounding leaves says. Rows may have scales of any number of blocks.
+    """
+    if values.shape[1] < _BLOCK:
+        return True
+    whole = values.shape[1] // _BLOCK * _BLOCK
+    ours, theirs = (
+        torch.cat([t[:, :whole], t[:, -_BLOCK:]], 1).reshape(len(t), -1, _BLOCK)
+        for t in (values, source)
+    )
+    energy = ours.square().sum(2)
+    factor = torch.where(energy > 0, (ours * theirs).sum(2) / energy, 1.0)  # (rows, blocks)
+    variance = (theirs - factor[..., None] * ours).square().mean(2)
+    off = factor - 1
+    scaled = (off.abs() > _SCALES) & (off.square() * energy > _ERRORS**2 * variance)
+    levels = int((ours[0].sort(1).values.diff(dim=1) != 0).sum(1).max()) + 1
+    gap = _GAP if levels > _FEW_LEVELS else _LARGE_GAP
+    return not bool(scaled.any()) and bool(((values - source).abs() <= gap * largest).all())
 
 
 def _pairs(one: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

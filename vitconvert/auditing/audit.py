@@ -1,8 +1,9 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
@@ -20,32 +21,9 @@ from vitconvert.errors import UsageError, printable
 from vitconvert.settings import plain_arithmetic
 
 
-class LoadAudit:
-    """What of a file is in a model: found by its numbers, whatever the names are.
-
-    As a context manager it knows the model as it was before. Without, the model is looked at when
-    its first result is asked for: what is not in the file counts as initialised, unless it is so
-    like the tensor of its name that the model was trained since.
-
-    Attributes:
-        model: What was loaded into; or what another process loaded.
-        landed: Tensor of the file -> the parameter that holds it, or several, with commas.
-        untouched: Parameters, and buffers of fractions that are saved, that are as initialised.
-        changed: Parameter -> how it was changed on the way.
-        misplaced: Parameter -> the other tensor that it holds, or the order of its parts.
-        undecidable: Parameters of which each number is the same, as in a tensor of the file: the
-            content does not say whether they landed.
-        unused: Weights of the file that are in no parameter.
-        unexplained: Parameters in `changed` that are no known function of a tensor of the file.
-        answers: What `load_state_dict` answered meanwhile, in words.
-        missing: Why each of `untouched` is.
-        count: How many parameters there are.
-        source: The file.
-        renamed: Those of `untouched` -> a tensor of the file that is likely meant for them.
-        losses: What was lost, by kind, and what to do.
-        allowed: Lost parameters that match a pattern of `allow`.
-        by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What the comparison of a model and a file found; `LoadAudit` says what each is."""
 
     landed: Mapping[str, str]
     untouched: tuple[str, ...]
@@ -59,6 +37,21 @@ class LoadAudit:
     renamed: Mapping[str, str]
     losses: tuple[Loss, ...]
     allowed: tuple[str, ...]
+
+
+class LoadAudit:
+    """What of a file is in a model: found by its numbers, whatever the names are.
+
+    As a context manager it knows the model as it was before. Without, the model is looked at when
+    its first result is asked for: what is not in the file counts as initialised, unless it is so
+    like the tensor of its name that the model was trained since.
+
+    Attributes:
+        model: What was loaded into; or what another process loaded.
+        answers: What `load_state_dict` answered meanwhile, in words.
+        source: The file.
+        by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
+    """
 
     def __init__(
         self,
@@ -77,20 +70,87 @@ class LoadAudit:
         self.notes: tuple[str, ...] = ()
         self.said: tuple[str, ...] = ()
         self._inside = False
+        self._findings: Findings | None = None
         self._hooks: list[RemovableHandle] = []
         self._heard: list[_IncompatibleKeys] = []
-
-    def __getattr__(self, name: str) -> Any:
-        # Of a live model, results are there when the first is asked for; in a block, behind it.
-        if name not in LoadAudit.__annotations__ or self._inside:
-            raise AttributeError(f"{name}: an audit has its results behind its block")
-        self.look()
-        return getattr(self, name)
 
     @property
     def is_finished(self) -> bool:
         """Whether the model was looked at."""
-        return "landed" in vars(self)
+        return self._findings is not None
+
+    @property
+    def findings(self) -> Findings:
+        """All results: of a live model there when first asked for; of a block, behind it.
+
+        Raises:
+            AttributeError: The block is not over.
+        """
+        if self._findings is None and self._inside:
+            raise AttributeError("an audit has its results behind its block")
+        found = self._findings or self.look()._findings
+        assert found is not None
+        return found
+
+    @property
+    def landed(self) -> Mapping[str, str]:
+        """Tensor of the file -> the parameter that holds it, or several, with commas."""
+        return self.findings.landed
+
+    @property
+    def untouched(self) -> tuple[str, ...]:
+        """Parameters, and buffers of fractions that are saved, that are as initialised."""
+        return self.findings.untouched
+
+    @property
+    def changed(self) -> Mapping[str, str]:
+        """Parameter -> how it was changed on the way."""
+        return self.findings.changed
+
+    @property
+    def misplaced(self) -> Mapping[str, str]:
+        """Parameter -> the other tensor that it holds, or the order of its parts."""
+        return self.findings.misplaced
+
+    @property
+    def undecidable(self) -> tuple[str, ...]:
+        """Parameters of one number, as in the file: whether they landed, content does not say."""
+        return self.findings.undecidable
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Weights of the file that are in no parameter."""
+        return self.findings.unused
+
+    @property
+    def unexplained(self) -> tuple[str, ...]:
+        """Parameters in `changed` that are no known function of a tensor of the file."""
+        return self.findings.unexplained
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Why each of `untouched` is."""
+        return self.findings.missing
+
+    @property
+    def count(self) -> int:
+        """How many parameters there are."""
+        return self.findings.count
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """Those of `untouched` -> a tensor of the file that is likely meant for them."""
+        return self.findings.renamed
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What was lost, by kind, and what to do."""
+        return self.findings.losses
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Lost parameters that match a pattern of `allow`."""
+        return self.findings.allowed
 
     @property
     def complete(self) -> bool:
@@ -133,7 +193,6 @@ class LoadAudit:
         if not any(answer.missing_keys is one.missing_keys for one in self._heard):
             self._heard.append(answer)
 
-    @plain_arithmetic()
     def look(self) -> Self:
         """Compare the model as it is now with the file.
 
@@ -141,6 +200,13 @@ class LoadAudit:
             AssertionError: It is not complete, and the audit is `strict`.
             CorruptFile: The file is damaged.
         """
+        self._findings = self._looked()
+        if self._strict and not self.complete:
+            raise AssertionError(str(self))
+        return self
+
+    @plain_arithmetic()
+    def _looked(self) -> Findings:
         held = held_by(self.model)
         kept = held.tensors.values()
         packed = any(is_weight(one) and not one.is_floating_point() for one in kept)
@@ -149,14 +215,11 @@ class LoadAudit:
         elif packed and not self.source.is_packed:
             held = dequantised_by_us(held)
         with self.source.opened() as read:
-            self._compare(TensorSearch(read, self.source.names, held, self.source.computed))
-        if self._strict and not self.complete:
-            raise AssertionError(str(self))
-        return self
+            return self._compared(TensorSearch(read, self.source.names, held, self.source.computed))
 
-    def _compare(self, search: TensorSearch) -> None:
+    def _compared(self, search: TensorSearch) -> Findings:
         landed: dict[str, list[str]] = {}
-        found, self.count = Verdicts(), len(search.parameters)
+        found = Verdicts()
         for name in search.parameters:
             origin = search.origin(name, found)
             if origin is None and self._is_as_before(search.held, name):
@@ -177,26 +240,34 @@ class LoadAudit:
         renamed = [(t, p) for t, p in pairs if p not in search.namesakes]
         found.misplaced |= dict(astray(renamed))
         found.misplaced |= dict(search.mixed(pairs))
-        self.renamed = search.partners(found, landed)
-        self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
-        self.untouched, self.changed = tuple(found.untouched), found.changed
-        self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
-        self.unexplained, self.missing = tuple(found.unexplained), found.untouched
-        self.unused = tuple(name for name in search.varied if name not in landed)
+        renamed_to = search.partners(found, landed)
         evidence = Evidence(
             held=search.held,
             namesakes=search.namesakes,
             landed=landed,
-            partners=self.renamed,
+            partners=renamed_to,
             shape_of=search.shape_of,
         )
         unexplained = {name: found.changed[name] for name in found.unexplained}
         lost = (found.untouched, found.misplaced, unexplained)
-        self.allowed = allowed([name for one in lost for name in one], self._allow)
+        new = allowed([name for one in lost for name in one], self._allow)
         untouched, misplaced, unexplained = (
-            {name: how for name, how in one.items() if name not in self.allowed} for one in lost
+            {name: how for name, how in one.items() if name not in new} for one in lost
         )
-        self.losses = losses(untouched, misplaced, unexplained, evidence)
+        return Findings(
+            landed={tensor: ", ".join(names) for tensor, names in landed.items()},
+            untouched=tuple(found.untouched),
+            changed=found.changed,
+            misplaced=found.misplaced,
+            undecidable=tuple(found.undecidable),
+            unused=tuple(name for name in search.varied if name not in landed),
+            unexplained=tuple(found.unexplained),
+            missing=found.untouched,
+            count=len(search.parameters),
+            renamed=renamed_to,
+            losses=losses(untouched, misplaced, unexplained, evidence),
+            allowed=new,
+        )
 
     def _is_as_before(self, held: LoadedTensors, name: str) -> bool:
         before = self._before

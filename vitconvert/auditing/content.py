@@ -26,7 +26,8 @@ Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
 _MOST_ROWS = 2**22
 _THREADS = 2
 _CHOICES = 1000  # of equal rows
-_NONE: Prints = np.empty(0, np.uint64)
+_FIRST, _SPREAD = 64, 64  # numbers that a tensor is known by before it is compared
+_FEW_ROWS = 8
 _PART = 2**20  # numbers: those in work stay in a processor's cache
 FLOATS_OF_8_BITS = {torch.float8_e4m3fn, torch.float8_e5m2}
 _LOW = {torch.float16, torch.bfloat16, *FLOATS_OF_8_BITS}
@@ -196,32 +197,41 @@ def prints_of_rows(values: Tensor, dtype: torch.dtype) -> list[Prints]:
     """
     while values.ndim > 2 and values.shape[-1] == 1:
         values = values.squeeze(-1)
-    shape = values.shape
-    if values.ndim < 2:
-        few = values.numel() <= _MOST_ROWS
-        return [fingerprints(values.reshape(-1), dtype) if few else _NONE]
-    # Parts are along the first axis, or along the first two where one row is too large.
-    apart = values.ndim > 2 and values[0].numel() > _PART
-    outer = values.flatten(0, 1) if apart else values
-    last, last_two = shape[-1], shape[-1] * shape[-2]
-    by_outer, by_two, by_last = list[Prints](), list[Prints](), np.zeros(last, np.uint64)
-    by_last_two = _NONE if apart and values.ndim == 3 else np.zeros(last_two, np.uint64)
-    rows = max(1, _PART * len(outer) // outer.numel())
-    for at in range(0, len(outer), rows):
-        part = fingerprints(outer[at : at + rows], dtype)
-        by_outer.append(part.reshape(len(part), -1).sum(1))
-        by_last += part.reshape(-1, last).sum(0)
-        if values.ndim > 2:
-            by_two.append(part.reshape(-1, prod(shape[2:])).sum(1))
-            if len(by_last_two):
-                by_last_two += part.reshape(-1, last_two).sum(0)
-    first = np.concatenate(by_outer).reshape(shape[0], -1).sum(1)
-    ways = [first, by_last]
-    if values.ndim == 2 and values.numel() <= _MOST_IN_HEADS:
-        ways.append(fingerprints(values.reshape(-1), dtype))
-    if values.ndim > 2:
-        ways += [np.concatenate(by_two), by_last_two]
-    return [prints if len(prints) <= _MOST_ROWS else _NONE for prints in ways]
+    values = values.reshape(values.shape or (1,))
+    axes = range(values.ndim)
+    count = {1: 1, 2: 2 + (values.numel() <= _MOST_IN_HEADS)}.get(values.ndim, 4)
+    ways = [axes[:1], axes[-1:], axes[:2], axes[-2:]][:count]
+    shapes = [[values.shape[axis] for axis in kept] for kept in ways]
+    sums = [np.zeros(shape if prod(shape) <= _MOST_ROWS else 0, np.uint64) for shape in shapes]
+    for place in _places(values.shape):
+        part = fingerprints(values[place], dtype)
+        for kept, total in zip(ways, sums, strict=True):
+            if total.size:
+                others = tuple(axis for axis in axes if axis not in kept)
+                total[tuple(place[axis] for axis in kept)] += part.sum(axis=others)
+    return [total.reshape(-1) for total in sums]
+
+
+def _places(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Slices that divide a tensor into parts of few numbers, along its first axes."""
+    if not shape:
+        yield ()
+        return
+    behind = prod(shape[1:])
+    step = max(1, _PART // max(1, behind))
+    for at in range(0, shape[0], step):
+        first = slice(at, at + step)
+        rest = _places(shape[1:]) if behind > _PART else [(slice(None),) * (len(shape) - 1)]
+        yield from ((first, *others) for others in rest)
+
+
+def sample(values: Tensor, dtype: torch.dtype) -> bytes:
+    """Some numbers of a tensor, as they are in a dtype: its first, and others from all of it."""
+    count = values.numel()
+    places = np.concatenate([np.arange(min(count, _FIRST)), np.linspace(0, count - 1, _SPREAD)])
+    at = np.unravel_index(places.astype(np.int64), tuple(values.shape) or (1,))
+    taken = values.reshape(values.shape or (1,))[tuple(map(torch.from_numpy, at))]
+    return (numbers(taken, dtype).nan_to_num() + 0.0).numpy().tobytes()  # -0 becomes 0
 
 
 _ZEROS = "zeros"  # in words
@@ -320,6 +330,35 @@ class FileContent:
         self._begins = np.array(begins, np.int64)
         self._prints: dict[str, list[Prints]] = {}
         self._rows: dict[int, Rows] = {}
+        self._shapes = shapes
+        self._samples: dict[str, bytes] = {}
+
+    def with_sample_of(self, values: Tensor) -> list[str]:
+        """Tensors of the file that have the same numbers at some places."""
+        names = self._of_size.get(values.numel(), [])
+        for name in names:
+            if name not in self._samples:
+                self._samples[name] = sample(self._read(name), self.dtype)
+        wanted = sample(values, self.dtype) if names else b""
+        return [name for name in names if self._samples[name] == wanted]
+
+    def lacks(self, values: Tensor) -> bool:
+        """Whether a matrix is no rows of the file: of each way, one of the first is not there.
+
+        It says what `alike` and `of_rows` would find, without a hash of each number of the matrix.
+        """
+        like = (self._shapes[name] for name in self._of_size.get(values.numel(), ()))
+        if values.ndim != 2 or any(len(shape) > 2 for shape in like):
+            return False
+        return not any(self._may_have(matrix) for _, matrix in by_rows(values))
+
+    def _may_have(self, matrix: Tensor) -> bool:
+        rows = self._rows_of(matrix.shape[1])
+        if rows is None:
+            return False
+        first = prints_of_rows(matrix[:_FEW_ROWS], self.dtype)[0]
+        zero = first == _print_of_zeros(matrix.shape[1])
+        return bool((np.isin(first, rows.prints) | zero).all())
 
     def prints(self, values: Tensor) -> list[Prints]:
         """Those of a parameter's rows."""

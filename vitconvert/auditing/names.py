@@ -76,6 +76,21 @@ def part_of(name: str) -> str:
     return parts.pop() if len(parts) == 1 else ""
 
 
+def siblings(name: str, names: Collection[str]) -> list[str]:
+    """Of the queries, keys and values of one attention, the two others."""
+    return [
+        other
+        for other in names
+        if part_of(other) not in ("", part_of(name)) and without_part(other) == without_part(name)
+    ]
+
+
+def without_part(name: str) -> str:
+    """A name without the word that says whether it is of queries, keys or values."""
+    words = re.split(r"([./])", name)
+    return "".join("" if word.lower() in _PART_OF else word for word in words)
+
+
 def astray(landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Parameters that hold another tensor than the names of all pairs suggest, and why.
 

@@ -28,7 +28,7 @@ from vitconvert.auditing.content import (
 )
 from vitconvert.auditing.held import LoadedTensors
 from vitconvert.auditing.losses import Shape, beside, partners
-from vitconvert.auditing.names import namesakes, part_of
+from vitconvert.auditing.names import namesakes, part_of, siblings
 from vitconvert.auditing.tensors import Read
 
 _FEW = 64  # numbers
@@ -91,7 +91,7 @@ class TensorSearch:
         ]
         self._contents: dict[torch.dtype, FileContent] = {}
         self._tied = self._ties()
-        self._by_name = self._settled_by_name()
+        self._whole = self._settled()
         self._origins: dict[str, Origin | None] = {}
 
     def _read(self, name: str) -> Tensor:
@@ -111,20 +111,38 @@ class TensorSearch:
             ties |= {n: known for n in group if n != known and n not in self.namesakes}
         return ties
 
-    def _settled_by_name(self) -> Mapping[str, Origin]:
-        """What the tensors of their names explain: the bytes of each are compared once."""
-        named = [
-            name
-            for name in self.parameters
-            if name in self.namesakes and not self.held.is_absent(name)
-        ]
-        compared = in_threads(
-            partial(_of_its_name, self.held.read(name), dict(self._own(name))) for name in named
-        )
-        return {n: origin for n, origin in zip(named, compared, strict=True) if origin is not None}
+    def _settled(self) -> Mapping[str, Origin]:
+        """What is one tensor of the file: of its name, or with the same numbers at some places.
+
+        The bytes of both are compared, once, before any row is looked for.
+        """
+        found: dict[str, Origin] = {}
+        for candidates in (lambda name, _: self._own(name), self._sampled):
+            left = [
+                name
+                for name in self.parameters
+                if name not in found and not self.held.is_absent(name) and name not in self._tied
+            ]
+            compared = in_threads(
+                partial(_one_of, values, dict(candidates(name, values)))
+                for name in left
+                for values in [self.held.read(name)]
+            )
+            origins = zip(left, compared, strict=True)
+            found |= {name: origin for name, origin in origins if origin is not None}
+        return found
+
+    def _sampled(self, name: str, values: Tensor) -> list[tuple[str, Tensor]]:
+        """Tensors of the file that are likely a parameter, those of its name or part first."""
+        own, part = self.namesakes.get(name, ()), part_of(name)
+        alike = self._content(values.dtype).with_sample_of(values) if values.numel() else []
+        alike.sort(key=lambda one: (one not in own, part_of(one) != part))
+        return [(one, self._read(one)) for one in alike]
 
     def _own(self, name: str) -> list[tuple[str, Tensor]]:
-        return [(one, self._read(one)) for one in self.namesakes.get(name, ())]
+        """Tensors of a parameter's name, or of one that it is tied to."""
+        own = self.namesakes.get(self._tied.get(name, name), ())
+        return [(one, self._read(one)) for one in own]
 
     def _content(self, dtype: torch.dtype) -> FileContent:
         """The file as its numbers are in a dtype; those that do not round are all float32."""
@@ -140,7 +158,7 @@ class TensorSearch:
             return None
         if name in self._tied and self._tied[name] in self._origins:
             return self._origins[self._tied[name]]
-        origin, parameter = self._by_name.get(name), self.held.tensors[name]
+        origin, parameter = self._whole.get(name), self.held.tensors[name]
         if origin is None:
             values = self.held.read(name)
             if is_constant(values):
@@ -156,6 +174,8 @@ class TensorSearch:
         """The one tensor that a parameter is, or the rows that it is made of."""
         content, part = self._content(values.dtype), part_of(name)
         own = self.namesakes.get(name, ())
+        if content.lacks(values):
+            return self._enlarged(name, values)
         prints = content.prints(values)
         alike = content.alike(values.numel(), prints)
         for one in sorted(alike, key=lambda n: (n not in own, part_of(n) != part)):
@@ -166,6 +186,9 @@ class TensorSearch:
         if alike and values.ndim < 2:
             how = "the numbers in another order"
             return Origin(names=(alike[0],), how=how, reordered=True)
+        return self._enlarged(name, values)
+
+    def _enlarged(self, name: str, values: Tensor) -> Origin | None:
         enlarged = (as_first_rows(values, theirs, one) for one, theirs in self._own(name))
         return next(filter(None, enlarged), None)
 
@@ -179,7 +202,28 @@ class TensorSearch:
             if alike and equal(first, self._read(candidate).reshape(-1)[:1]):
                 found.undecidable.append(name)
                 return Origin(names=())
+        fits = any(self._kinds[one].shape.numel() == values.numel() for one in own)
+        if not fits and part_of(name) and self._is_joined_with(name, first, values.numel()):
+            found.undecidable.append(name)
+            return Origin(names=())
         return None
+
+    def _is_joined_with(self, name: str, first: Tensor, count: int) -> bool:
+        """Whether the tensor that its siblings are parts of has a part of this number, too.
+
+        As of keys without a bias, whose zeros stand in a joined one.
+        """
+        for other in siblings(name, self.parameters):
+            if self.held.is_absent(other) or is_constant(self.held.read(other)):
+                continue
+            origin = self.origin(other, Verdicts())
+            for joined in origin.names if origin else ():
+                theirs = self._read(joined)
+                if theirs.ndim == 1 and len(theirs) > count and not len(theirs) % count:
+                    parts = theirs.reshape(-1, count)
+                    if any(equal(first.expand(count), part) for part in parts):
+                        return True
+        return False
 
     def shape_of(self, name: str) -> Shape:
         """The shape of a tensor of the file."""
@@ -259,7 +303,7 @@ class TensorSearch:
         parameter = self.held.read(name)
         if is_constant(parameter):
             return None
-        own = self.namesakes.get(name)
+        own = self.namesakes.get(self._tied.get(name, name))
         for candidate in own or self.varied:
             theirs = self._read(candidate)
             cosine = is_quantised_from(parameter, theirs) if name in self.held.quantised else None
@@ -347,11 +391,11 @@ def _kind(tensor: Tensor) -> _Kind:
     )
 
 
-def _of_its_name(values: Tensor, own: Mapping[str, Tensor]) -> Origin | None:
-    """How a parameter is one of the tensors of its name; None for numbers that are all the same."""
+def _one_of(values: Tensor, candidates: Mapping[str, Tensor]) -> Origin | None:
+    """How a parameter is one of some tensors; None for numbers that are all the same."""
     if is_constant(values):
         return None
-    wholes = (as_a_whole(values, theirs, name) for name, theirs in own.items())
+    wholes = (as_a_whole(values, theirs, name) for name, theirs in candidates.items())
     return next(filter(None, wholes), None)
 
 
