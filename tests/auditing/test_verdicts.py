@@ -79,10 +79,10 @@ def test_siblings_that_are_exchanged_in_all_blocks(reverse):
 
 def test_the_tensor_of_another_block_under_other_names():
     file = blocks("norm1")
-    model = renamed(file, {"blocks": "layers"})
-    model["layers.4.norm1"] = model["layers.9.norm1"]
+    model = renamed(file, {"blocks": "layers", "norm1": "ln"})
+    model["layers.4.ln"] = model["layers.9.ln"]
     audit = audited(model, file)
-    assert set(audit.misplaced) == {"layers.4.norm1"}
+    assert set(audit.misplaced) == {"layers.4.ln"}
     shared = {f"heads.{i}.weight": file["blocks.0.norm1"] for i in range(4)}
     assert audited(renamed(shared, {"heads": "decoder"}), shared).complete
 
