@@ -285,9 +285,10 @@ class TensorSearch:
                 alike = [n for n in idle if self.shape_of(n) == self.shape_of(tensor)]
                 if all(equal(self._read(tensor), self._read(name)) for name in alike):
                     continue
-                right = [name for name in several if numbers_in(name) == numbers_in(tensor)]
+                known = {*numbers_in(tensor)}
+                right = [n for n in several if {*numbers_in(n)} <= known]
                 for name in several:
-                    if name not in right:
+                    if right != [name]:
                         yield name, f"holds {tensor}, as others do, and {min(alike)} is in none"
 
     def zeros_for_others(
