@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 import vitconvert
 from benchmarks.upstream import install
+from tests.hub_server import HubServer, use_hub
 from tests.packages import open_clip, timm, torchvision, transformers
 from vitconvert.auditing.loaders import Loader, parse_loader
 from vitconvert.cli import main
@@ -157,6 +158,7 @@ def load(path):
     assert len(printed.splitlines()) < 24
 
 
+@pytest.mark.slow
 def test_data_parallel(audit):
     """torch's prefix: timm takes it off, and torchvision's users get nothing."""
     model = drawn(torchvision.models.get_model("resnet18"))
@@ -251,6 +253,7 @@ def scaled(path):
     assert code == 3 and "quantised" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "regnet_y_400mf"])
 def test_a_convolutional_network_of_torchvision(audit, name):
     model = drawn(torchvision.models.get_model(name))
@@ -334,11 +337,44 @@ def test_the_file_that_a_loader_reads_of_several(audit, tmp_path):
     assert code == 0 and printed.startswith("step_3.pth -> ")
 
 
-def test_open_clip(audit):
-    name = "ViT-B-32-quickgelu"
-    assert name in open_clip.list_models()
-    with pytest.raises(SystemExit):
-        main(["audit", "absent.bin", "--by", f"open_clip:{name}"])
+@pytest.mark.slow
+def test_open_clip(audit, tmp_path):
+    """A configuration of its own, and a file whose parts are whole, lost and of another model."""
+    sizes = {"image_size": 32, "layers": 3, "width": 36, "head_width": 12, "patch_size": 8}
+    text = {"context_length": 12, "vocab_size": 97, "width": 20, "heads": 2, "layers": 2}
+    config = {"embed_dim": 28, "vision_cfg": sizes, "text_cfg": text}
+    (tmp_path / "audited_vit.json").write_text(json.dumps(config))
+    open_clip.add_model_config(tmp_path / "audited_vit.json")
+    model = drawn(open_clip.create_model("audited_vit"))
+    state = model.state_dict()
+    torch.save({"state_dict": state}, "clip.pt")
+    code, printed = audit("clip.pt", "--by", "open_clip:audited_vit")
+    assert code == 0, printed
+    assert f"by open_clip {open_clip.__version__}, create_model('audited_vit'" in printed
+    state["visual.class_embedding"] = state["visual.class_embedding"] * 0
+    save_file({n: t.contiguous() for n, t in state.items()}, "clip.safetensors")
+    by = own("""
+def load(path):
+    import open_clip
+    model = open_clip.create_model("audited_vit", pretrained="clip.pt")
+    return model
+""")
+    code, printed = audit("clip.safetensors", "--by", by)
+    assert code == 3 and "visual.class_embedding" in printed
+
+
+def test_a_repository_of_the_hub(audit, tmp_path, monkeypatch):
+    file = saved_vit(tmp_path / "vit") / "model.safetensors"
+    files = {one.name: one.read_bytes() for one in file.parent.iterdir()}
+    state = load_file(file)
+    renamed = {n.replace("query.bias", "q_bias"): t for n, t in state.items()}
+    broken = files | {"model.safetensors": save(renamed, {"format": "pt"})}
+    with HubServer({"org/vit": files, "org/broken": broken}) as server:
+        use_hub(monkeypatch, server, tmp_path)
+        code, printed = audit("hf:org/vit", "--by", "transformers")
+        assert code == 0 and f"{len(state)} of {len(state)} parameters" in printed
+        code, printed = audit("hf:org/broken", "--by", "transformers")
+        assert code == 3 and "q_bias" in printed
 
 
 @pytest.mark.parametrize(
@@ -495,3 +531,54 @@ def test_videomae_of_transformers_4_loses_biases_in_5(audit, releases, monkeypat
     assert printed.startswith(shown)
     code, printed = audit("videomae", "--by", "transformers")
     assert code == 0, printed
+
+
+SAVE_VERDICTS = """
+import torch, transformers
+
+def saved(model, name):
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    model.save_pretrained(name)
+
+sizes = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40)
+stages = dict(hidden_sizes=[8, 16, 20, 24], num_attention_heads=[1, 2, 2, 3], num_labels=5)
+config = transformers.SegformerConfig(**stages, depths=[1, 2, 1, 1], decoder_hidden_size=20)
+saved(transformers.SegformerForSemanticSegmentation(config), "segformer")
+text = transformers.ChineseCLIPTextConfig(**sizes, vocab_size=97)
+vision = transformers.ChineseCLIPVisionConfig(**sizes, image_size=32, patch_size=8)
+config = dict(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=12)
+saved(transformers.ChineseCLIPModel(transformers.ChineseCLIPConfig(**config)), "chinese_clip")
+text = dict(sizes, num_key_value_heads=1, head_dim=8, vocab_size=97, num_experts=4)
+text |= dict(num_experts_per_tok=2, moe_intermediate_size=12, pad_token_id=None)
+vision = dict(depth=2, hidden_size=24, num_heads=3, intermediate_size=40, out_hidden_size=24)
+vision |= dict(num_position_embeddings=16, deepstack_visual_indexes=[0], patch_size=4)
+config = transformers.Qwen3VLMoeConfig(text_config=text, vision_config=vision)
+saved(transformers.Qwen3VLMoeForConditionalGeneration(config), "qwen")
+"""
+
+
+@pytest.mark.slow
+def test_files_of_other_releases(audit, releases, monkeypatch):
+    """Norms 1 and 2 that become `before` and `after`, a padding row set to zero, experts."""
+
+    def by_release(release):
+        monkeypatch.setenv("PYTHONPATH", os.fspath(releases(release)))
+        return "--python", sys.executable
+
+    here = by_release("5.0.0")
+    Path("save.py").write_text(SAVE_VERDICTS)
+    assert os.system(f"{sys.executable} save.py") == 0  # noqa: S605
+    for model in ("segformer", "qwen"):
+        code, printed = audit(model, "--by", "transformers", *here)
+        assert code == 0, printed
+    code, printed = audit("segformer", "--by", "transformers")
+    assert code == 0, printed
+    code, printed = audit("chinese_clip", "--by", "transformers")
+    assert code == 3 and "some numbers were replaced by one, and the file has others: 1" in printed
+    words = "text_model.embeddings.word_embeddings.weight"
+    assert f"  {words}: 24 numbers were replaced by 0, in row 0 of 97, of {words}" in printed
+    assert f"--allow '{words}'" in printed
+    assert audit("chinese_clip", "--by", "transformers", "--allow", words)[0] == 0

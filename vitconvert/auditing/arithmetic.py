@@ -172,6 +172,16 @@ def candidates(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from positions(values, source)
 
 
+def is_scaled(how: str) -> bool:
+    """Whether a way is a multiple or a sum that no loader computes of weights that are not codes.
+
+    Norms of Gemma are kept as what is added to one, or as the sum (llama.cpp).
+    """
+    if how in ("1 added", "-1 added"):
+        return False
+    return how.startswith(("multiplied by", "each row multiplied")) or how.endswith(" added")
+
+
 def roundings(close: float) -> Iterator[tuple[str, Holds]]:
     """The tensor, but for the last digits: so much of the largest number, or by a shorter dtype."""
     for dtype in (torch.float16, torch.bfloat16):

@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.hooks import RemovableHandle
 
-from vitconvert.auditing.content import is_weight
+from vitconvert.auditing.content import Origin, is_weight
 from vitconvert.auditing.held import LoadedTensors, Model, dequantised_by_us, held_by, title_of
 from vitconvert.auditing.losses import Evidence, Loss, allowed, losses
-from vitconvert.auditing.names import answer_in_words, astray
+from vitconvert.auditing.names import answer_in_words, astray, split_out_of_order
 from vitconvert.auditing.report import counts, report_lines
 from vitconvert.auditing.search import TensorSearch, Verdicts
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
@@ -219,6 +219,7 @@ class LoadAudit:
 
     def _compared(self, search: TensorSearch) -> Findings:
         landed: dict[str, list[str]] = {}
+        origins: dict[str, Origin] = {}
         found = Verdicts()
         for name in search.parameters:
             origin = search.origin(name, found)
@@ -232,14 +233,28 @@ class LoadAudit:
             if origin is None:
                 search.judge_unfound(name, found, before_known=self._before is not None)
                 continue
+            origins[name] = origin
             if origin.how:
                 found.changed[name] = origin.how
+            if origin.unexplained:
+                found.unexplained.append(name)
             for tensor in origin.names:
                 landed.setdefault(tensor, []).append(name)
         pairs = [(t, ps[0]) for t, ps in landed.items() if len(ps) == 1]
         renamed = [(t, p) for t, p in pairs if p not in search.namesakes]
         found.misplaced |= dict(astray(renamed))
         found.misplaced |= dict(search.mixed(pairs))
+        pieces = [
+            (origin.names[0], name, origin.first)
+            for name, origin in origins.items()
+            if len(origin.names) == 1 and search.is_part(name, origin.names[0])
+        ]
+        found.misplaced |= dict(split_out_of_order(pieces))
+        found.misplaced |= dict(search.held_twice(landed))
+        found.misplaced |= dict(search.transposed_alone(origins))
+        for name, how in search.zeros_for_others(origins, landed):
+            found.changed[name] = how
+            found.unexplained.append(name)
         renamed_to = search.partners(found, landed)
         evidence = Evidence(
             held=search.held,

@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vitconvert.auditing.names import in_order
+
 T = TypeVar("T")
 Prints = NDArray[np.uint64]
 _MOST_IN_HEADS = 2**14  # numbers of a bias, (heads, size of one)
@@ -172,7 +174,7 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
     Yields:
         What was done to the axes, and the matrix: by its first axis, by its first two, and
         transposed by its last one, by its last two; of few numbers in two axes, such as biases
-        by heads, each number by itself.
+        by heads, each number by itself; of three, each matrix of the stack transposed.
     """
     while values.ndim > 2 and values.shape[-1] == 1:  # kernels of one pixel are matrices
         values = values.squeeze(-1)
@@ -187,6 +189,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
     if values.ndim > 2:
         yield "", values.reshape(shape[0] * shape[1], -1)
         yield "transposed", values.reshape(-1, shape[-2] * shape[-1]).T
+    if values.ndim == 3:  # a stack of matrices, as of experts
+        yield "transposed", values.transpose(1, 2).reshape(-1, shape[1])
 
 
 def prints_of_rows(values: Tensor, dtype: torch.dtype) -> list[Prints]:
@@ -200,7 +204,10 @@ def prints_of_rows(values: Tensor, dtype: torch.dtype) -> list[Prints]:
     values = values.reshape(values.shape or (1,))
     axes = range(values.ndim)
     count = {1: 1, 2: 2 + (values.numel() <= _MOST_IN_HEADS)}.get(values.ndim, 4)
-    ways = [axes[:1], axes[-1:], axes[:2], axes[-2:]][:count]
+    ways: list[Sequence[int]] = [axes[:1], axes[-1:], axes[:2], axes[-2:]]
+    ways = ways[:count]
+    if values.ndim == 3:
+        ways.append((0, 2))  # of a stack of matrices, transposed
     shapes = [[values.shape[axis] for axis in kept] for kept in ways]
     sums = [np.zeros(shape if prod(shape) <= _MOST_ROWS else 0, np.uint64) for shape in shapes]
     for place in _places(values.shape):
@@ -235,6 +242,7 @@ def sample(values: Tensor, dtype: torch.dtype) -> bytes:
 
 
 _ZEROS = "zeros"  # in words
+OVERWRITTEN = "were replaced by"
 _NUMBERS_IN_A_RUN = 8  # of rows that follow one another in the file, on average: no chance
 NOTHING = -2  # the place of rows of zeros that no tensor of the file has; no row follows it
 
@@ -262,11 +270,21 @@ class Origin:
         names: Tensors of the file.
         how: What was done to them; "" if nothing was.
         reordered: Whether it is one whole tensor whose parts are in another order.
+        irregular: Whether parts are in an order that is that of no layout.
+        needless: Whether it is transposed, and has the shape of the tensor as it is, too.
+        unexplained: Whether numbers are others than those of the file.
+        zeros: Whether rows of zeros are between those of the file.
+        first: The first of its rows, of one tensor.
     """
 
     names: tuple[str, ...]
     how: str = ""
     reordered: bool = False
+    irregular: bool = False
+    needless: bool = False
+    unexplained: bool = False
+    zeros: bool = False
+    first: int = 0
 
 
 def as_a_whole(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
@@ -280,8 +298,29 @@ def as_a_whole(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
     plain = theirs.squeeze()
     for order in permutations(range(plain.ndim)) if 1 < plain.ndim <= 5 else ():
         if equal(values, plain.permute(order)):
-            return Origin(names=(name,), how=f"transposed: axes {', '.join(map(str, order))}")
+            how = f"transposed: axes {', '.join(map(str, order))}"
+            needless = plain.shape == values.squeeze().shape
+            return Origin(names=(name,), how=how, needless=needless)
     return None
+
+
+def overwritten(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
+    """How a parameter is a tensor of the file, of which some numbers were replaced by one.
+
+    As the row of a padding token is, that a class sets to zero after loading.
+    """
+    if values.shape != theirs.shape or not has_fractions(values) or values.ndim < 1:
+        return None
+    theirs = theirs.to(values.dtype)
+    one, other = (t.float().reshape(len(t), -1) for t in (values, theirs))
+    differ = (one != other) & ~(one.isnan() & other.isnan())
+    put = one[differ]
+    if not len(put) or 2 * len(put) > one.numel() or not bool((put == put[0]).all()):
+        return None
+    rows = differ.any(1).nonzero().flatten().tolist()
+    where = f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows"
+    how = f"{len(put)} numbers {OVERWRITTEN} {put[0]:.6g}, in {where} of {len(one)}, of {name}"
+    return Origin(names=(name,), how=how, unexplained=True)
 
 
 def as_first_rows(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
@@ -466,7 +505,9 @@ class FileContent:
         done = dict.fromkeys(how for how, _ in sources.values())
         counts = [len(found) for _, found in sources.values()]
         names = [matrices[number][0] if number >= 0 else _ZEROS for number in which.tolist()]
-        reordered = False
+        taken = {number: order[which == number] for number in sources}
+        irregular = not same or not all(map(is_regular, taken.values()))
+        reordered = unexplained = False
         if len({*names}) == 1:
             count = counts[0]
             words = [_order(order.tolist(), count)]
@@ -475,15 +516,32 @@ class FileContent:
             every = len(order) == count and bool((np.sort(order) == whole).all())
             reordered = not same or (every and not as_it_is)
         else:
-            words = [f"joined of {', '.join(name for name, _ in groupby(names))}"]
+            runs = [name for name, _ in groupby(names)]
+            rows = ", row by row" if len(runs) > 2 * len({*runs}) else ""
+            words = [f"joined of {', '.join(dict.fromkeys(runs) if rows else runs)}{rows}"]
+            irregular = irregular or not in_order([*dict.fromkeys(names)])
+            # Zeros beside a part of a tensor stand where the file has other numbers.
+            there = (len({*rows.tolist()}) for rows in taken.values())
+            partly = any(n < count for n, count in zip(there, counts, strict=True))
+            unexplained = partly and not bool(of_file.all())
         words += done
         if not same:
             words.append("the numbers of each row in another order")
+        if unexplained:
+            words.append(f"{int((~of_file).sum())} rows {OVERWRITTEN} 0")
         how = ", ".join(word for word in words if word)
         tensors = tuple(
             dict.fromkeys(name for name, there in zip(names, of_file, strict=True) if there)
         )
-        return Origin(names=tensors, how=how, reordered=reordered)
+        return Origin(
+            names=tensors,
+            how=how,
+            reordered=reordered,
+            irregular=irregular,
+            unexplained=unexplained,
+            zeros=not bool(of_file.all()),
+            first=int(order[of_file][0]),
+        )
 
     def _is_made_of(
         self,
@@ -526,6 +584,35 @@ def _order(rows: Sequence[int], count: int) -> str:
     ends = [*starts[1:], most]
     pieces = [f"{rows[a]} to {rows[b - 1]}" for a, b in zip(starts, ends, strict=True)]
     return f"rows in another order: {', '.join(pieces)}"
+
+
+def is_regular(rows: NDArray[np.int64]) -> bool:
+    """Whether rows of a tensor are in their order, or in that of a layout with more axes.
+
+    That is (a, b, c, d) as (a, c, b, d), as of heads, and of the two halves of rotary positions.
+    """
+    first = np.array([*dict.fromkeys(rows.tolist())]) - rows.min()
+    count, whole = len(first), np.arange(len(first))
+    if bool((np.diff(first) > 0).all()):
+        return True
+    sizes = [size for size in range(2, count + 1) if not count % size]
+    for a in (1, *sizes):
+        for b in (size for size in sizes if not count % (a * size)):
+            for c in (size for size in sizes if not count % (a * b * size)):
+                second = 1 if count > a * b * c else c
+                if first[1] == second and np.array_equal(
+                    whole.reshape(a, b, c, -1).swapaxes(1, 2).ravel(), first
+                ):
+                    return True
+    return False
+
+
+def order_of(values: Tensor, theirs: Tensor) -> NDArray[np.int64]:
+    """The places of a tensor's numbers in another one, which has the same ones."""
+    order = torch.empty(values.numel(), dtype=torch.int64)
+    places = theirs.to(values.dtype).reshape(-1).argsort(stable=True)
+    order[values.reshape(-1).argsort(stable=True)] = places
+    return order.numpy()
 
 
 def interleaved(rows: Sequence[int]) -> str | None:

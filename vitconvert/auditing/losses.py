@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from fnmatch import fnmatchcase
 
+from vitconvert.auditing.content import OVERWRITTEN
 from vitconvert.auditing.held import LoadedTensors
 from vitconvert.auditing.names import grouped, part_of
 from vitconvert.errors import some
@@ -23,7 +24,7 @@ class Loss:
 
     Attributes:
         kind: One word: "meta", "prefix", "renamed", "size", "tied", "absent", "buffer", "present",
-            "exchanged", "quantised", "changed".
+            "exchanged", "quantised", "overwritten", "changed".
         title: What they have in common.
         parameters: Each, and what is known of it.
         tensors: Tensors of the file that are likely meant for them.
@@ -73,7 +74,9 @@ def losses(
     for name, text in untouched.items():
         kinds.setdefault(_kind(name, evidence), {})[name] = text
     for name, text in unexplained.items():
-        kinds.setdefault("quantised" if "quantised" in text else "changed", {})[name] = text
+        words = {"quantised": "quantised", OVERWRITTEN: "overwritten"}
+        kind = next((kind for word, kind in words.items() if word in text), "changed")
+        kinds.setdefault(kind, {})[name] = text
     if misplaced:
         kinds["exchanged"] = dict(misplaced)
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
@@ -105,9 +108,10 @@ def _prefixes(name: str, own: str, evidence: Evidence) -> tuple[str, str]:
 
     A prefix that the loader took off other tensors is no reason.
     """
-    theirs, ours = own, name
-    while theirs and ours and theirs[-1] == ours[-1]:
-        theirs, ours = theirs[:-1], ours[:-1]
+    words, others = own.split("."), name.split(".")
+    while words and others and words[-1] == others[-1]:
+        words, others = words[:-1], others[:-1]
+    theirs, ours = (".".join([*one, ""]) if one else "" for one in (words, others))
     if theirs and any(tensor.startswith(theirs) for tensor in evidence.landed):
         return "", ""
     if ours and not theirs and any(not own.startswith(ours) for own in evidence.landed):
@@ -140,6 +144,8 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
         whole = (one if one in parameters else f"{one}.*" for one in modules)
         patterns = dict.fromkeys(map(_pattern, whole))
         remedy += ": " + " ".join(f"--allow '{one}'" for one in [*patterns][:_PATTERNS])
+    elif kind == "overwritten":
+        remedy += ": " + " ".join(f"--allow '{_pattern(one)}'" for one in [*parameters][:_PATTERNS])
     elif kind == "size" and any("pos" in name for name in parameters):
         cause = "the model was made for another number of classes, or images of another size"
     elif kind == "exchanged" and all("holds" in text for text in parameters.values()):
@@ -240,9 +246,14 @@ _TEXTS = {
         "the file is quantised, and the loader took its numbers or scales otherwise",
         "load with the library that quantised it, or dequantise: vitconvert convert --dtype",
     ),
+    "overwritten": (
+        "some numbers were replaced by one, and the file has others",
+        "the class sets a row to zero, as that of a padding token, or fills it after loading",
+        "look at what follows load_state_dict; if outputs need no such row",
+    ),
     "changed": (
-        "changed in no way that is known",
-        "something was added or trained after loading: an adapter, a merge, an optimizer's step",
+        "other numbers than the file's, by no layout",
+        "something was scaled, added or trained after loading: an adapter, a merge, a step",
         "audit before training; merge adapters into the file first",
     ),
 }

@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations, count, permutations
 
 from vitconvert.errors import some
 from vitconvert.wrappers import unwrapped
@@ -14,6 +15,8 @@ _PARTS = {
     "k": ("k", "key", "k_proj", "wk", "to_k", "k_linear", "k_bias"),
     "v": ("v", "value", "v_proj", "wv", "to_v", "v_linear", "v_bias"),
 }
+_MOST_KEPT = 2  # numbers of a name that tell it from its siblings
+_IN_ORDER = (("before", "after"), ("pre", "post"), ("first", "second"), ("input", "post_attention"))
 _PART_OF = {word: part for part, words in _PARTS.items() for word in words}
 
 
@@ -97,26 +100,85 @@ def astray(landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     Args:
         landed: Pairs of a tensor of the file and the one parameter that holds it.
     """
-    templates: dict[str, Counter[str]] = defaultdict(Counter)
-    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    theirs = words_with_numbers([(tensor, template(parameter)) for tensor, parameter in landed])
+    ours = words_with_numbers([(parameter, template(tensor)) for tensor, parameter in landed])
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
     for tensor, parameter in landed:
-        templates[template(tensor)][template(parameter)] += 1
-        kinds[kind(tensor)][template(parameter)] += 1
+        counts[theirs[tensor]][ours[parameter]] += 1
     blocks: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, ...], str, str]]]
     blocks = defaultdict(list)
     for tensor, parameter in landed:
-        usual, count = templates[template(tensor)].most_common(1)[0]
-        if kinds[kind(tensor)].most_common(1)[0][0] == template(parameter):
-            usual = template(parameter)  # as of experts, whose w1 and w3 are joined, and w2 is not
+        alike = counts[theirs[tensor]]
+        usual, count = alike.most_common(1)[0]
+        most = (
+            2 * count > alike.total()
+        )  # of names that only count, `t0` to `t99`, there is no kind
         if part_of(tensor) and part_of(parameter) not in ("", part_of(tensor)):
             yield parameter, f"holds {tensor}"
-        elif template(parameter) != usual and count > 1:
+        elif ours[parameter] != usual and count > 1 and most:
             yield parameter, f"holds {tensor}, whose like are in {usual.replace('#', 'N')}"
         else:
             where = numbers_in(tensor), numbers_in(parameter), tensor, parameter
-            blocks[template(tensor), usual].append(where)
+            blocks[theirs[tensor], usual].append(where)
     for pairs in blocks.values():
         yield from out_of_order(pairs)
+    yield from _of_words_out_of_order(landed)
+
+
+def words_with_numbers(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Names without the numbers of blocks, but with those that tell siblings apart.
+
+    `layer_norm_1` and `layer_norm_2` become other names elsewhere, as experts' `w1` and `w2`, and
+    `mlp.0` and `mlp.2` do; the same block of each kind does not. So of all ways to keep numbers,
+    that counts which says most shortly what each name becomes: by the fewest kinds of names and
+    exceptions.
+
+    Args:
+        pairs: A name, and the kind of name that it became.
+    """
+    kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name, other in pairs:
+        kinds[template(name)].append((name, other))
+    found: dict[str, str] = {}
+    for kind, alike in kinds.items():
+        places = range(kind.count("#") if len({other for _, other in alike}) > 1 else 0)
+        ways = [kept for count in range(_MOST_KEPT + 1) for kept in combinations(places, count)]
+        best = min(ways, key=lambda kept: _length([(_keeping(n, kept), o) for n, o in alike]))
+        found |= {name: _keeping(name, best) for name, _ in alike}
+    return found
+
+
+def _keeping(name: str, kept: Collection[int]) -> str:
+    """A name without its numbers, but for those at some places."""
+    places = count()
+    return _NUMBER.sub(lambda found: found[0] if next(places) in kept else "#", name)
+
+
+def _length(pairs: Sequence[tuple[str, str]]) -> int:
+    """How many kinds of names there are, and names that become another than most of their kind."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for kind, other in pairs:
+        counts[kind][other] += 1
+    return sum(1 + one.total() - max(one.values()) for one in counts.values())
+
+
+def _of_words_out_of_order(landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Siblings 1 and 2 of the file in parameters that are called `after` and `before`, or reverse.
+
+    Where all blocks are so, there are none whose order they differ from.
+    """
+    for flip in (False, True):
+        numbered = [pair[::-1] if flip else pair for pair in landed]
+        tensor_of = {parameter: tensor for tensor, parameter in landed}
+        worded = {other: name for name, other in numbered}
+        for late, name in worded.items():
+            for first, then in _IN_ORDER:
+                early = re.sub(rf"(?<![a-z]){then}(?![a-z])", first, late)
+                before = worded.get(early, name) if early != late else name
+                differ = template(before) == template(name) and before != name
+                if differ and numbers_in(before) > numbers_in(name):
+                    for parameter in (before, name) if flip else (early, late):
+                        yield parameter, f"holds {tensor_of[parameter]}, out of order"
 
 
 def out_of_order(
@@ -127,6 +189,52 @@ def out_of_order(
     for (_, found, tensor, parameter), expected in zip(sorted(pairs), rising, strict=True):
         if found != expected:
             yield parameter, f"holds {tensor}, out of order"
+
+
+def differ_in_a_word(one: str, other: str) -> bool:
+    """Whether names are the same but for one word, as of queries and keys, and of two experts."""
+    words, others = one.split("."), other.split(".")
+    pairs = zip(words, others, strict=False)
+    return len(words) == len(others) and sum(a != b for a, b in pairs) == 1
+
+
+def split_out_of_order(pieces: Sequence[tuple[str, str, int]]) -> Iterator[tuple[str, str]]:
+    """Of tensors that were taken apart, parameters that hold rows of another block or part.
+
+    Args:
+        pieces: A tensor, a parameter that holds rows of it, and the first of these.
+    """
+    kinds: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, ...], str, str]]]
+    kinds, parts = defaultdict(list), defaultdict(list)
+    for tensor, parameter, first in pieces:
+        where = numbers_in(tensor), numbers_in(parameter), tensor, parameter
+        kinds[template(tensor), template(parameter)].append(where)
+        if part_of(parameter):
+            parts[tensor].append((first, "qkv".index(part_of(parameter)), parameter))
+    for kind in kinds.values():
+        yield from out_of_order(kind)
+    for tensor, several in parts.items():
+        rising = sorted(part for _, part, _ in several)
+        for (_, part, parameter), expected in zip(sorted(several), rising, strict=True):
+            if part != expected:
+                yield parameter, f"holds rows of {tensor} that are of {'qkv'[expected]}"
+
+
+def in_order(names: Sequence[str]) -> bool:
+    """Whether names that differ in numbers alone have these in order, as experts that are joined.
+
+    Of several numbers, any may be the first that counts.
+    """
+    alike: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+    for name in names:
+        alike[template(name)].append(numbers_in(name))
+    return all(
+        any(
+            numbers == sorted(numbers, key=lambda one: [one[at] for at in order])
+            for order in permutations(range(len(numbers[0])))
+        )
+        for numbers in alike.values()
+    )
 
 
 def answer_in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterator[str]:
@@ -152,11 +260,6 @@ def answer_in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterat
 def template(name: str) -> str:
     """A name without its numbers."""
     return _NUMBER.sub("#", name)
-
-
-def kind(name: str) -> str:
-    """A name without the numbers that are words of it: `layers.#.w1`."""
-    return re.sub(r"(?<![^\W_])\d+(?![^\W_])", "#", name)
 
 
 def numbers_in(name: str) -> tuple[int, ...]:

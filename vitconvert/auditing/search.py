@@ -1,6 +1,6 @@
 """The search for each parameter of a model in a file: by its name, and by content where needed."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,8 +13,11 @@ from vitconvert.auditing.arithmetic import (
     computed_from,
     is_no_chance,
     is_quantised_from,
+    is_scaled,
 )
 from vitconvert.auditing.content import (
+    FLOATS_OF_8_BITS,
+    OVERWRITTEN,
     FileContent,
     Origin,
     as_a_whole,
@@ -23,12 +26,22 @@ from vitconvert.auditing.content import (
     has_fractions,
     in_threads,
     is_constant,
+    is_regular,
     is_weight,
+    order_of,
+    overwritten,
     plain,
 )
 from vitconvert.auditing.held import LoadedTensors
 from vitconvert.auditing.losses import Shape, beside, partners
-from vitconvert.auditing.names import namesakes, part_of, siblings
+from vitconvert.auditing.names import (
+    differ_in_a_word,
+    namesakes,
+    numbers_in,
+    part_of,
+    siblings,
+    template,
+)
 from vitconvert.auditing.tensors import Read
 
 _FEW = 64  # numbers
@@ -174,6 +187,9 @@ class TensorSearch:
         """The one tensor that a parameter is, or the rows that it is made of."""
         content, part = self._content(values.dtype), part_of(name)
         own = self.namesakes.get(name, ())
+        replaced = (overwritten(values, theirs, one) for one, theirs in self._own(name))
+        if (found := next(filter(None, replaced), None)) is not None:
+            return found
         if content.lacks(values):
             return self._enlarged(name, values)
         prints = content.prints(values)
@@ -185,7 +201,10 @@ class TensorSearch:
             return joined
         if alike and values.ndim < 2:
             how = "the numbers in another order"
-            return Origin(names=(alike[0],), how=how, reordered=True)
+            order = order_of(values, self._read(alike[0]))
+            return Origin(
+                names=(alike[0],), how=how, reordered=True, irregular=not is_regular(order)
+            )
         return self._enlarged(name, values)
 
     def _enlarged(self, name: str, values: Tensor) -> Origin | None:
@@ -275,13 +294,75 @@ class TensorSearch:
             if head != usual and not same:
                 yield parameter, f"holds {tensor}, while most hold {usual}*"
 
+    def is_part(self, parameter: str, tensor: str) -> bool:
+        """Whether a parameter is too small to hold all of a tensor."""
+        return self.held.tensors[parameter].numel() < self._kinds[tensor].shape.numel()
+
+    def transposed_alone(self, origins: Mapping[str, Origin]) -> Iterator[tuple[str, str]]:
+        """Square parameters that are transposed, where none with two sizes is, and others are not.
+
+        Names of the same last word are compared: `kernel`, `weight`.
+        """
+        ways: dict[str, set[str]] = defaultdict(set)
+        needless = []
+        for parameter, origin in origins.items():
+            if len(origin.names) == 1 and self.held.tensors[parameter].ndim > 1:
+                word, way = origin.names[0].rpartition(".")[2], _transposed(origin)
+                if origin.needless:
+                    needless.append((parameter, word, way))
+                else:
+                    ways[word].add(way)
+        for parameter, word, way in needless:
+            if ways[word] and way not in ways[word]:
+                yield parameter, f"holds {origins[parameter].names[0]} {way}, unlike others"
+
+    def held_twice(self, landed: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
+        """Parameters of one kind that hold the same tensor, while another of its kind is in none.
+
+        Copies in a file, as heads that all layers share, are no others.
+        """
+        kinds: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for tensor, parameters in landed.items():
+            for kind in {template(name) for name in parameters}:
+                kinds[template(tensor), kind].append(tensor)
+        of_kind: dict[str, list[str]] = defaultdict(list)
+        for name in self.varied:
+            of_kind[template(name)].append(name)
+        for (theirs, ours), tensors in kinds.items():
+            for tensor in tensors:
+                several = [name for name in landed[tensor] if template(name) == ours]
+                several = [name for name in several if name not in self._tied]
+                idle = {*of_kind[theirs]} - {*tensors} if len(several) > 1 else set()
+                alike = [n for n in idle if self.shape_of(n) == self.shape_of(tensor)]
+                if all(equal(self._read(tensor), self._read(name)) for name in alike):
+                    continue
+                known = {*numbers_in(tensor)}
+                right = [n for n in several if {*numbers_in(n)} <= known]
+                for name in several:
+                    if right != [name]:
+                        yield name, f"holds {tensor}, as others do, and {min(alike)} is in none"
+
+    def zeros_for_others(
+        self, origins: Mapping[str, Origin], landed: Collection[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Parameters with zeros in place of a tensor that is like those beside them."""
+        idle = [name for name in self.varied if name not in landed]
+        for parameter, origin in origins.items():
+            for tensor in origin.names if origin.zeros and not origin.unexplained else ():
+                like = (n for n in idle if self.shape_of(n) == self.shape_of(tensor))
+                if (
+                    other := next((n for n in like if differ_in_a_word(n, tensor)), None)
+                ) is not None:
+                    yield parameter, f"{origin.how}: numbers of {other} {OVERWRITTEN} 0"
+                    break
+
     def _judge_place(self, name: str, origin: Origin, found: Verdicts) -> None:
         own = [n for n in self.namesakes.get(name, ()) if self._kinds[n].weight]
         size = self.held.tensors[name].numel()
         if own and not {*own} & {*origin.names}:
             if any(self._kinds[candidate].shape.numel() == size for candidate in own):
                 found.misplaced[name] = f"holds {', '.join(origin.names)}"
-        elif origin.reordered and own:
+        elif origin.irregular or (origin.reordered and own):
             found.misplaced[name] = f"holds {origin.names[0]}: {origin.how}"
         parts = "".join(part_of(tensor) for tensor in origin.names)
         if len(parts) == len(origin.names) > 1 and parts not in ("qk", "kv", "qv", "qkv"):
@@ -313,7 +394,13 @@ class TensorSearch:
             # The codes of quantised weights are multiples of these, and are no weights.
             scaled = candidate not in self.computed_names
             if (how := computed_from(parameter, theirs, scaled=scaled)) is not None:
-                return Origin(names=(candidate,), how=f"{how}, of {candidate}")
+                kind = self._kinds[candidate]
+                codes = not kind.fractions or kind.dtype in FLOATS_OF_8_BITS
+                return Origin(
+                    names=(candidate,),
+                    how=f"{how}, of {candidate}",
+                    unexplained=is_scaled(how) and not codes,
+                )
         return None
 
     def trained(self, name: str, found: Verdicts) -> Origin | None:
@@ -397,6 +484,11 @@ def _one_of(values: Tensor, candidates: Mapping[str, Tensor]) -> Origin | None:
         return None
     wholes = (as_a_whole(values, theirs, name) for name, theirs in candidates.items())
     return next(filter(None, wholes), None)
+
+
+def _transposed(origin: Origin) -> str:
+    """How a whole tensor was transposed; "" if it was not."""
+    return origin.how.partition(", cast")[0] if "transposed" in origin.how else ""
 
 
 def _word(dtype: torch.dtype) -> str:
