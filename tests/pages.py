@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import vitconvert
 from tests.matrix_sources import SOURCES, randomised
 from tests.originals.spelling import filled as drawn
 from tests.originals.spelling import mae_decoder, meta_vit
-from tests.packages import timm, transformers, vit_pytorch
+from tests.packages import gguf, timm, torchvision, transformers, vit_pytorch, without_noise
 from tests.parity import team
 from tests.small_models import small_timm
 from tests.spelling import google_arrays
@@ -42,11 +42,17 @@ TUTORIALS = sorted(page for page in PAGES.glob("tutorials/*.md") if page.stem !=
 REFERENCE = sorted(
     page for page in PAGES.glob("reference/*.md") if "```pycon" in page.read_text(encoding="utf-8")
 )
+LOADS = sorted(PAGES.glob("errors/loads/*.md"))  # by what people see of lost weights
 RUN = [
+    PAGES.parents[1] / "SKILL.md",
     *ERRORS,
     *TUTORIALS,
     *REFERENCE,
-    *(PAGES / f"{name}.md" for name in ("proof", "function-hash", "upstream")),
+    *LOADS,
+    *(
+        PAGES / f"{name}.md"
+        for name in ("audit", "proof", "function-hash", "upstream", "use-it-like-timm")
+    ),
 ]
 NOTEBOOK = PAGES / "tutorials" / "vitconvert.ipynb"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -118,7 +124,7 @@ def typed(line: str) -> tuple[int, str]:
         own = {**os.environ, "PYTHONPATH": os.pathsep.join([here, "."])}
         own["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), own["PATH"]])
         done = subprocess.run(["/bin/bash", "-c", line], capture_output=True, text=True, env=own)
-        return done.returncode, done.stdout + done.stderr
+        return done.returncode, without_noise(done.stdout + done.stderr)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
@@ -145,7 +151,9 @@ def write_files(folder: Path) -> None:
     torch.save(_lucidrains(), folder / "vit.pt")
     torch.save(_own_head().state_dict(), folder / "best.pt")
     torch.save(_own_head(dropout=False), folder / "whole.pt")
-    _team(folder)
+    code = "import vitconvert\n\n\ndef load(path):\n    return vitconvert.load_model(path)\n"
+    (folder / "loader.py").write_text(code)
+    write_team(folder)
     shutil.copytree(DIGITS, folder / "my-vit")
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     (folder / "photos").mkdir()
@@ -165,6 +173,24 @@ def write_models(folder: Path) -> None:
     size = {"height": 32, "width": 32}
     transformers.ViTImageProcessor(size=size).save_pretrained(folder / "flowers")
     save(FAMILIES["llava"].model(), folder / "llava", shard="1GB")
+    _lost(folder)
+
+
+def _lost(folder: Path) -> None:
+    """Files of which loaders lose weights, for the pages about that."""
+    shutil.copytree(folder / "flowers", folder / "renamed")
+    file = folder / "renamed" / "model.safetensors"
+    renamed = {n.replace("query.bias", "q_bias"): t for n, t in load_file(file).items()}
+    save_file(renamed, file, {"format": "pt"})
+    state = randomised(torchvision.models.resnet18()).state_dict()
+    torch.save({f"module.{n}": t for n, t in state.items()}, folder / "parallel.pth")
+    writer = gguf.GGUFWriter(folder / "mmproj-model.gguf", "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", "mlp")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _refused(folder: Path, google: dict[str, np.ndarray]) -> None:
@@ -206,7 +232,7 @@ def _lucidrains() -> dict[str, torch.Tensor]:
     return randomised(vit_pytorch.ViT(heads=16, dim_head=4, mlp_dim=50, **sizes)).state_dict()
 
 
-def _team(folder: Path) -> None:
+def write_team(folder: Path) -> None:
     """A team's code, its table and what it trained."""
     (folder / "team").mkdir()
     shutil.copy(team.__file__, folder / "team" / "vit.py")

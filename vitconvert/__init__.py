@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'vitconvert' has no attribute {name!r}")
     api = importlib.import_module("vitconvert.api")
     if name != "__all__" and name not in api.__all__:
-        instead = "; verify(..., dtypes=['float16', 'bfloat16']) is in its place"
+        instead = "; audit_load audits a load, verify(..., dtypes=['float16']) lower precision"
         raise AttributeError(
             f"module 'vitconvert' has no attribute {name!r}{instead if name == 'audit' else ''}"
         )

@@ -430,7 +430,11 @@ BUILT = such(
     f"{_REFERENCE}, a checkpoint or a ViTConfig",
     "'model.pth'",
 )
-LOADED = such(callable, "a torch module, or a function that makes one", "model")
+LOADED = such(
+    lambda value: callable(value) or isinstance(value, str),
+    "a torch module, a function that makes one, or the name of a loader",
+    "model",
+)
 KEPT = such(
     lambda value: isinstance(value, Mapping) or _place_or("Located")(value),
     f"{_REFERENCE}, or a state dict",
@@ -467,6 +471,7 @@ VALUES: Mapping[str, Values] = {
     "output": PATH,
     "golden": PATH,
     "theirs": ARRAYS,
+    "python": PATH,
     **dict.fromkeys(("to", "kind", "runtime", "computed", "engine", "store", "command"), TEXT),
     **dict.fromkeys(("address", "image_column"), TEXT),
     **dict.fromkeys(("reading", "reading_a", "reading_b"), SAID),

@@ -216,6 +216,10 @@ OWN: Mapping[tuple[str, str], Callable[[Path], dict[str, Any]]] = {
         if {"source", "rescue"} <= set(options_of(name)) and name not in ("diff", "embed_dataset")
     },
     ("audit_load", "model"): lambda at: {"model": partial(vitconvert.load_model, at / "other")},
+    ("audit_load", "allow"): lambda at: {
+        "model": partial(vitconvert.load_model, at / "other"),
+        "allow": ["*"],
+    },
     ("diff", "rescue"): lambda at: {"a": at / "whole"},
     ("diff", "b"): lambda at: {"b": at / "vit"},
     ("diff", "overrides"): lambda _: {"overrides": {"num_heads": 5}},

@@ -79,6 +79,7 @@ def test_odd_names_of_heads_and_queries_are_refused(files: Path) -> None:
 
 # Verb -> the functions of Python whose options it has; of all others it is `convert`.
 PYTHON = {
+    "audit": ("audit_load",),
     "inspect": ("inspect",),
     "diff": ("diff",),
     "verify": ("verify", "compare", "check_golden"),
@@ -92,6 +93,7 @@ PYTHON = {
 # What the command line says otherwise -> the option of Python, or the tests of the verbs alone.
 OTHERWISE = {"set": "overrides", "force": "overwrite", "checkpoint": "source", "file": "output"}
 ALONE = {
+    "../auditing/test_loaders": ("by",),
     "test_attention": ("heads", "query", "rollout", "raw", "features"),
     "test_golden": ("pixels", "check"),
     "test_inspect": ("lines",),

@@ -38,7 +38,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, 7, "slow"))
+@pytest.mark.parametrize("kind", sampled(KINDS, 9, "slow"))
 def test_features_are_extracted(kind, make_config, randomise, images):
     model = randomise(ViT(make_config(**KINDS[kind])))
     x = images(model.config)

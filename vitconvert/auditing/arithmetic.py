@@ -1,65 +1,192 @@
 """What loading code computes of a tensor: a resampled grid, a sum over channels, a multiple."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import atanh, sqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitconvert.auditing.content import numbers
+from vitconvert.auditing.content import equal, numbers
 
 _CLOSE = 1e-4  # of the largest number, in float32: others round in another order
+_OF_HALF = 4 * torch.finfo(torch.float16).eps  # as dequantised weights are often computed
 _FEW = 8  # rows
+_PART = 2**20  # numbers that are looked at together
+_LARGEST = 2**26  # numbers of positions and of kernels
+_ALIKE = 0.5  # correlations
+_ROUNDED = 0.8  # the cosine of a row and what few bits leave of it
+Holds = Callable[[Tensor, Tensor], bool]  # whether some rows are so of those of the file
 _MODES = ("bicubic", "bilinear", "nearest")
 
 
-def computed_from(parameter: Tensor, source: Tensor) -> str | None:
-    """How a parameter was computed from a tensor of the file; None if in no way that is known."""
+@dataclass(frozen=True, kw_only=True)
+class Closeness:
+    """How two tensors with as many numbers are alike.
+
+    Attributes:
+        cosine: Of the two.
+        correlation: The cosine of what is left without their means (Pearson's).
+        distance: Between them, against the norm of the second.
+    """
+
+    cosine: float
+    correlation: float
+    distance: float
+
+
+def closeness(one: Tensor, other: Tensor) -> Closeness:
+    """How two tensors are alike, a part at a time."""
+    sums = torch.zeros(5, dtype=torch.float64)
+    count = one.numel()
+    for a, b in _pairs(one, other):
+        a, b = a.double(), b.double()
+        sums += torch.stack([a.sum(), b.sum(), a @ a, b @ b, a @ b])
+    of_one, of_other, one_2, other_2, both = sums.tolist()
+    centred = both - of_one * of_other / count
+    spread = (one_2 - of_one**2 / count) * (other_2 - of_other**2 / count)
+    apart = max(0.0, one_2 + other_2 - 2 * both)
+    return Closeness(
+        cosine=both / sqrt(one_2 * other_2) if one_2 * other_2 > 0 else 0.0,
+        correlation=centred / sqrt(spread) if spread > 0 else 0.0,
+        distance=sqrt(apart / other_2) if other_2 > 0 else float(apart > 0),
+    )
+
+
+def is_no_chance(correlation: float, count: int) -> bool:
+    """Whether tensors of so many numbers are alike in a way that no initialisation would be.
+
+    By Fisher's transformation a correlation has a normal distribution around 0 if there is none,
+    of which 8 standard deviations are 1e-15.
+    """
+    if count < 4 or not correlation > _ALIKE:
+        return False
+    return atanh(min(correlation, 1 - 1e-12)) * sqrt(count - 3) > 8
+
+
+def is_quantised_from(values: Tensor, source: Tensor) -> float | None:
+    """The smallest cosine of rows, if all of them are those of a tensor but for rounding to few."""
+    if values.shape != source.shape or values.ndim < 2:
+        return None
+    smallest = 1.0
+    rows = max(1, _PART // values[0].numel())
+    for at in range(0, len(values), rows):
+        one, other = (t[at : at + rows].float().flatten(1) for t in (values, source))
+        cosines, norms = F.cosine_similarity(one, other), other.norm(dim=1)
+        ratio = one.norm(dim=1) / norms
+        alike = (cosines >= _ROUNDED) & ((ratio - 1).abs() < 1 - _ROUNDED)
+        if not bool((alike | (norms == 0)).all()):
+            return None
+        smallest = min(smallest, float(torch.where(norms > 0, cosines, 1.0).min()))
+    return smallest
+
+
+def _pairs(one: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    one, other = one.reshape(-1), other.reshape(-1)
+    for at in range(0, len(one), _PART):
+        yield one[at : at + _PART], other[at : at + _PART]
+
+
+def computed_from(parameter: Tensor, source: Tensor, *, scaled: bool = True) -> str | None:
+    """How a parameter was computed from a tensor of the file; None if in no way that is known.
+
+    Args:
+        parameter: What a model holds.
+        source: What the file has.
+        scaled: Whether it may be a multiple.
+    """
     if not parameter.is_floating_point():
         return None
+    if parameter.shape == source.shape:
+        return _scaled_from(parameter, source, scaled=scaled)
     close = max(_CLOSE, 4 * torch.finfo(parameter.dtype).eps)
+    if max(parameter.numel(), source.numel()) > _LARGEST:
+        return None  # no positions, and no kernel
     values, source = numbers(parameter, torch.float32), numbers(source, torch.float32)
-    alike = values.shape == source.shape and len(values) > _FEW
-    if alike and _computed(values[:_FEW], source[:_FEW], close) is None:
-        return None  # of most tensors, few rows say it
-    return _computed(values, source, close)
-
-
-def _computed(values: Tensor, source: Tensor, close: float) -> str | None:
     for how, made in candidates(values, source):
-        if made.shape == values.shape and (made - values).abs().max() <= close * values.abs().max():
+        if made.shape == values.shape and _are_close(values, made, close):
             return how
     return None
 
 
-def likeness(parameter: Tensor, source: Tensor) -> float:
-    """The cosine of two tensors with as many numbers."""
-    one, other = (numbers(tensor, torch.float32).flatten() for tensor in (parameter, source))
-    return float(F.cosine_similarity(one, other, dim=0))
+def _scaled_from(values: Tensor, source: Tensor, *, scaled: bool) -> str | None:
+    """Of most tensors, few rows say that they are no multiple; others are looked at in parts."""
+    if not values.ndim:
+        values, source = values[None], source[None]
+    few = slice(0, _FEW)
+    ways = list(multiples(values[few], source[few]) if scaled else roundings(_OF_HALF))
+    rows = max(_FEW, _PART * len(values) // values.numel())
+    for place in (few, *(slice(at, at + rows) for at in range(_FEW, len(values), rows))):
+        ways = [(how, holds) for how, holds in ways if holds(values[place], source[place])]
+        if not ways:
+            return None
+    return ways[0][0]
+
+
+def _are_close(values: Tensor, made: Tensor, close: float) -> bool:
+    return bool((made - values).abs().max() <= close * values.abs().max())
 
 
 def candidates(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """What may have been computed of a tensor for a parameter, and how; of any shape."""
-    if values.shape == source.shape:
-        yield from multiples(values, source)
-    elif values.ndim == source.ndim == 4 and values.shape[0] == source.shape[0]:
+    """What may have been computed of a tensor for a parameter of another shape, and how."""
+    if values.ndim == source.ndim == 4 and values.shape[0] == source.shape[0]:
         yield from kernels(values, source)
     elif values.ndim == source.ndim >= 2 and values.shape[-1] == source.shape[-1]:
         yield from positions(values, source)
 
 
-def multiples(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The tensor, times a number or with one added; or its rows, each times its own."""
+def roundings(close: float) -> Iterator[tuple[str, Holds]]:
+    """The tensor, but for the last digits: so much of the largest number, or by a shorter dtype."""
+    for dtype in (torch.float16, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        yield f"rounded to {name} on the way", partial(_is_rounded, dtype)
+    yield (
+        "rounded otherwise",
+        lambda values, source: _are_close(values.float(), source.float(), close),
+    )
+
+
+def _is_rounded(dtype: torch.dtype, values: Tensor, source: Tensor) -> bool:
+    return equal(values, source.to(dtype))
+
+
+def multiples(values: Tensor, source: Tensor) -> Iterator[tuple[str, Holds]]:
+    """The tensor, times a number or with one added; or its rows, each times its own.
+
+    What these numbers are is seen in the rows that are given, and holds or not of others.
+    """
+    close = max(_CLOSE, 4 * torch.finfo(values.dtype).eps)
+    yield from roundings(8 * torch.finfo(values.dtype).eps)
+    values, source = values.float(), source.float()
     at = source.abs().flatten().argmax()
     factor = values.flatten()[at] / source.flatten()[at]
-    yield f"multiplied by {factor:.6g}", source * factor
     difference = (values - source).mean()
-    yield f"{difference:.6g} added", source + difference
-    if source.ndim > 1:
-        ours, theirs = values.flatten(1), source.flatten(1)
-        places = theirs.abs().argmax(1, keepdim=True)
-        factors = (ours.gather(1, places) / theirs.gather(1, places)).nan_to_num()
-        yield "each row multiplied by its own number", (theirs * factors).view_as(source)
+
+    def multiplied(values: Tensor, source: Tensor) -> bool:
+        return _are_close(values.float(), source.float() * factor, close)
+
+    def added(values: Tensor, source: Tensor) -> bool:
+        return _are_close(values.float(), source.float() + difference, close)
+
+    def factors(values: Tensor, source: Tensor) -> Tensor:
+        places = source.abs().argmax(1, keepdim=True)
+        return (values.gather(1, places) / source.gather(1, places)).nan_to_num()
+
+    def by_row(values: Tensor, source: Tensor) -> bool:
+        ours, theirs = values.float().flatten(1), source.float().flatten(1)
+        return _are_close(ours, theirs * factors(ours, theirs), close)
+
+    # Nearly 1, and nearly 0, it is another tensor: of averaged weights, say.
+    if abs(factor - 1) > close:
+        yield f"multiplied by {factor:.6g}", multiplied
+    if difference.abs() > close * values.abs().max():
+        yield f"{difference:.6g} added", added
+    if source.ndim > 1 and bool(
+        ((factors(values.flatten(1), source.flatten(1)) - 1).abs() > close).any()
+    ):
+        yield "each row multiplied by its own number", by_row
 
 
 def kernels(values: Tensor, source: Tensor) -> Iterator[tuple[str, Tensor]]:

@@ -1,43 +1,34 @@
 """Which tensors of a file landed in a model, whatever code loaded them."""
 
-import hashlib
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.hooks import RemovableHandle
 
-from vitconvert.auditing.arithmetic import computed_from, likeness
-from vitconvert.auditing.content import (
-    FileContent,
-    Origin,
-    is_constant,
-    is_weight,
-    numbers,
-    plain,
-)
-from vitconvert.auditing.names import answer_in_words, astray, heads_of, namesakes, part_of
+from vitconvert.auditing.content import is_weight
+from vitconvert.auditing.held import LoadedTensors, Model, dequantised_by_us, held_by, title_of
+from vitconvert.auditing.losses import Evidence, Loss, allowed, losses
+from vitconvert.auditing.names import answer_in_words, astray
+from vitconvert.auditing.report import counts, report_lines
+from vitconvert.auditing.search import TensorSearch, Verdicts
 from vitconvert.auditing.tensors import File, Tensors, tensors_of
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, printable
 from vitconvert.settings import plain_arithmetic
 
-_SHOWN = 8  # lines of one kind
-
 
 class LoadAudit:
     """What of a file is in a model: found by its numbers, whatever the names are.
 
-    As a context manager it knows the model as it was before; without, what the model was
-    initialised with is all that is not in the file.
+    As a context manager it knows the model as it was before. Without, the model is looked at when
+    its first result is asked for: what is not in the file counts as initialised, unless it is so
+    like the tensor of its name that the model was trained since.
 
     Attributes:
-        model: What was loaded into.
+        model: What was loaded into; or what another process loaded.
         landed: Tensor of the file -> the parameter that holds it, or several, with commas.
         untouched: Parameters, and buffers of fractions that are saved, that are as initialised.
         changed: Parameter -> how it was changed on the way.
@@ -47,34 +38,75 @@ class LoadAudit:
         unused: Weights of the file that are in no parameter.
         unexplained: Parameters in `changed` that are no known function of a tensor of the file.
         answers: What `load_state_dict` answered meanwhile, in words.
+        missing: Why each of `untouched` is.
+        count: How many parameters there are.
+        source: The file.
+        renamed: Those of `untouched` -> a tensor of the file that is likely meant for them.
+        losses: What was lost, by kind, and what to do.
+        allowed: Lost parameters that match a pattern of `allow`.
+        by, notes, said: Of a library's own loader: its name, what was assumed, and what it printed.
     """
 
-    def __init__(self, model: nn.Module, source: Tensors, *, strict: bool = False) -> None:
+    landed: Mapping[str, str]
+    untouched: tuple[str, ...]
+    changed: Mapping[str, str]
+    misplaced: Mapping[str, str]
+    undecidable: tuple[str, ...]
+    unused: tuple[str, ...]
+    unexplained: tuple[str, ...]
+    missing: Mapping[str, str]
+    count: int
+    renamed: Mapping[str, str]
+    losses: tuple[Loss, ...]
+    allowed: tuple[str, ...]
+
+    def __init__(
+        self,
+        model: Model,
+        source: Tensors,
+        *,
+        strict: bool = False,
+        live: bool = False,
+        allow: Sequence[str] = (),
+    ) -> None:
         self.model = model
-        self.landed: Mapping[str, str] = {}
-        self.untouched: tuple[str, ...] = ()
-        self.changed: Mapping[str, str] = {}
-        self.misplaced: Mapping[str, str] = {}
-        self.undecidable: tuple[str, ...] = ()
-        self.unused: tuple[str, ...] = ()
-        self.unexplained: tuple[str, ...] = ()
         self.answers: tuple[str, ...] = ()
-        self._source, self._strict = source, strict
+        self.source, self._strict, self._live, self._allow = source, strict, live, allow
         self._before: Mapping[str, str] | None = None
-        self._missing: dict[str, str] = {}  # why a parameter is untouched
-        self._count = 0
+        self.by = ""
+        self.notes: tuple[str, ...] = ()
+        self.said: tuple[str, ...] = ()
+        self._inside = False
         self._hooks: list[RemovableHandle] = []
         self._heard: list[_IncompatibleKeys] = []
 
+    def __getattr__(self, name: str) -> Any:
+        # Of a live model, results are there when the first is asked for; in a block, behind it.
+        if name not in LoadAudit.__annotations__ or self._inside:
+            raise AttributeError(f"{name}: an audit has its results behind its block")
+        self.look()
+        return getattr(self, name)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the model was looked at."""
+        return "landed" in vars(self)
+
     @property
     def complete(self) -> bool:
-        """Whether each parameter holds what the file has for it, as far as content can say."""
-        return bool(self.landed) and not (self.untouched or self.misplaced or self.unexplained)
+        """Whether each parameter holds what the file has for it, as far as content can say.
+
+        Those that are allowed to be new do not count.
+        """
+        lost = {*self.untouched, *self.misplaced, *self.unexplained}
+        return bool(self.landed) and lost <= {*self.allowed}
 
     @plain_arithmetic()
     def __enter__(self) -> Self:
-        self._before = {name: _digest(t) for name, t in _held(self.model)}
-        for module in self.model.modules():  # any of which may be loaded by itself
+        self._inside = True
+        self._before = held_by(self.model).digests()
+        modules = () if isinstance(self.model, LoadedTensors) else self.model.modules()
+        for module in modules:  # any of which may be loaded by itself
             hook = module.register_load_state_dict_post_hook(self._hear)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
         return self
@@ -85,6 +117,7 @@ class LoadAudit:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._inside = False
         for hook in self._hooks:
             hook.remove()
         self.answers = tuple(
@@ -108,47 +141,71 @@ class LoadAudit:
             AssertionError: It is not complete, and the audit is `strict`.
             CorruptFile: The file is damaged.
         """
-        held = dict(_held(self.model))
-        packed = any(is_weight(one) and not one.is_floating_point() for one in held.values())
-        if self._source.dequantised and not packed:
-            self._source = self._source.dequantised
-        with self._source.opened() as read:
-            names = self._source.names
-            self._compare(_TensorSearch(lambda name: plain(read(name)), names, held))
+        held = held_by(self.model)
+        kept = held.tensors.values()
+        packed = any(is_weight(one) and not one.is_floating_point() for one in kept)
+        if self.source.dequantised and not packed:
+            self.source = self.source.dequantised
+        elif packed and not self.source.is_packed:
+            held = dequantised_by_us(held)
+        with self.source.opened() as read:
+            self._compare(TensorSearch(read, self.source.names, held, self.source.computed))
         if self._strict and not self.complete:
             raise AssertionError(str(self))
         return self
 
-    def _compare(self, comparison: "_TensorSearch") -> None:
+    def _compare(self, search: TensorSearch) -> None:
         landed: dict[str, list[str]] = {}
-        found, self._count = _Verdicts(), len(comparison.parameters)
-        before = self._before or {}
-        after = {name: _digest(tensor) for name, tensor in comparison.parameters.items() if before}
-        for name in comparison.parameters:
-            origin = comparison.origin(name, found)
-            if origin is None and before.get(name) != after.get(name, ""):
-                origin = comparison.computed(name)
+        found, self.count = Verdicts(), len(search.parameters)
+        for name in search.parameters:
+            origin = search.origin(name, found)
+            if origin is None and self._is_as_before(search.held, name):
+                search.judge_untouched(name, found)
+                continue
             if origin is None:
-                unchanged = before.get(name) in (None, after.get(name))
-                comparison.judge_unfound(name, found, unchanged=unchanged)
+                origin = search.computed(name)
+            if origin is None and self._live and self._before is None:
+                origin = search.trained(name, found)
+            if origin is None:
+                search.judge_unfound(name, found, before_known=self._before is not None)
                 continue
             if origin.how:
                 found.changed[name] = origin.how
             for tensor in origin.names:
                 landed.setdefault(tensor, []).append(name)
         pairs = [(t, ps[0]) for t, ps in landed.items() if len(ps) == 1]
-        renamed = [(t, p) for t, p in pairs if p not in comparison.namesakes]
+        renamed = [(t, p) for t, p in pairs if p not in search.namesakes]
         found.misplaced |= dict(astray(renamed))
+        found.misplaced |= dict(search.mixed(pairs))
+        self.renamed = search.partners(found, landed)
         self.landed = {tensor: ", ".join(names) for tensor, names in landed.items()}
         self.untouched, self.changed = tuple(found.untouched), found.changed
         self.misplaced, self.undecidable = found.misplaced, tuple(found.undecidable)
-        self.unexplained, self._missing = tuple(found.unexplained), found.untouched
-        self.unused = tuple(name for name in comparison.varied if name not in landed)
+        self.unexplained, self.missing = tuple(found.unexplained), found.untouched
+        self.unused = tuple(name for name in search.varied if name not in landed)
+        evidence = Evidence(
+            held=search.held,
+            namesakes=search.namesakes,
+            landed=landed,
+            partners=self.renamed,
+            shape_of=search.shape_of,
+        )
+        unexplained = {name: found.changed[name] for name in found.unexplained}
+        lost = (found.untouched, found.misplaced, unexplained)
+        self.allowed = allowed([name for one in lost for name in one], self._allow)
+        untouched, misplaced, unexplained = (
+            {name: how for name, how in one.items() if name not in self.allowed} for one in lost
+        )
+        self.losses = losses(untouched, misplaced, unexplained, evidence)
+
+    def _is_as_before(self, held: LoadedTensors, name: str) -> bool:
+        before = self._before
+        return before is not None and before.get(name) in (None, held.digest(name))
 
     def to_dict(self) -> JsonDict:
         """For JSON."""
         return {
-            "file": self._source.title,
+            "file": self.source.title,
             "complete": self.complete,
             "landed": dict(self.landed),
             "untouched": list(self.untouched),
@@ -158,218 +215,21 @@ class LoadAudit:
             "unused": list(self.unused),
             "unexplained": list(self.unexplained),
             "answers": list(self.answers),
+            "allowed": list(self.allowed),
+            "renamed": dict(self.renamed),
+            "losses": [loss.to_dict() for loss in self.losses],
+            "model": title_of(self.model),
+            "parameters": self.count,
+            "by": self.by,
+            "notes": list(self.notes),
+            "said": list(self.said),
         }
 
     def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
+        return "\n".join(map(printable, report_lines(self)))
 
     def __repr__(self) -> str:
-        return f"<LoadAudit {self._source.title!r}: {self._counts()}>"
-
-    def _counts(self) -> str:
-        bad = {*self.untouched, *self.misplaced, *self.unexplained, *self.undecidable}
-        held = self._count - len(bad)
-        share = f"{held} of {self._count} parameters hold what the file has for them"
-        return share if self.complete else f"{share}: NOT COMPLETE"
-
-    def _lines(self) -> Iterator[str]:
-        yield f"{self._source.title} -> {type(self.model).__name__}"
-        yield self._counts()
-        for answer in self.answers:
-            yield f"  {answer}"
-        explained = {p: how for p, how in self.changed.items() if p not in self.unexplained}
-        unexplained = {p: self.changed[p] for p in self.unexplained}
-        yield from _listed("untouched (as initialised)", self._missing)
-        yield from _listed("misplaced", self.misplaced)
-        yield from _listed("changed in no way that is known", unexplained)
-        yield from _listed("changed on the way", explained)
-        yield from _listed(
-            "undecidable (every number the same)", dict.fromkeys(self.undecidable, "")
-        )
-        yield from _listed("of the file, in no parameter", self._unused_by_head())
-
-    def _unused_by_head(self) -> Mapping[str, str]:
-        """Tensors that landed nowhere; those of one beginning together, where there are many."""
-        of_head: dict[str, list[str]] = {}
-        for head in sorted(heads_of(self._source.names), key=len)[1:]:
-            mine = [name for name in self._source.names if name.startswith(head)]
-            idle = [name for name in self.unused if name.startswith(head)]
-            if len(idle) == len(mine) > _SHOWN and not any(head.startswith(h) for h in of_head):
-                of_head[head] = idle
-        alone = [n for n in self.unused if not any(n.startswith(h) for h in of_head)]
-        counts = {f"{head}*": f"all {len(names)}" for head, names in of_head.items()}
-        return counts | dict.fromkeys(alone, "")
-
-
-@dataclass
-class _Verdicts:
-    """What is found out of parameters, one after the other."""
-
-    untouched: dict[str, str] = field(default_factory=dict)
-    changed: dict[str, str] = field(default_factory=dict)
-    misplaced: dict[str, str] = field(default_factory=dict)
-    undecidable: list[str] = field(default_factory=list)
-    unexplained: list[str] = field(default_factory=list)
-
-
-class _TensorSearch:
-    """A file and the parameters of a model, each of which is looked for in it."""
-
-    def __init__(
-        self,
-        read: Callable[[str], Tensor],
-        names: Sequence[str],
-        parameters: Mapping[str, Tensor],
-    ) -> None:
-        self.namesakes = namesakes(names, [n for n, t in parameters.items() if is_weight(t)])
-        # Whole numbers count where the file has such: others are tables that a model makes itself.
-        self.parameters = {
-            name: tensor
-            for name, tensor in parameters.items()
-            if tensor.is_floating_point()
-            or any(not read(own).is_floating_point() for own in self.namesakes.get(name, ()))
-        }
-        self._read, self._names = read, [name for name in names if is_weight(read(name))]
-        self._contents: dict[torch.dtype, FileContent] = {}
-        self.constants = {name for name in self._names if is_constant(read(name))}
-        self.varied = [name for name in self._names if name not in self.constants]
-
-    def _content(self, dtype: torch.dtype) -> FileContent:
-        """The file as its numbers are in a dtype; those that do not round are all float32."""
-        dtype = dtype if dtype.is_floating_point and dtype.itemsize < 4 else torch.float32
-        if dtype not in self._contents:
-            self._contents[dtype] = FileContent(self._read, self.varied, dtype)
-        return self._contents[dtype]
-
-    def origin(self, name: str, found: "_Verdicts") -> Origin | None:
-        """Where a parameter's numbers come from, and whether they belong there; None: not found."""
-        parameter = self.parameters[name]
-        if parameter.is_meta:
-            return None
-        values = numbers(parameter, parameter.dtype)
-        if is_constant(values):
-            return self._of_constant(name, values, found)
-        origin = self._whole(name, values) or self._content(parameter.dtype).of_rows(
-            values, self.namesakes.get(name, ())
-        )
-        if origin is None:
-            return None
-        self._judge_place(name, origin, found)
-        return self._with_cast(origin, parameter)
-
-    def _whole(self, name: str, values: Tensor) -> Origin | None:
-        """The one tensor that a parameter is: of its name, which is faster, or of any."""
-        dtype, own = self.parameters[name].dtype, self.namesakes.get(name, ())
-        for candidate in own:
-            if torch.equal(numbers(self._read(candidate), dtype), values):
-                return Origin(names=(candidate,))
-        content, part = self._content(dtype), part_of(name)
-        alike = sorted(content.alike(values), key=lambda n: (n not in own, part_of(n) != part))
-        return next(filter(None, (content.whole(values, one) for one in alike)), None)
-
-    def _of_constant(self, name: str, values: Tensor, found: "_Verdicts") -> Origin | None:
-        """A parameter of one number: by its name alone, and undecidable without."""
-        number = values.flatten()[0] if values.numel() else None
-        own = self.namesakes.get(name, ())
-        for candidate in own or sorted(self.constants):
-            theirs = numbers(self._read(candidate), values.dtype)
-            same = theirs.numel() == values.numel() and candidate in self.constants
-            if same and (number is None or theirs.flatten()[0] == number):
-                found.undecidable.append(name)
-                return Origin(names=())
-        return None
-
-    def _judge_place(self, name: str, origin: Origin, found: "_Verdicts") -> None:
-        own = [n for n in self.namesakes.get(name, ()) if n in self._names]
-        shape = self.parameters[name].shape
-        if own and not {*own} & {*origin.names}:
-            if any(self._read(candidate).shape == shape for candidate in own):
-                found.misplaced[name] = f"holds {', '.join(origin.names)}"
-        elif origin.reordered and own:
-            found.misplaced[name] = f"holds {origin.names[0]}: {origin.how}"
-        parts = "".join(part_of(tensor) for tensor in origin.names)
-        if len(parts) == len(origin.names) > 1 and parts not in ("qk", "kv", "qv", "qkv"):
-            found.misplaced[name] = f"holds its parts in the order {', '.join(parts)}"
-
-    def _with_cast(self, origin: Origin, parameter: Tensor) -> Origin:
-        dtypes = {self._read(tensor).dtype for tensor in origin.names} - {parameter.dtype}
-        if not dtypes:
-            return origin
-        stored = ", ".join(sorted(_word(dtype) for dtype in dtypes))
-        cast = f"cast from {stored} to {_word(parameter.dtype)}"
-        how = f"{origin.how}, {cast}" if origin.how else cast
-        return replace(origin, how=how)
-
-    def computed(self, name: str) -> Origin | None:
-        """The tensor that a parameter was computed from, in a way that is known."""
-        parameter = self.parameters[name]
-        if parameter.is_meta or is_constant(numbers(parameter, parameter.dtype)):
-            return None
-        for candidate in self.namesakes.get(name) or self._names:
-            if (how := computed_from(parameter, self._read(candidate))) is not None:
-                return Origin(names=(candidate,), how=f"{how}, of {candidate}")
-        return None
-
-    def judge_unfound(self, name: str, found: "_Verdicts", *, unchanged: bool) -> None:
-        """A parameter whose numbers are not in the file: as initialised, or changed."""
-        parameter, own = self.parameters[name], self.namesakes.get(name, ())
-        if parameter.is_meta:
-            found.untouched[name] = "on the meta device"
-            return
-        if unchanged:
-            found.untouched[name] = self._why_untouched(name, own)
-            return
-        found.unexplained.append(name)
-        how = "nothing in the file is like it"
-        if own and parameter.is_floating_point() != self._read(own[0]).is_floating_point():
-            how = f"the file has {own[0]} as {_word(self._read(own[0]).dtype)}: quantised"
-        elif own and self._read(own[0]).numel() == parameter.numel():
-            alike = likeness(parameter, self._read(own[0]))
-            how = f"the cosine with {own[0]} is {alike:.4f}"
-        found.changed[name] = how
-
-    def _why_untouched(self, name: str, own: Sequence[str]) -> str:
-        if not own:
-            return "the file has nothing of this name"
-        shape, wanted = tuple(self._read(own[0]).shape), tuple(self.parameters[name].shape)
-        if shape != wanted:
-            return f"{wanted}, and in the file {shape}"
-        return f"the file has it as {own[0]}" if own[0] != name else "the file has it"
-
-
-def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """What a model saves, by name."""
-    for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
-            yield name, value if value.is_meta else plain(value)
-
-
-def _digest(tensor: Tensor) -> str:
-    """A hash of a tensor's numbers, by which one that was not changed is known."""
-    if tensor.is_meta:
-        return "meta"
-    return hashlib.blake2b(tensor.flatten().view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _listed(title: str, lines: Mapping[str, str]) -> Iterator[str]:
-    """A title and its lines: those that differ in numbers alone are one."""
-    if not lines:
-        return
-    yield f"{title}: {len(lines)}"
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name, text in lines.items():
-        key = re.sub(r"\d+", "#", name), re.sub(r"\d+", "#", text)
-        alike.setdefault(key, []).append(name)
-    for names in list(alike.values())[:_SHOWN]:
-        text = f": {lines[names[0]]}" if lines[names[0]] else ""
-        times = f"  (and {len(names) - 1} like it)" if len(names) > 1 else ""
-        yield f"  {names[0]}{text}{times}"
-    if len(alike) > _SHOWN:
-        yield f"  and {len(alike) - _SHOWN} other kinds"
+        return f"<LoadAudit {self.source.title!r}: {counts(self)}>"
 
 
 def audit(
@@ -377,12 +237,13 @@ def audit(
     file: File,
     *,
     strict: bool = False,
+    allow: Sequence[str] = (),
 ) -> LoadAudit:
     """See `vitconvert.audit_load`."""
     with plain_arithmetic():
         source = tensors_of(file)
     if isinstance(model, nn.Module):
-        return LoadAudit(model, source, strict=strict)
+        return LoadAudit(model, source, strict=strict, live=True, allow=allow)
     made = model()
     if not isinstance(made, nn.Module):
         raise UsageError(
@@ -390,4 +251,4 @@ def audit(
             evidence={"returned": type(made).__name__, "expected": "a torch.nn.Module"},
             hint="return the model that the code loads.",
         )
-    return LoadAudit(made, source, strict=strict).look()
+    return LoadAudit(made, source, strict=strict, allow=allow).look()

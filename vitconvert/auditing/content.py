@@ -5,35 +5,89 @@ a tensor is the sum of those of its rows. Rows that a model and a file share are
 whether they really are the same is looked at afterwards.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from itertools import groupby, permutations
+from math import prod
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+T = TypeVar("T")
 Prints = NDArray[np.uint64]
+_MOST_IN_HEADS = 2**14  # numbers of a bias, (heads, size of one)
 Matrices = list[tuple[str, int]]  # a tensor of the file, and which of `by_rows`
-_LOW = {torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}
+_MOST_ROWS = 2**22
+_THREADS = 2
+_CHOICES = 1000  # of equal rows
+_NONE: Prints = np.empty(0, np.uint64)
+_PART = 2**20  # numbers: those in work stay in a processor's cache
+FLOATS_OF_8_BITS = {torch.float8_e4m3fn, torch.float8_e5m2}
+_LOW = {torch.float16, torch.bfloat16, *FLOATS_OF_8_BITS}
 
 
 def plain(tensor: Tensor) -> Tensor:
     """The numbers that a tensor stands for, dense: of one that is sparse or quantised, too."""
     tensor = tensor.detach()
-    if tensor.is_quantized or type(tensor) is not Tensor:  # a class of torchao, and such
+    if hasattr(tensor, "full_tensor"):  # a DTensor: of all processes, each of which comes here
+        tensor = tensor.full_tensor()
+    if is_quantised(tensor):
         tensor = tensor.dequantize()
     tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).cpu()
 
 
+def in_threads(work: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """What two threads compute, in the order of the work, of which few pieces wait at a time.
+
+    The pieces are made in the thread of the caller: processes that share a model meet in order.
+    """
+    pending: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for piece in work:
+            pending.append(pool.submit(piece))
+            if len(pending) > _THREADS:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def parts_of(tensor: Tensor) -> Iterator[Tensor]:
+    """The numbers of a tensor in their order, some millions at once, flat: so memory is bounded."""
+    if tensor.is_contiguous():
+        flat = tensor.reshape(-1)
+        yield from (flat[at : at + _PART] for at in range(0, len(flat), _PART))
+        return
+    rows = max(1, _PART * len(tensor) // max(1, tensor.numel()))
+    for at in range(0, len(tensor), rows):
+        part = tensor[at : at + rows]
+        if part.numel() <= _PART:
+            yield part.reshape(-1)
+        else:
+            yield from parts_of(part[0])
+
+
 def is_weight(tensor: Tensor) -> bool:
     """Whether a tensor holds fractions, or whole numbers that may stand for some (quantised)."""
     packed = tensor.ndim > 1 and tensor.dtype.itemsize < 8 and tensor.dtype != torch.bool
-    return tensor.is_floating_point() or packed
+    return has_fractions(tensor) or packed
+
+
+def is_quantised(tensor: Tensor) -> bool:
+    """Whether a tensor stands for numbers that were rounded to few (torch's, torchao's)."""
+    subclass = type(tensor) not in (Tensor, nn.Parameter) and not hasattr(tensor, "full_tensor")
+    return tensor.is_quantized or subclass
+
+
+def has_fractions(tensor: Tensor) -> bool:
+    """Whether the numbers that a tensor stands for are no whole ones."""
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.is_quantized
 
 
 def numbers(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -41,8 +95,57 @@ def numbers(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return (tensor.to(dtype) if dtype in _LOW else tensor).float()
 
 
-def fingerprints(values: Tensor) -> Prints:
-    """A hash of each number of a float32 tensor, in its shape (splitmix64, Steele 2014)."""
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether a tensor has the numbers of another one, as these are in its dtype; NaN are alike.
+
+    They have as many numbers, which are compared in their order, and shapes do not count.
+    """
+    if one.shape != other.shape:
+        if not one.is_contiguous():
+            return other.is_contiguous() and equal(one, other.view(one.shape))
+        one = one.view(other.shape)
+    if one.numel() <= _PART or not one.ndim:
+        return _equal(one, other)
+    if len(one) == 1:
+        return equal(one[0], other[0])
+    rows = max(1, _PART * len(one) // one.numel())
+    places = (slice(at, at + rows) for at in range(0, len(one), rows))
+    return all(equal(one[place], other[place]) for place in places)
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.dtype == other.dtype and torch.equal(*(_bits(tensor) for tensor in (one, other))):
+        return True
+    if one.is_floating_point():
+        other = other.to(one.dtype)
+    if FLOATS_OF_8_BITS & {one.dtype, other.dtype}:  # for which torch has no ==
+        one, other = one.float(), other.float()
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(whole[tensor.dtype.itemsize])
+
+
+def fingerprints(tensor: Tensor, dtype: torch.dtype) -> Prints:
+    """A hash of each number of a tensor, as it is in a dtype, in its shape."""
+    if dtype not in _LOW:
+        return _hashes(tensor.float())
+    bits = _bits(tensor.to(dtype)).numpy()
+    hashed: Prints = _all_hashes(dtype)[bits.view(f"u{dtype.itemsize}")]
+    return hashed
+
+
+@cache
+def _all_hashes(dtype: torch.dtype) -> Prints:
+    """The hash of each number that a short dtype can be."""
+    whole, count = {1: (np.uint8, 2**8), 2: (np.uint16, 2**16)}[dtype.itemsize]
+    return _hashes(torch.from_numpy(np.arange(count, dtype=whole)).view(dtype).float())
+
+
+def _hashes(values: Tensor) -> Prints:
+    """Those of float32 (splitmix64, Steele 2014)."""
     bits = (values + 0.0).contiguous().numpy().view(np.uint32).astype(np.uint64)  # -0 becomes 0
     bits += np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -54,9 +157,12 @@ def fingerprints(values: Tensor) -> Prints:
 
 def is_constant(values: Tensor) -> bool:
     """Whether all numbers are the same: then content does not say where they come from."""
-    flat = values.flatten()
-    few = flat[:64]  # of most tensors, these say it
-    return not len(flat) or (bool((few == flat[0]).all()) and bool((flat == flat[0]).all()))
+    if not values.numel():
+        return True
+    first = next(parts_of(values))[:64].float()  # of most tensors, these say it
+    return bool((first == first[0]).all()) and all(
+        bool((part.float() == first[0]).all()) for part in parts_of(values)
+    )
 
 
 def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -64,7 +170,8 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
 
     Yields:
         What was done to the axes, and the matrix: by its first axis, by its first two, and
-        transposed by its last one, by its last two.
+        transposed by its last one, by its last two; of few numbers in two axes, such as biases
+        by heads, each number by itself.
     """
     while values.ndim > 2 and values.shape[-1] == 1:  # kernels of one pixel are matrices
         values = values.squeeze(-1)
@@ -74,12 +181,51 @@ def by_rows(values: Tensor) -> Iterator[tuple[str, Tensor]]:
         return
     yield "", values.reshape(shape[0], -1)
     yield "transposed", values.reshape(-1, shape[-1]).T
+    if values.ndim == 2 and values.numel() <= _MOST_IN_HEADS:
+        yield "", values.reshape(-1, 1)
     if values.ndim > 2:
         yield "", values.reshape(shape[0] * shape[1], -1)
         yield "transposed", values.reshape(-1, shape[-2] * shape[-1]).T
 
 
+def prints_of_rows(values: Tensor, dtype: torch.dtype) -> list[Prints]:
+    """The sums of the fingerprints of each row of each matrix of `by_rows`.
+
+    A part of the tensor at a time, so that no large one has a hash of each number in memory. None
+    for more rows than any layer has, as of weights that lie in one column.
+    """
+    while values.ndim > 2 and values.shape[-1] == 1:
+        values = values.squeeze(-1)
+    shape = values.shape
+    if values.ndim < 2:
+        few = values.numel() <= _MOST_ROWS
+        return [fingerprints(values.reshape(-1), dtype) if few else _NONE]
+    # Parts are along the first axis, or along the first two where one row is too large.
+    apart = values.ndim > 2 and values[0].numel() > _PART
+    outer = values.flatten(0, 1) if apart else values
+    last, last_two = shape[-1], shape[-1] * shape[-2]
+    by_outer, by_two, by_last = list[Prints](), list[Prints](), np.zeros(last, np.uint64)
+    by_last_two = _NONE if apart and values.ndim == 3 else np.zeros(last_two, np.uint64)
+    rows = max(1, _PART * len(outer) // outer.numel())
+    for at in range(0, len(outer), rows):
+        part = fingerprints(outer[at : at + rows], dtype)
+        by_outer.append(part.reshape(len(part), -1).sum(1))
+        by_last += part.reshape(-1, last).sum(0)
+        if values.ndim > 2:
+            by_two.append(part.reshape(-1, prod(shape[2:])).sum(1))
+            if len(by_last_two):
+                by_last_two += part.reshape(-1, last_two).sum(0)
+    first = np.concatenate(by_outer).reshape(shape[0], -1).sum(1)
+    ways = [first, by_last]
+    if values.ndim == 2 and values.numel() <= _MOST_IN_HEADS:
+        ways.append(fingerprints(values.reshape(-1), dtype))
+    if values.ndim > 2:
+        ways += [np.concatenate(by_two), by_last_two]
+    return [prints if len(prints) <= _MOST_ROWS else _NONE for prints in ways]
+
+
 _ZEROS = "zeros"  # in words
+_NUMBERS_IN_A_RUN = 8  # of rows that follow one another in the file, on average: no chance
 NOTHING = -2  # the place of rows of zeros that no tensor of the file has; no row follows it
 
 
@@ -113,75 +259,118 @@ class Origin:
     reordered: bool = False
 
 
-class FileContent:
-    """The tensors of a file, to be found by their numbers as these are in one dtype."""
-
-    def __init__(self, read: Callable[[str], Tensor], names: Sequence[str], dtype: torch.dtype):
-        self.dtype = dtype
-        self._read, self._names = read, names
-        self._wholes: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for name in names:
-            values = self.values(name)
-            self._wholes[values.numel(), int(fingerprints(values).sum())].append(name)
-
-    def values(self, name: str) -> Tensor:
-        """A tensor of the file, as it is in the dtype."""
-        return numbers(self._read(name), self.dtype)
-
-    def alike(self, values: Tensor) -> list[str]:
-        """Tensors of the file with the same numbers in any order."""
-        return self._wholes.get((values.numel(), int(fingerprints(values).sum())), [])
-
-    @cached_property
-    def _found(self) -> tuple[Matrices, NDArray[np.int64], Mapping[int, Rows]]:
-        """The matrices of the file, the place of the first row of each, and all rows by length."""
-        matrices, begins, end = list[tuple[str, int]](), [], 0
-        of_length: dict[int, list[tuple[Prints, int]]] = defaultdict(list)
-        for name in self._names:
-            prints = torch.from_numpy(fingerprints(self.values(name)).view(np.int64))
-            for way, (_, matrix) in enumerate(by_rows(prints)):
-                matrices.append((name, way))
-                begins.append(end)
-                of_length[matrix.shape[1]].append((matrix.sum(1).numpy().view(np.uint64), end))
-                end += len(matrix) + 1  # the last row of one is not before the first of the next
-        rows = {}
-        for length, parts in of_length.items():
-            prints_of_all = np.concatenate([part for part, _ in parts])
-            places = np.concatenate([np.arange(at, at + len(part)) for part, at in parts])
-            order = np.argsort(prints_of_all, kind="stable")
-            rows[length] = Rows(prints=prints_of_all[order], places=places[order])
-        return matrices, np.array(begins, np.int64), rows
-
-    def whole(self, values: Tensor, name: str) -> Origin | None:
-        """How a parameter is one tensor of the file: as it is, reshaped or transposed."""
-        theirs = self.values(name)
-        if torch.equal(theirs.flatten(), values.flatten()):
-            same = theirs.shape == values.shape
-            shapes = f"reshaped from {tuple(theirs.shape)} to {tuple(values.shape)}"
-            return Origin(names=(name,), how="" if same else shapes)
-        plain = theirs.squeeze()
-        for order in permutations(range(plain.ndim)) if plain.ndim <= 5 else ():
-            turned = plain.permute(order)
-            if torch.equal(turned.flatten(), values.flatten()):
-                return Origin(names=(name,), how=f"transposed: axes {', '.join(map(str, order))}")
+def as_a_whole(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
+    """How a parameter is one tensor of the file: as it is, reshaped or transposed."""
+    if values.numel() != theirs.numel():
         return None
+    if equal(values, theirs):
+        same = theirs.shape == values.shape
+        shapes = f"reshaped from {tuple(theirs.shape)} to {tuple(values.shape)}"
+        return Origin(names=(name,), how="" if same else shapes)
+    plain = theirs.squeeze()
+    for order in permutations(range(plain.ndim)) if 1 < plain.ndim <= 5 else ():
+        if equal(values, plain.permute(order)):
+            return Origin(names=(name,), how=f"transposed: axes {', '.join(map(str, order))}")
+    return None
 
-    def of_rows(self, values: Tensor, preferred: Sequence[str]) -> Origin | None:
+
+def as_first_rows(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
+    """How a parameter begins with all rows of a tensor: an enlarged vocabulary or head.
+
+    With as many rows more, or twice as many, it would be joined parts of which some are lost.
+    """
+    if not values.ndim or values.shape[1:] != theirs.shape[1:]:
+        return None
+    count = len(theirs)
+    if not count < len(values) < 2 * count:
+        return None
+    if is_constant(theirs) or not equal(values[:count], theirs):
+        return None
+    return Origin(names=(name,), how=f"{len(values) - count} rows put behind its {count}")
+
+
+class FileContent:
+    """The tensors of a file, to be found by their numbers as these are in one dtype.
+
+    Args:
+        read: Reads a tensor of the file.
+        shapes: All names, and the shape of each.
+        dtype: Of the numbers.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], Tensor],
+        shapes: Mapping[str, torch.Size],
+        dtype: torch.dtype,
+    ) -> None:
+        self.dtype = dtype
+        self._read = read
+        self._of_size: dict[int, list[str]] = defaultdict(list)
+        self._matrices: Matrices = []
+        self._of_length: dict[int, list[int]] = defaultdict(list)  # -> numbers of matrices
+        begins, end = list[int](), 0
+        for name, shape in shapes.items():
+            self._of_size[prod(shape)].append(name)
+            for way, (_, matrix) in enumerate(by_rows(torch.empty(shape, device="meta"))):
+                self._of_length[matrix.shape[1]].append(len(self._matrices))
+                self._matrices.append((name, way))
+                begins.append(end)
+                end += len(matrix) + 1  # the last row of one is not before the first of the next
+        self._begins = np.array(begins, np.int64)
+        self._prints: dict[str, list[Prints]] = {}
+        self._rows: dict[int, Rows] = {}
+
+    def prints(self, values: Tensor) -> list[Prints]:
+        """Those of a parameter's rows."""
+        return prints_of_rows(values, self.dtype)
+
+    def alike(self, numel: int, prints: Sequence[Prints]) -> list[str]:
+        """Tensors of the file with the same numbers in any order."""
+        names = self._of_size.get(numel, [])
+        self._take(names)
+        wanted = prints[0].sum()
+        return [n for n in names if len(prints[0]) and self._prints[n][0].sum() == wanted]
+
+    def _take(self, names: Iterable[str]) -> None:
+        """Compute the prints of tensors of the file, each once."""
+        new = [name for name in dict.fromkeys(names) if name not in self._prints]
+        work = (partial(prints_of_rows, self._read(name), self.dtype) for name in new)
+        self._prints.update(zip(new, in_threads(work), strict=True))
+
+    def _rows_of(self, length: int) -> Rows | None:
+        """All rows of a length."""
+        if length not in self._rows and length in self._of_length:
+            numbers_ = self._of_length[length]
+            self._take(self._matrices[number][0] for number in numbers_)
+            prints, places = [], []
+            for number in numbers_:
+                name, way = self._matrices[number]
+                prints.append(self._prints[name][way])
+                places.append(self._begins[number] + np.arange(len(prints[-1])))
+            together = np.concatenate(prints)
+            order = np.argsort(together, kind="stable")
+            rows = Rows(prints=together[order], places=np.concatenate(places)[order])
+            self._rows[length] = rows
+        return self._rows.get(length)
+
+    def of_rows(
+        self, values: Tensor, prints: Sequence[Prints], preferred: Sequence[str]
+    ) -> Origin | None:
         """How a parameter is made of rows of tensors of the file, if all of them are there."""
-        for _, matrix in by_rows(values):
-            found = self._of_matrix(matrix, preferred)
+        for (_, matrix), of_rows in zip(by_rows(values), prints, strict=True):
+            found = self._of_matrix(matrix, of_rows, preferred) if len(of_rows) else None
             if found is not None:
                 return found
         return None
 
-    def _of_matrix(self, matrix: Tensor, preferred: Sequence[str]) -> Origin | None:
-        rows = self._found[2].get(matrix.shape[1])
+    def _of_matrix(self, matrix: Tensor, prints: Prints, preferred: Sequence[str]) -> Origin | None:
+        rows = self._rows_of(matrix.shape[1])
         if rows is None:
             return None
-        prints = fingerprints(matrix).sum(1, dtype=np.uint64)
         first = np.searchsorted(rows.prints, prints, "left")
         last = np.searchsorted(rows.prints, prints, "right")
-        there, zero = last > first, (matrix == 0).all(1).numpy()
+        there, zero = last > first, prints == _print_of_zeros(matrix.shape[1])
         if not there.any() or not (there | zero).all():
             return None
         # A row that stands in several tensors is taken from the one that has most of the others.
@@ -189,16 +378,22 @@ class FileContent:
         chosen = np.full(len(prints), NOTHING, np.int64)
         chosen[there] = rows.places[first[there]]
         for row in np.flatnonzero(last - first > 1).tolist():
-            among = rows.places[first[row] : last[row]]
-            of_each = votes[self._matrix_of(among)]
-            among = among[of_each == of_each.max()]
+            among = rows.places[first[row] : last[row]]  # in rising order
             follows = chosen[row - 1] + 1 if row else NOTHING
-            chosen[row] = follows if (among == follows).any() else among[0]
+            at = min(int(np.searchsorted(among, follows)), len(among) - 1)
+            among = np.append(among[:_CHOICES], among[at])  # rows of zeros are everywhere
+            of_each = votes[self._matrix_of(among)]
+            best = among[of_each == of_each.max()]
+            chosen[row] = follows if (best == follows).any() else best[0]
+        # Short rows, as the single numbers of biases, are in some tensor by chance.
+        begin = np.diff(chosen) != np.where(chosen[1:] == NOTHING, 0, 1)
+        if matrix.numel() < _NUMBERS_IN_A_RUN * (1 + int(begin.sum())):
+            return None
         return self._described(matrix, chosen)
 
     def _matrix_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers of the matrices that have these rows."""
-        return np.searchsorted(self._found[1], places, "right") - 1
+        return np.searchsorted(self._begins, places, "right") - 1
 
     def _votes(
         self,
@@ -212,7 +407,7 @@ class FileContent:
         lengths = last[index] - first
         ends = lengths.cumsum()
         alike = np.arange(ends[-1]) + np.repeat(first - (ends - lengths), lengths)
-        matrices = self._found[0]
+        matrices = self._matrices
         votes = np.bincount(
             self._matrix_of(rows.places[alike]), np.repeat(times, lengths), len(matrices)
         )
@@ -220,20 +415,19 @@ class FileContent:
         return (votes + (named & (votes > 0))).astype(np.float64)
 
     def _described(self, matrix: Tensor, chosen: NDArray[np.int64]) -> Origin:
-        matrices, begins, _ = self._found
+        matrices = self._matrices
         of_file = chosen != NOTHING
         which = np.where(of_file, self._matrix_of(chosen), -1)
-        order = np.where(of_file, chosen - begins[which], chosen)
-        theirs, done, counts = torch.zeros_like(matrix), dict[str, None](), list[int]()
+        order = np.where(of_file, chosen - self._begins[which], chosen)
+        sources = {}
         for number in dict.fromkeys(which[of_file].tolist()):
             name, way = matrices[number]
-            how, found = list(by_rows(self.values(name)))[way]
-            taken = which == number
-            theirs[torch.from_numpy(taken)] = found[torch.from_numpy(order[taken])]
-            done[how] = None
-            counts.append(len(found))
+            sources[number] = list(by_rows(self._read(name)))[way]
+        same = self._is_made_of(matrix, sources, which, order)
+        done = dict.fromkeys(how for how, _ in sources.values())
+        counts = [len(found) for _, found in sources.values()]
         names = [matrices[number][0] if number >= 0 else _ZEROS for number in which.tolist()]
-        same, reordered = torch.equal(theirs, matrix), False
+        reordered = False
         if len({*names}) == 1:
             count = counts[0]
             words = [_order(order.tolist(), count)]
@@ -251,6 +445,31 @@ class FileContent:
             dict.fromkeys(name for name, there in zip(names, of_file, strict=True) if there)
         )
         return Origin(names=tensors, how=how, reordered=reordered)
+
+    def _is_made_of(
+        self,
+        matrix: Tensor,
+        sources: Mapping[int, tuple[str, Tensor]],
+        which: NDArray[np.int64],
+        order: NDArray[np.int64],
+    ) -> bool:
+        """Whether each row has its numbers in the order of the row that it was found as."""
+        dtype = torch.float32 if matrix.dtype in FLOATS_OF_8_BITS else matrix.dtype
+        step = max(1, _PART // matrix.shape[1])
+        for at in range(0, len(matrix), step):
+            part = matrix[at : at + step].to(dtype)
+            theirs = torch.zeros_like(part)
+            for number in dict.fromkeys(which[at : at + step].tolist()).keys() - {-1}:
+                taken = np.flatnonzero(which[at : at + step] == number)
+                found = sources[number][1][torch.from_numpy(order[at : at + step][taken])]
+                theirs[torch.from_numpy(taken)] = found.to(matrix.dtype).to(dtype)
+            if not equal(part, theirs):
+                return False
+        return True
+
+
+def _print_of_zeros(count: int) -> np.uint64:
+    return np.uint64(int(_hashes(torch.zeros(1))[0]) * count % 2**64)
 
 
 def _order(rows: Sequence[int], count: int) -> str:

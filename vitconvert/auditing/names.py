@@ -83,12 +83,16 @@ def astray(landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         landed: Pairs of a tensor of the file and the one parameter that holds it.
     """
     templates: dict[str, Counter[str]] = defaultdict(Counter)
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for tensor, parameter in landed:
         templates[template(tensor)][template(parameter)] += 1
+        kinds[kind(tensor)][template(parameter)] += 1
     blocks: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, ...], str, str]]]
     blocks = defaultdict(list)
     for tensor, parameter in landed:
         usual, count = templates[template(tensor)].most_common(1)[0]
+        if kinds[kind(tensor)].most_common(1)[0][0] == template(parameter):
+            usual = template(parameter)  # as of experts, whose w1 and w3 are joined, and w2 is not
         if part_of(tensor) and part_of(parameter) not in ("", part_of(tensor)):
             yield parameter, f"holds {tensor}"
         elif template(parameter) != usual and count > 1:
@@ -135,6 +139,47 @@ def template(name: str) -> str:
     return _NUMBER.sub("#", name)
 
 
+def kind(name: str) -> str:
+    """A name without the numbers that are words of it: `layers.#.w1`."""
+    return re.sub(r"(?<![^\W_])\d+(?![^\W_])", "#", name)
+
+
 def numbers_in(name: str) -> tuple[int, ...]:
     """The numbers of a name."""
     return tuple(map(int, _NUMBER.findall(name)))
+
+
+def grouped(lines: Mapping[str, str]) -> Iterator[str]:
+    """Names and what is said of each; those that differ in numbers alone are one line.
+
+    As in `layer.{0..11}.bias: the file has blocks.{0..11}.bias`.
+    """
+    alike: dict[str, list[str]] = {}
+    for name, text in lines.items():
+        line = f"{name}: {text}" if text else name
+        alike.setdefault(template(line), []).append(line)
+    for kind, several in alike.items():
+        columns = [*zip(*(_NUMBER.findall(line) for line in several), strict=True)]
+        pieces = kind.split("#")
+        if len(columns) + 1 != len(pieces):  # a name has this sign
+            yield from several
+            continue
+        line = "".join(map("".join, zip(pieces, [*map(_range, columns), ""], strict=True)))
+        # Where one number varies, its range says how many they are.
+        one = len({column for column in columns if len({*column}) > 1}) < 2
+        yield line if one else f"{line} ({len(several)})"
+
+
+def _range(column: Sequence[str]) -> str:
+    """Numbers as `7`, `{0..11}` or `{0..2,5}`."""
+    numbers = sorted({*map(int, column)})
+    if len(numbers) == 1:
+        return column[0]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"{{{','.join(words)}}}"

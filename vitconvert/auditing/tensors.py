@@ -2,7 +2,7 @@
 
 import pickle
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -16,10 +16,10 @@ from vitconvert.checkpoint.reading import in_memory
 from vitconvert.errors import VitConvertError
 from vitconvert.formats import Container, open_container
 from vitconvert.settings import without_warnings
-from vitconvert.sources import locate
+from vitconvert.sources import Located, locate
 
 Read = Callable[[str], Tensor]
-File = str | PathLike[str] | Mapping[str, object]
+File = str | PathLike[str] | Located | Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,16 @@ class Tensors:
         title: Where they come from, as reports call it.
         names: All names.
         opened: What opens the file, to read tensors by name.
+        computed: Names of those that quantised ones stand for.
+        is_packed: Whether weights are stored as whole numbers.
         dequantised: The same with the weights that quantised ones stand for, if it has such.
     """
 
     title: str
     names: tuple[str, ...]
     opened: Callable[[], AbstractContextManager[Read]]
+    computed: Set[str] = frozenset()
+    is_packed: bool = False
     dequantised: "Tensors | None" = None
 
 
@@ -61,9 +65,10 @@ def _both(title: str, begun: Callable[[], Container]) -> Tensors:
     """A file as it is and, where one of ours has the arithmetic, dequantised."""
     stored = _seen(title, begun, lambda container: container)
     with suppress(VitConvertError), begun() as container:
-        if dequantised(container, "float32")[1]:
+        if weights := dequantised(container, "float32")[1]:
             title = f"{title}, dequantised"
-            computed = _seen(title, begun, lambda one: dequantised(one, "float32")[0])
+            seen = _seen(title, begun, lambda one: dequantised(one, "float32")[0])
+            computed = replace(seen, computed=weights.keys(), is_packed=False)
             return replace(stored, dequantised=computed)
     return stored
 
@@ -77,7 +82,10 @@ def _seen(
             yield view(container).read
 
     with begun() as container:
-        return Tensors(title=title, names=tuple(view(container).manifest), opened=opened)
+        manifest = view(container).manifest
+    whole = ("int", "uint")
+    packed = any(t.dtype.startswith(whole) and len(t.shape) > 1 for t in manifest.values())
+    return Tensors(title=title, names=tuple(manifest), opened=opened, is_packed=packed)
 
 
 def _unpickled(path: Path) -> Mapping[str, object] | None:

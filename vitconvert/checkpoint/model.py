@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint.checkpoint import Checkpoint
 from vitconvert.documents import JsonDict
-from vitconvert.errors import NotRepresentable, UsageError
+from vitconvert.errors import UsageError, VitConvertError
 
 if TYPE_CHECKING:
     import torch
@@ -87,5 +87,5 @@ def _image_cfg(preprocessing: "Preprocessing | None") -> JsonDict:
     """
     try:
         return preprocessing.to_timm() if preprocessing else {}
-    except NotRepresentable:
+    except VitConvertError:
         return {}

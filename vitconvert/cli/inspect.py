@@ -223,7 +223,7 @@ def _assumed(inspection: "Inspection") -> Iterator[str]:
     for name, (value, origin) in inspection.told.items():
         if origin.startswith(ASSUMED):
             yield f"{name} {show(value)}: {origin.removeprefix(f'{ASSUMED}: ')}"
-        elif is_assumed(origin):
+        elif is_assumed(origin) and inspection.has_part(name):
             of_tables.setdefault(origin, []).append(f"{name} {show(value)}")
     for table, values in of_tables.items():
         yield f"{', '.join(values)}: usual in this dialect ({table})"
@@ -239,7 +239,7 @@ def _classes(inspection: "Inspection") -> str:
 def _images(inspection: "Inspection") -> str:
     found = inspection.preprocessing
     if found is None:
-        return "nothing says how they are prepared; --preprocessor FILE, or --mean and --std, do"
+        return "not stated in any file; state it by --preprocessor FILE, or --mean and --std"
     crop = f", cropped to {show(found.image_size)}" if found.crop else ""
     ends = (" ".join(f"{number:.4g}" for number in numbers) for numbers in (found.mean, found.std))
     mean, std = ends

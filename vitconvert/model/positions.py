@@ -37,10 +37,10 @@ class Positions(nn.Module):
     def forward(self, patches: Tensor, prefix: Sequence[Tensor], table: Tensor | None) -> Tensor:
         """Patches (B, P, D) and prefix tokens (B, count, D) each to (B, N, D)."""
         if table is not None and self.of_patches_only:
-            patches = patches + table.to(patches)
+            patches = patches + table
         fitted = self.fitted()
         if fitted is not None:
-            patches = patches + fitted.to(patches)
+            patches = patches + fitted
         early = prefix[:-1] if self.late else prefix
         x = torch.cat([*early, patches], dim=1) if early else patches
         if table is not None and not self.of_patches_only:

@@ -117,9 +117,12 @@ class ViT(HubMethods, TimmInterface):
 
     def configure(self, config: ViTConfig) -> None:
         """Give the model, and each part that reads it, another configuration."""
+        resized = config.grid_size != self.config.grid_size
         super().configure(config)
-        like = self.patch_embed.a_weight()
-        self._compute_tables(like.device, like.dtype)
+        if resized:
+            table = self.pos_embed if config.computed_positions else self.relative_offsets
+            dtype = None if table is None else table.dtype
+            self._compute_tables(self.patch_embed.a_weight().device, dtype)
 
     def forward(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """Logits, or features without a head.

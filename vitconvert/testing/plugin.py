@@ -97,16 +97,24 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
 
 
 @pytest.fixture
-def assert_loaded() -> Callable[..., "LoadAudit"]:
-    """`vitconvert.audit_load`, which fails unless each parameter holds what the file has for it."""
+def assert_loaded() -> Iterator[Callable[..., "LoadAudit"]]:
+    """`vitconvert.audit_load`, which fails unless each parameter holds what the file has for it.
+
+    Around code that loads, or with a model that is loaded already.
+    """
+    audits: list[LoadAudit] = []
 
     def check(model: "nn.Module | Callable[[], nn.Module]", file: "File") -> "LoadAudit":
         from vitconvert.auditing.audit import audit
 
         __tracebackhide__ = True
-        return audit(model, file, strict=True)
+        audits.append(audit(model, file, strict=True))
+        return audits[-1]
 
-    return check
+    yield check
+    for one in audits:
+        if not one.is_finished:  # no block of a `with` was there to end
+            one.look()
 
 
 def _properties(report: "ParityReport") -> Iterator[tuple[str, object]]:
