@@ -4,6 +4,7 @@ No file says how positions are fitted to another size: each project has a rule o
 conversion that is exact at one size can so differ at others.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -103,10 +104,10 @@ def other_sizes(before: Checkpoint, source: Checkpoint, target: Target) -> Other
     apart = [name for name, rule in wanted.items() if found.get(name, rule) != rule]
     if not apart:
         return None
-    doubt = before.resampling_doubt if "positions" in apart and ours.learned_positions else ""
-    if doubt:
+    doubt = ""
+    if before.resampling_doubt and "positions" in apart and ours.learned_positions:
         wanted["positions"] = "may do otherwise"
-        doubt += "; --set position_resampling=RULE states it"
+        doubt = "nothing names its project; --set position_resampling=RULE states the rule"
     stated = _stated_elsewhere(before, apart)
     return OtherSizes(
         source=_said(before.table, wanted, apart, who="the source" if stated else ""),
@@ -245,6 +246,8 @@ class Measurement:
             return replace(self.expected, why_not=why_not)
         theirs, ours = self.outputs
         apart = relative_difference(ours.double(), theirs.double())
+        if not math.isfinite(apart):
+            return replace(self.expected, why_not="no finite outputs of the same shape")
         if apart <= TOLERANCE:
             return None
         return replace(self.expected, relative=float(f"{apart:.1e}"), why_not="")
