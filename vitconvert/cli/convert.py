@@ -313,7 +313,8 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     if len(departures) > 1:
         departures = (f"{len(departures)} preprocessing differences when opening the output",)
     ledger = conversion.ledger
-    notes = [*ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
+    sizes = [str(conversion.other_sizes)] if conversion.other_sizes else []
+    notes = [*sizes, *ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
     if notes:
         more = f" (and {len(notes) - 1} more in its README.md)" if len(notes) > 1 else ""
         yield line("note", notes[0] + more)
@@ -334,6 +335,8 @@ def full_report(conversion: "Conversion") -> Iterator[str]:
     yield _verdict(conversion, line("parity", *proof.parity_lines()))
     for text in proof.opened_lines():
         yield line("opened by", text)
+    if conversion.other_sizes:
+        yield line("sizes", conversion.other_sizes)
     for departure in conversion.departures:
         yield line("images", departure)
     for dialect, why in conversion.passed_over.items():
@@ -379,6 +382,8 @@ def plan_report(plan: "ConversionPlan", *, verbose: bool) -> Iterator[str]:
         yield line("note", note)
     for change in ledger.changed:
         yield line("change", change)
+    if plan.other_sizes:
+        yield line("sizes", plan.other_sizes)
     for guard in one_line_for_all_blocks(plan.guards, verbose=verbose):
         yield line("guard", guard)
     if plan.streamed:

@@ -69,6 +69,7 @@ def write_card(
         ("parity", "\n".join(proof.parity_lines())),
         *(("after it", other.format(step)) for step in lossy),
         *(("opened by", line) for line in proof.opened_lines()),
+        *([("sizes", str(proof.other_sizes))] if proof.other_sizes else []),
         *(("images", departure) for departure in proof.departures),
     ]
     has_processor = (directory / "preprocessor_config.json").is_file()

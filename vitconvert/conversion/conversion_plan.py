@@ -16,6 +16,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.changes import changed, empty_tensors, with_steps, without_numbers
 from vitconvert.conversion.families import family_note
 from vitconvert.conversion.options import WriteOptions
+from vitconvert.conversion.other_sizes import OtherSizes, other_sizes
 from vitconvert.conversion.output import check_source
 from vitconvert.conversion.search import OWN_LAYOUT
 from vitconvert.conversion.steps import Step
@@ -49,6 +50,7 @@ class ConversionPlan:
         steps: The steps, in their order.
         passed_over: Other dialects of the target's ecosystem, and why they cannot hold it.
         options: What was asked for.
+        other_sizes: How the target treats images of other sizes otherwise than the source, or None.
     """
 
     before: Checkpoint
@@ -58,6 +60,7 @@ class ConversionPlan:
     steps: tuple[Step, ...]
     passed_over: Mapping[str, str]
     options: WriteOptions
+    other_sizes: OtherSizes | None = None
 
     @property
     def located(self) -> Located:
@@ -88,6 +91,15 @@ class ConversionPlan:
     def changes(self) -> tuple[str, ...]:
         """What is changed between the source as it was read and the output."""
         return self.ledger.changed[len(self.before.ledger.changed) :]
+
+    @property
+    def other_outputs(self) -> bool:
+        """Whether the output was asked to give other numbers than the source, or fewer."""
+        options = self.options
+        asked = (options.num_classes, options.classes, options.in_channels)
+        rounded = options.dtype is not None and options.dtype.itemsize < 4
+        narrowed = any(step.narrows for step in self.steps)
+        return rounded or narrowed or any(change is not None for change in asked)
 
     def companions(self, infos: Mapping[str, TensorInfo]) -> CompanionFiles:
         """The small files beside weights of these dtypes."""
@@ -160,6 +172,7 @@ class ConversionPlan:
             "origins": dict(self.config.origins),
             "ledger": self.ledger.to_dict(),
             "passed_over": dict(self.passed_over),
+            "other_sizes": self.other_sizes and self.other_sizes.to_dict(),
         }
 
     def to_dict(self) -> JsonDict:
@@ -200,14 +213,16 @@ def make_plan(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) 
         family_note(placed, fit.target, model),
     )
     noted = replace(placed, ledger=placed.ledger.with_notes(notes))
+    source = with_steps(noted, fit.steps, measured=measured)
     return ConversionPlan(
         before=before,
         changed=after,
-        source=with_steps(noted, fit.steps, measured=measured),
+        source=source,
         target=fit.target,
         steps=fit.steps,
         passed_over=fit.passed_over,
         options=options,
+        other_sizes=other_sizes(before, source, fit.target),
     )
 
 

@@ -13,6 +13,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.conversion.card import write_card
 from vitconvert.conversion.conversion_plan import ConversionPlan, make_plan
 from vitconvert.conversion.options import WriteOptions
+from vitconvert.conversion.other_sizes import Measurement, OtherSizes
 from vitconvert.conversion.output import atomic_output, check_source
 from vitconvert.conversion.record import (
     Proof,
@@ -104,6 +105,14 @@ class Conversion:
         return self.proof.opened
 
     @property
+    def other_sizes(self) -> OtherSizes | None:
+        """How the target treats images of other sizes otherwise than the source; None: it does not.
+
+        Also None where the target's program takes one size alone, or `image_size` was given.
+        """
+        return self.proof.other_sizes
+
+    @property
     def departures(self) -> tuple[str, ...]:
         """What they do differently with images than the checkpoint's own project."""
         return self.proof.departures
@@ -149,6 +158,9 @@ def convert_checkpoint(
     source, target = plan.source, plan.target
 
     parity, function_hash = None, None
+    elsewhere = None
+    if verify and plan.other_sizes:
+        elsewhere = Measurement(plan.other_sizes, checkpoint, changed=plan.other_outputs)
     openers_are_imported: Future[None] | None = None
     if verify:
         from vitconvert.parity.verification import verify_checkpoint
@@ -160,7 +172,12 @@ def convert_checkpoint(
             openers_are_imported = in_background(partial(import_all, openers))
 
         # Of the source as it was read: what is changed after it is measured by itself.
-        parity = verify_checkpoint(checkpoint, briefly=True, once_built=import_openers)
+        parity = verify_checkpoint(
+            checkpoint,
+            briefly=True,
+            once_built=import_openers,
+            once_compared=elsewhere.of_source if elsewhere else lambda _: None,
+        )
         parity.raise_if_failed()
         # Of numbers that were compared, and so are in memory.
         function_hash = in_background(lambda: source.function_hash)
@@ -184,13 +201,17 @@ def convert_checkpoint(
         read = read if checkpoint.located.weights else "as it was in memory"
         proof = Proof(
             parity=parity,
-            opened=_opened(directory, target, source) if verify else (),
+            opened=_opened(directory, target, source, elsewhere) if verify else (),
             departures=companions.departures,
             sha256_in=sha256_in.result(),
             function_hash=function_hash.result() if function_hash else "",
             changed=plan.changes,
             read="with its adapter merged" if checkpoint.merge else read,
+            other_sizes=plan.other_sizes,
         )
+        if elsewhere and parity:
+            reasons = parity.skipped, *(consumer.why_not for consumer in proof.opened)
+            proof = replace(proof, other_sizes=elsewhere.result(*reasons))
         write_card(directory, source, target, infos, proof)
         write_record(directory, source, target, proof, sha256_out=sha256_out, command=command)
     return Conversion(plan=plan, output=output, sha256=sha256_out, proof=proof)
@@ -208,8 +229,10 @@ def _effects(
     return {"effect": "\n".join(changes)} if changes else {}
 
 
-def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opened, ...]":
-    """How each program that the output is for computes it.
+def _opened(
+    directory: Path, target: Target, source: Checkpoint, elsewhere: Measurement | None
+) -> "tuple[Opened, ...]":
+    """How each program that the output is for computes it, at another size too if that differs.
 
     Raises:
         ParityFailed: One computes otherwise.
@@ -217,7 +240,8 @@ def _opened(directory: Path, target: Target, source: Checkpoint) -> "tuple[Opene
     from vitconvert.programs.opening import open_both_towers, open_output
 
     model = build_model(source)
-    opened = open_output(directory, target.table, model)
+    once_opened = elsewhere.of_target if elsewhere else lambda *_: None
+    opened = open_output(directory, target.table, model, once_opened=once_opened)
     if source.text and target.text:
         opened = (*opened, *open_both_towers(directory, target.text.table, source, model))
     for consumer in opened:

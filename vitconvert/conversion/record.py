@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.checkpoint.companions import stated_weights
 from vitconvert.checkpoint.reading import open_weights
+from vitconvert.conversion.other_sizes import OtherSizes
 from vitconvert.conversion.output import files_of
 from vitconvert.documents import JsonDict, JsonObject, write_json
 from vitconvert.errors import without_secrets
@@ -44,6 +45,7 @@ class Proof:
         function_hash: The name of the function that was written; "" if no numbers were compared.
         changed: What was changed between the source, of which parity is, and the output.
         read: In which state the source was compared, where reading changed its numbers.
+        other_sizes: How the target treats images of other sizes otherwise, or None.
     """
 
     parity: "ParityReport | None"
@@ -53,6 +55,7 @@ class Proof:
     function_hash: str = ""
     changed: tuple[str, ...] = ()
     read: str = ""
+    other_sizes: OtherSizes | None = None
 
     def parity_lines(self) -> list[str]:
         """The comparison with the source's own implementation, and of what that is."""
@@ -72,7 +75,11 @@ class Proof:
     def to_dict(self) -> JsonDict:
         """What was compared, of the source or of the output, for `vitconvert.json` and `--json`."""
         parity = self.parity and {**self.parity.to_dict(), "of": "source"}
-        return {"parity": parity, "opened_by": [opened.to_dict() for opened in self.opened]}
+        return {
+            "parity": parity,
+            "opened_by": [opened.to_dict() for opened in self.opened],
+            "other_sizes": self.other_sizes and self.other_sizes.to_dict(),
+        }
 
 
 def write_record(

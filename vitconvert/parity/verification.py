@@ -23,6 +23,7 @@ from vitconvert.parity.untested import differing_classes, unseen_of_checkpoints
 from vitconvert.preprocessing.sample_images import sampled_images
 from vitconvert.programs.isolation import isolated
 from vitconvert.programs.program import build_reference
+from vitconvert.programs.reference import Reference
 
 
 def verify_checkpoint(
@@ -37,6 +38,7 @@ def verify_checkpoint(
     briefly: bool = False,
     images: ComparedImages | None = None,
     once_built: Callable[[], object] = lambda: None,
+    once_compared: Callable[[Reference], object] = lambda _: None,
 ) -> ParityReport:
     """Compare a checkpoint with the implementation of its own program.
 
@@ -52,6 +54,7 @@ def verify_checkpoint(
             times as long.
         images: Compared as well, through both preprocessings.
         once_built: Called when everything is imported and built, before anything is computed.
+        once_compared: Given the program's own model after the comparison.
 
     Raises:
         UsageError: The model reads other images than `against`, or an argument is wrong.
@@ -101,6 +104,7 @@ def verify_checkpoint(
         on_images = NO_IMAGES
         if images and prepared:
             on_images = compare_on_images(images, sides, prepared, tolerance=tolerance)
+        once_compared(reference)
     both = (checkpoint, against) if against else (checkpoint,)
     before = ReportFindings(
         notes=(

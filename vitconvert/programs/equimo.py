@@ -40,6 +40,10 @@ class Equimo(Program):
         written = {**DEFAULTS, **written_config(table, model.config)}
         return fit_target(table, model.config, _with_ratio(written, model.config))
 
+    def other_sizes(self, table: Table) -> str:
+        """The class takes one size."""
+        return "none"
+
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:

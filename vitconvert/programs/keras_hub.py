@@ -73,6 +73,10 @@ class KerasHub(Program):
             )
         return target
 
+    def other_sizes(self, table: Table) -> str:
+        """DINOv2's backbone alone resamples positions."""
+        return "program" if table.name.startswith("keras_dinov") else "none"
+
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:

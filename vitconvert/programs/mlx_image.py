@@ -14,6 +14,7 @@ from vitconvert.programs.program import Foreign, Opener, Program
 from vitconvert.programs.reference import Reference, TensorsNotTaken, own_tensors, package
 from vitconvert.programs.target import Target
 from vitconvert.programs.torchvision import class_arguments
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +26,10 @@ class MlxImage(Program):
     packages = ("mlx-image",)
     one_file = True
     framework = "mlx"
+
+    def other_sizes(self, table: Table) -> str:
+        """The class takes one size."""
+        return "none"
 
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """The class, and the package's own reader of weights."""

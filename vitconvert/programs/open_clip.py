@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
@@ -30,6 +30,7 @@ from vitconvert.programs.program import (
 from vitconvert.programs.reference import (
     Reference,
     built_of_size,
+    call,
     load_strictly,
     own_tensors,
     package,
@@ -37,7 +38,7 @@ from vitconvert.programs.reference import (
 from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.programs.timm.fitting import PLAIN, fitting_architecture
-from vitconvert.programs.timm.reference import TOLD, timm_taps, vision_transformer
+from vitconvert.programs.timm.reference import TOLD, fit_to, timm_taps, vision_transformer
 from vitconvert.tables.architectures import find_architecture
 from vitconvert.tables.config_file import look_up
 from vitconvert.tables.dialects import builtin_tables
@@ -205,34 +206,50 @@ def _own_tower(
     if config.activation not in ("gelu", "quick_gelu"):
         raise NotRepresentable(f"open_clip has no vision encoders with {config.activation}.")
     name = f"open_clip {open_clip.__version__} VisionTransformer"
-    model: nn.Module = open_clip.transformer.VisionTransformer(
-        image_size=config.image_size,
-        patch_size=config.patch_size,
-        width=config.embed_dim,
-        layers=config.depth,
-        heads=config.num_heads,
-        mlp_ratio=(config.mlp_dim + 0.5) / config.embed_dim,  # open_clip rounds it down
-        ls_init_value=1e-5 if config.layer_scale else None,
-        output_dim=config.num_classes or 1,
-        no_ln_pre=not config.pre_norm,
-        pool_type=_POOL_TYPES.get(config.pooling, "avg"),
-        final_ln_after_pool=config.pooling not in _POOL_TYPES,
-        norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
-        act_layer=open_clip.transformer.QuickGELU if config.activation == "quick_gelu" else nn.GELU,
-    )
-    notes: tuple[str, ...] = ()
-    if not config.num_classes:  # the class always has it
-        model.register_parameter("proj", None)
-        notes = ("the projection was removed",)
-    load_strictly(model, tensors, name)
+
+    def built(image_size: tuple[int, int], tensors: "Mapping[str, Tensor]") -> nn.Module:
+        model: nn.Module = open_clip.transformer.VisionTransformer(
+            image_size=image_size,
+            patch_size=config.patch_size,
+            width=config.embed_dim,
+            layers=config.depth,
+            heads=config.num_heads,
+            mlp_ratio=(config.mlp_dim + 0.5) / config.embed_dim,  # open_clip rounds it down
+            ls_init_value=1e-5 if config.layer_scale else None,
+            output_dim=config.num_classes or 1,
+            no_ln_pre=not config.pre_norm,
+            pool_type=_POOL_TYPES.get(config.pooling, "avg"),
+            final_ln_after_pool=config.pooling not in _POOL_TYPES,
+            norm_layer=partial(nn.LayerNorm, eps=config.norm_eps),
+            act_layer=open_clip.transformer.QuickGELU
+            if config.activation == "quick_gelu"
+            else nn.GELU,
+        )
+        if not config.num_classes:  # the class always has it
+            model.register_parameter("proj", None)
+        # As `load_checkpoint` does for `create_model(..., force_image_size=...)`.
+        state = {f"visual.{name}": tensor for name, tensor in tensors.items()}
+        open_clip.model.resize_pos_embed(state, SimpleNamespace(visual=model))
+        load_strictly(model, {n.removeprefix("visual."): t for n, t in state.items()}, name)
+        return model.eval()
+
+    def run(model: nn.Module, images: "Tensor") -> "Tensor":
+        height, width = images.shape[-2:]
+        if (height, width) != config.image_size:
+            model = built((height, width), model.state_dict())
+        return call(model, images)
+
+    notes = () if config.num_classes else ("the projection was removed",)
     block = "transformer.resblocks.{i}"
     taps = block_taps(config.depth, block=block, norm2="ln_2", norm="ln_post")
     del taps["norm"]  # it norms all tokens, and our fc_norm the pooled one
     return Reference(
         name=name,
-        model=model.eval(),
+        model=built(config.image_size, tensors),
         taps={"patch_embed": Tap("conv1"), **taps},
+        run=run,
         notes=notes,
+        any_size=config.square,  # as its function takes the grid for one
         told=("image_size", "num_heads", "activation", "norm_eps", "pooling"),
     )
 
@@ -252,9 +269,16 @@ def _timm_tower(
     load_strictly(model, tensors, name)
     taps = timm_taps(model.trunk, config)
     taps.pop("features", None)  # the head is a sequence, empty without a projection
+
+    def run(model: Foreign, images: "Tensor") -> "Tensor":
+        fit_to(model.trunk, images)
+        return call(model, images)
+
     return Reference(
         name=name,
         model=model.eval(),
+        run=run,
+        any_size=True,
         taps={layer: replace(tap, module=f"trunk.{tap.module}") for layer, tap in taps.items()},
         told=() if named else TOLD,
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vitconvert.model import ViT
 
 Result = TypeVar("Result")
+OnceOpened = Callable[[str, "Callable[[Tensor], Tensor]"], object]
 
 _REPORT = "nothing was written. Please report this with the checkpoint's name."
 # What timm and transformers raise for weights or arguments that they do not take.
@@ -113,7 +114,9 @@ class Opened:
         return {**asdict(self), "of": "output"}
 
 
-def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ...]:
+def open_output(
+    directory: Path, table: Table, model: "ViT", *, once_opened: OnceOpened = lambda *_: None
+) -> tuple[Opened, ...]:
     """Load an output with the programs that it is for, and compare what they compute.
 
     Some programs load the directory by themselves. For other projects, the function that they use
@@ -124,6 +127,8 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
         directory: The output.
         table: The dialect that it was written in.
         model: What it should compute.
+        once_opened: Given the name of the first program that opened it and what that computes of
+            images, after the comparison.
 
     Raises:
         ParityFailed: A program cannot load the output, or reads other tensors in it.
@@ -131,7 +136,7 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
 
     openers = program_of(table).openers(model.config)
     if not openers:
-        return _open_as_their_project(directory, table, model)
+        return _open_as_their_project(directory, table, model, once_opened)
     model, images = model.float(), random_images(model.config)
     with isolated(), silent_transformers():
         opened = {
@@ -147,11 +152,15 @@ def open_output(directory: Path, table: Table, model: "ViT") -> tuple[Opened, ..
             as_tokens = output.shape != wanted.shape
             ours = model.forward_features(images) if as_tokens else wanted
             verdicts[consumer] = verdict(consumer, ours, output)
+        for consumer, run in [*opened.items()][:1]:
+            once_opened(consumer, run)
     missing = partial(Opened, relative=None, why_not="not installed")
     return tuple(verdicts.get(name) or missing(consumer=name) for name in openers)
 
 
-def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple[Opened, Opened]:
+def _open_as_their_project(
+    directory: Path, table: Table, model: "ViT", once_opened: OnceOpened
+) -> tuple[Opened, Opened]:
     """The function that reads such files, and the project's own class with the tensors."""
 
     own = None if builtin_tables().get(table.name) is table else table.file
@@ -182,6 +191,8 @@ def _open_as_their_project(directory: Path, table: Table, model: "ViT") -> tuple
                 lambda: reference.run(theirs, images),
                 lambda: ours(images) if reads_output else ours.forward_features(images),
             )
+            if reference.any_size:
+                once_opened(reference.name, partial(reference.run, theirs))
             return read, verdict(reference.name, wanted, found)
 
 

@@ -144,6 +144,12 @@ class Program:
         """
         return fit_target(table, model.config, text=model.text)
 
+    def other_sizes(self, table: Table) -> str:
+        """Who fits a model's positions to images of another size: "program", as it loads or
+        computes; "user", by a function of the program; "none", as it takes one size alone.
+        """
+        return "program"
+
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:

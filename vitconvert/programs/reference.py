@@ -54,6 +54,8 @@ class Reference:
         adapts: Fields of ViTConfig in which vitconvert's model has to follow the package.
         told: Fields of ViTConfig that it was built with as vitconvert knows them, where the package
             knew no better: whatever is wrong in one of them is wrong on both sides.
+        any_size: Whether `run` takes images of another size, and fits positions to them as the
+            package does for its users. The model may stay of that size.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Reference:
     dtypes: tuple[str, ...] = ("float32", "float64")
     adapts: Mapping[str, str] = field(default_factory=dict)
     told: tuple[str, ...] = ()
+    any_size: bool = False
 
     def adapt(self, ours: "ViT") -> "ViT":
         """Our model as it is to be compared: of the same weights, with the fields of `adapts`."""

@@ -9,6 +9,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import Program
 from vitconvert.programs.reference import Reference, as_tokens, load_strictly, own_tensors, package
 from vitconvert.programs.taps import canonical_taps, channels_last
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +19,10 @@ class SegmentAnything(Program):
     """The package, which has no configuration files."""
 
     packages = ("segment-anything",)
+
+    def other_sizes(self, table: Table) -> str:
+        """The class takes one size."""
+        return "none"
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """ImageEncoderViT of segment-anything 1.0 for the configuration."""

@@ -86,6 +86,8 @@ class Target:
         their_config: The project's own configuration, of both towers if there is a text tower.
         text: The place of the text tower, or None if there is none.
         left: Why the model's text tower has no place here; "" if it has one, or there is none.
+        read_back: What a reader of the output finds, with the project's own rules for images of
+            other sizes; None if nobody read it back.
     """
 
     table: Table
@@ -93,6 +95,7 @@ class Target:
     their_config: JsonObject
     text: TextTarget | None = None
     left: str = ""
+    read_back: ViTConfig | None = None
 
 
 def fit_target(
@@ -190,7 +193,7 @@ def _read_back_alike(
         stated_sizes = {name: v for name, v in stated_sizes.items() if name not in in_file}
     stated = strongest(state(stated_sizes, "constructor"), in_file, named)
     try:
-        found = gather_facts(binding, stated).config().function()
+        read_back = gather_facts(binding, stated).config()
     except (ConflictingFact, MissingFact) as error:
         raise NotRepresentable(
             f"{table.title} would not be read back.",
@@ -198,7 +201,7 @@ def _read_back_alike(
             details=error.details,
         ) from None
     # A reader believes the number of positions; the project's own code does not.
-    found |= {
+    found = read_back.function() | {
         default.name: default.value
         for default in table.defaults
         if default.name == "no_embed_class" in config.function() and default.condition is None
@@ -210,7 +213,7 @@ def _read_back_alike(
             details=list(differences.values()),
             hint=_of_other_gelu(config, found, differences),
         )
-    return Target(table=table, plan=plan, their_config=their_config, text=text)
+    return Target(table=table, plan=plan, their_config=their_config, text=text, read_back=read_back)
 
 
 def _of_other_gelu(

@@ -9,18 +9,23 @@ from vitconvert.documents import JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.example import Example, class_example
 from vitconvert.programs.program import Program
-from vitconvert.programs.reference import Reference, load_strictly, own_tensors, package
+from vitconvert.programs.reference import Reference, call, load_strictly, own_tensors, package
 from vitconvert.programs.taps import Tap, block_taps
 from vitconvert.programs.target import Target
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Torchvision(Program):
     """torchvision's VisionTransformer."""
 
     packages = ("torchvision",)
+
+    def other_sizes(self, table: Table) -> str:
+        """By `interpolate_embeddings`."""
+        return "user"
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class for the configuration, changed where it has no argument.
@@ -61,6 +66,8 @@ class Torchvision(Program):
             },
             notes=tuple(notes),
             told=("image_size", "num_heads", "norm_eps"),
+            run=partial(_run, config),
+            any_size=not notes,
         )
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
@@ -75,6 +82,18 @@ class Torchvision(Program):
         norm = {"norm_layer": f"partial(torch.nn.LayerNorm, eps={config.norm_eps!r})"}
         arguments = {**class_arguments(config), **norm}
         return [class_example("With torchvision", imports, "VisionTransformer", arguments, config)]
+
+
+def _run(config: ViTConfig, model: "nn.Module", images: "Tensor") -> "Tensor":
+    """Images of another size through a class of that size, by `interpolate_embeddings`."""
+    from torchvision.models.vision_transformer import interpolate_embeddings
+
+    size = (images.shape[-2], images.shape[-1])
+    if size != config.image_size:
+        tensors = interpolate_embeddings(size[0], config.patch_size[0], model.state_dict())
+        model = torchvision_model(config.replace(image_size=size)).eval()
+        model.load_state_dict(tensors)
+    return call(model, images)
 
 
 def class_arguments(config: ViTConfig) -> JsonObject:

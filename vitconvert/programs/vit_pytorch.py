@@ -13,6 +13,7 @@ from vitconvert.programs.reference import Reference, load_strictly, own_tensors,
 from vitconvert.programs.taps import Tap
 from vitconvert.programs.target import Target, fit_target
 from vitconvert.tables.dialects import find_tables
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,6 +33,10 @@ class VitPytorch(Program):
 
     packages = ("vit-pytorch",)
     adapted: ClassVar = {"lucidrains_adapted": "adapted-module"}
+
+    def other_sizes(self, table: Table) -> str:
+        """The class takes one size."""
+        return "none"
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """The class of the installed release, which can read the layouts since 1.4.

@@ -41,6 +41,7 @@ from vitconvert.programs.timm.fitting import (
 from vitconvert.programs.timm.reference import (
     ROUNDS,
     TOLD_NAMED,
+    fit_to,
     put_back_pre_logits,
     timm_like,
     tower_taps,
@@ -122,7 +123,12 @@ class Timm(Program):
             if config.resnet_d_stem:  # of whose stem timm 1.0.31 downloads ImageNet weights first
                 weights = {"checkpoint_path": directory / "model.safetensors"}
             model = timm.create_model(f"local-dir:{directory}", **weights).eval()
-            return lambda images: as_tokens(model(images))
+
+            def run(images: "Tensor") -> "Tensor":
+                fit_to(model, images)
+                return as_tokens(model(images))
+
+            return run
 
         wrapper = {} if _merges_only(config) else {"transformers": auto_model_opener}
         return {"timm": opened, **wrapper}
@@ -169,7 +175,7 @@ class Timm(Program):
                 dtypes=("float32",),
                 told=TOLD_NAMED,
             )
-        reference = timm_like(model, config, name)
+        reference = replace(timm_like(model, config, name), any_size=True)
         return replace(reference, told=TOLD_NAMED) if named else reference
 
     def preparation(self, checkpoint: Checkpoint) -> Preparation | None:

@@ -31,9 +31,11 @@ def timm_like(model: "nn.Module", config: ViTConfig, name: str) -> Reference:
     """A timm model as a reference."""
 
     def output(model: "nn.Module", images: "Tensor") -> "Tensor":
+        fit_to(model, images)
         return as_tokens(call(model, images))
 
     def features(model: "nn.Module", images: "Tensor") -> "Tensor":
+        fit_to(model, images)
         return cast("Tensor", model.forward_features(images))  # type: ignore[operator]
 
     # timm's distilled model without heads averages the features of both tokens; ours reads one.
@@ -46,6 +48,14 @@ def timm_like(model: "nn.Module", config: ViTConfig, name: str) -> Reference:
         reads="tokens" if tokens else "output",
         told=TOLD,
     )
+
+
+def fit_to(model: Foreign, images: "Tensor") -> None:
+    """Have timm fit a model to the size of images, as `create_model(..., img_size=...)` does."""
+    height, width = images.shape[-2:]
+    stated = getattr(model.patch_embed, "img_size", None)
+    if stated and tuple(stated) != (height, width) and hasattr(model, "set_input_size"):
+        model.set_input_size(img_size=(height, width))
 
 
 def vision_transformer(config: ViTConfig) -> "nn.Module":

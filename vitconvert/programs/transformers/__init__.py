@@ -70,6 +70,10 @@ class Transformers(Program):
         fitted = fit_target(table, model.config, written, text=model.text)
         return normalising(fitted, model.preprocessing) if "norm_mean" in written else fitted
 
+    def other_sizes(self, table: Table) -> str:
+        """SAM's class takes one size."""
+        return "none" if table.name == "hf_sam" else "program"
+
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]
     ) -> CompanionFiles:

@@ -5,6 +5,7 @@ compared is in it.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -13,11 +14,18 @@ from vitconvert.programs.program import Foreign
 
 TOWER = "_vision_model"  # ends the model type of an image tower by itself
 Inputs = dict[str, Tensor | bool]
+_INTERPOLATE = "interpolate_pos_encoding"
 _LEAST_TOKENS = 70  # that Gemma 4's processor pads to: image_processing_gemma4.py
 
 
-def _pixels(_: Foreign, images: Tensor) -> Inputs:
-    return {"pixel_values": images}
+def _pixels(model: Foreign, images: Tensor) -> Inputs:
+    """With the word for images of another size, where the class has one (DINOv2 needs none)."""
+    config = getattr(model.config, "vision_config", model.config)
+    side = getattr(config, "image_size", None)
+    size = (side, side) if isinstance(side, int) else tuple(side or images.shape[-2:])
+    if size == tuple(images.shape[-2:]) or _INTERPOLATE not in signature(model.forward).parameters:
+        return {"pixel_values": images}
+    return {"pixel_values": images, _INTERPOLATE: True}
 
 
 def _spectrograms(_: Foreign, images: Tensor) -> Inputs:

@@ -82,6 +82,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         told=() if own else _TOLD,
         dtypes=("float32",) if rounded else ("float32", "float64"),
         notes=(note,) if rounded else (),
+        any_size=True,
     )
 
 
@@ -183,8 +184,11 @@ class _Projected(nn.Module):
         self.visual_projection = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
         self.visual_projection.weight = nn.Parameter(weight)
 
-    def forward(self, pixel_values: Tensor) -> Mapping[str, Tensor]:
-        output: Foreign = self.vision_model(pixel_values=pixel_values)
+    def forward(
+        self, pixel_values: Tensor, interpolate_pos_encoding: bool = False
+    ) -> Mapping[str, Tensor]:
+        how = {"interpolate_pos_encoding": True} if interpolate_pos_encoding else {}
+        output: Foreign = self.vision_model(pixel_values=pixel_values, **how)
         output["image_embeds"] = self.visual_projection(output.pooler_output)
         return output  # type: ignore[no-any-return]
 
