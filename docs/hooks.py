@@ -117,6 +117,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
             rows = _table_of(name).count("\n") - 1
             link = f"[{title}: {rows} rows](../{PAGES}/tables/{name}.md)"
             markdown = _block_of(name).sub(link, markdown)
+    if here == "index.md":
+        page.meta["hide"] = ["toc"]  # the front page has the width for its commands
     markdown = _LINK.sub(lambda link: _in_the_site(link, path, here), markdown)
     if re.fullmatch(r"errors/(?!index)[a-z-]+\.md", here):
         title, _, text = markdown.partition("\n")

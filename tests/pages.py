@@ -44,6 +44,7 @@ REFERENCE = sorted(
 )
 LOADS = sorted(PAGES.glob("errors/loads/*.md"))  # by what people see of lost weights
 RUN = [
+    PAGES.parents[1] / "SKILL.md",
     *ERRORS,
     *TUTORIALS,
     *REFERENCE,

@@ -71,7 +71,7 @@ class Inspection:
         text_problem: Why there is a text tower that cannot be carried, or "".
         recorded_hash: The name of its function as vitconvert.json states it, or "".
         function_hash: The same, computed of all numbers where that was asked for, or "".
-        idle: Fields that play no part in this function, and of which a record has the default.
+        config: The configuration, or None if something is missing or wrong.
     """
 
     located: Located
@@ -94,7 +94,7 @@ class Inspection:
     text_problem: str = ""
     recorded_hash: str = ""
     function_hash: str = ""
-    idle: frozenset[str] = frozenset()
+    config: ViTConfig | None = None
 
     def __repr__(self) -> str:
         known = f"dialect {self.dialect}" if self.dialect else "no known dialect"
@@ -120,8 +120,13 @@ class Inspection:
         return {
             name: fact
             for name, fact in sorted(self.facts.items())
-            if name in _COUNTS or not (fact.value in _LACKING or name in self.idle)
+            if name in _COUNTS
+            or not (fact.value in _LACKING or (fact.origin == RECORD and not self.has_part(name)))
         }
+
+    def has_part(self, name: str) -> bool:
+        """Whether a field plays a part in the function; True where the function is unknown."""
+        return self.config is None or name in self.config.function()
 
     def tree(self) -> list[str]:
         """One line for all tensors whose names differ only in numbers, and so for all blocks."""
@@ -230,13 +235,8 @@ def inspect_located(
         function_hash=function_hash(weights.config, weights.tensors)
         if weights and with_hash
         else "",
-        idle=_idle(known.facts, weights.config) if known and weights else frozenset(),
+        config=weights.config if weights else None,
     )
-
-
-def _idle(facts: Facts, config: ViTConfig) -> frozenset[str]:
-    played = config.function()
-    return frozenset(n for n, fact in facts.items() if fact.origin == RECORD and n not in played)
 
 
 def _notes(

@@ -313,4 +313,5 @@ if __name__ == "__main__":
     here = str(Path(__file__).resolve().parent)  # whose modules are vitconvert's
     sys.path[:] = [str(Path.cwd()), *(path for path in sys.path if path != here)]
     asked = json.loads(sys.argv[1])
-    Path(asked["folder"], ANSWER).write_text(json.dumps(_answer(asked)), encoding="utf-8")
+    answer = json.dumps(_answer(asked))
+    Path(asked["folder"], ANSWER).write_text(answer, encoding="utf-8", newline="\n")

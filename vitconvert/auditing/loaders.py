@@ -272,7 +272,8 @@ def _load_elsewhere(loader: Loader, place: Path, folder: Path, python: Path) -> 
         ) from error
     said = _lines(done.stdout)
     written = folder / ANSWER
-    answer = json.loads(text) if written.is_file() and (text := written.read_text()) else {}
+    text = written.read_text(encoding="utf-8") if written.is_file() else ""
+    answer = json.loads(text) if text else {}
     if not answer:
         raise UsageError(
             f"{python} did not get as far as loading (exit code {done.returncode}).",

@@ -225,7 +225,7 @@ def _assumed(inspection: "Inspection") -> Iterator[str]:
     for name, (value, origin) in inspection.told.items():
         if origin.startswith(ASSUMED):
             yield f"{name} {show(value)}: {origin.removeprefix(f'{ASSUMED}: ')}"
-        elif is_assumed(origin):
+        elif is_assumed(origin) and inspection.has_part(name):
             of_tables.setdefault(origin, []).append(f"{name} {show(value)}")
     for table, values in of_tables.items():
         yield f"{', '.join(values)}: usual in this dialect ({table})"
