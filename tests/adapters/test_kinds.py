@@ -12,7 +12,7 @@ from tests.packages import peft, timm, transformers
 from tests.sampling import sampled
 from tests.saved_timm import save_timm, timm_model
 from tests.small_models import randomise_calmly, relative
-from vitconvert.api import load_checkpoint, load_model, plan_conversion
+from vitconvert.api import convert, load_checkpoint, load_model, plan_conversion
 from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
 
 TOLERANCE = 2e-5
@@ -148,6 +148,24 @@ def test_biases_outside_of_the_layer_are_timms(family, tmp_path):
         file.write_text(json.dumps({**said, "auto_mapping": other}))
         with pytest.raises(MissingFact, match="for its bias too"):
             load_checkpoint(source, adapter=tmp_path / "ours")
+
+
+@torch.no_grad()
+def test_in_names_of_timm_for_a_base_of_transformers(tmp_path):
+    """Dialects whose qkv has no bias explain the names as well, and fewer of the numbers."""
+    source = save_timm(tmp_path / "source", "plain")
+    convert(source, to="hf", output=tmp_path / "base", verify=False)
+    layers = {"target_modules": ["qkv"], "feedforward_modules": []}
+    adapted = _adapted(timm_model("plain")[0], "IA3Config", layers)
+    adapted.save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    said = json.loads(file.read_text())
+    images = torch.randn(2, 3, 32, 32)
+    wanted = adapted(images)
+    for adapted_class in (said["auto_mapping"], None):
+        file.write_text(json.dumps({**said, "auto_mapping": adapted_class}))
+        ours = load_model(tmp_path / "base", adapter=tmp_path / "adapter")
+        assert relative(ours(images), wanted) < TOLERANCE
 
 
 def test_what_does_not_add_up(tmp_path):

@@ -180,6 +180,8 @@ class Merge:
                     if factors and self.adapter.config.library == LIBRARY:
                         continue  # zero stays zero
                     steps = {one.our_step for one in changing if one.ours == name}
+                    if factors and steps & {None, link.our_step}:
+                        raise _unknown_bias(self.adapter, key)
                     if steps & {None, link.our_step}:
                         raise TensorMismatch(
                             "The adapter changes what the model's file has no tensor for.",
@@ -308,6 +310,7 @@ def merge_into(base: Weights, adapter: Adapter, part: FoundViT) -> Merge:
 
     Raises:
         TensorMismatch, AmbiguousDialect: As `placement.place`.
+        MissingFact: As `_check_biases`.
     """
     tower = part.tower.prefix
     if part.head:  # the user's name of a head, for which the dialect has another
@@ -353,10 +356,13 @@ def _check_biases(base: Weights, placement: AdapterPlacement, adapter: Adapter) 
                 bias.theirs is not None and (bias.our_step in steps or link.our_step is None)
                 for bias in biases
             ):
-                raise MissingFact(
-                    "Nothing says whether the factors of a layer are for its bias too.",
-                    evidence={"adapter": adapter.container.path, "layer": weight_of(name)},
-                    meaning="In timm's class they are not, in vitconvert's they are, and "
-                    "adapter_config.json does not name the class that was adapted.",
-                    hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
-                )
+                raise _unknown_bias(adapter, weight_of(name))
+
+
+def _unknown_bias(adapter: Adapter, layer: str) -> MissingFact:
+    return MissingFact(
+        "Nothing says whether the factors of a layer are for its bias too.",
+        evidence={"adapter": adapter.container.path, "layer": layer},
+        meaning="In timm's BEiT and EVA they are not, in vitconvert's ViT they are.",
+        hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
+    )

@@ -203,6 +203,7 @@ def place(
     tried: list[tuple[AdapterPlacement, Mapping[str, str]]] = []
     for spellings in _spellings(wanted, config, base, prefixes, own):
         attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in spellings]
+        whole = [len(placement.absent) for placement, left in attempts if not left]
         # By the place of every tensor: two spellings that agree on it are one answer.
         fitting = {
             frozenset(
@@ -211,7 +212,8 @@ def place(
                 for link in links
             ): placement
             for placement, left in reversed(attempts)
-            if placement.links and not left
+            # A dialect that has all biases explains more than one that lacks some.
+            if placement.links and not left and len(placement.absent) == min(whole)
         }
         if len(fitting) > 1:
             tables = [placement.table for placement in fitting.values()]
