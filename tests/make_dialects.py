@@ -9,8 +9,8 @@ from vitconvert.tables.table import Table
 CONVERSIONS = Path(__file__).parents[1] / "weights_map" / "CONVERSIONS.md"
 BEGIN, END = "<!-- dialects: written by tests/make_dialects.py -->", "<!-- end of dialects -->"
 
-# What `verify` compares an ecosystem with.
-PROOF = {
+# What `verify` compares a library's files with.
+VERIFIED = {
     "timm": "timm",
     "hf": "transformers",
     "hf_flax": "not verified; outputs of transformers 4's Flax classes",
@@ -27,8 +27,8 @@ PROOF = {
     ),
     "lucidrains": "vit-pytorch (current layouts); outputs of older releases",
     "torchvision": "torchvision",
-    "openai_clip": "open_clip's tower; outputs of its own model",
-    "openclip": "open_clip (its own towers)",
+    "openai_clip": "open_clip's vision encoder; outputs of its own model",
+    "openclip": "open_clip (its own vision encoders)",
     "dino": "not verified; outputs of its own model",
     "dinov2": "not verified; outputs of its own model",
     "dinov3": "not verified; outputs of its own model",
@@ -38,7 +38,7 @@ PROOF = {
     "moco_v3": "not verified; outputs of its own model",
     "sam": "segment-anything",
     "vitdet": "not verified; outputs of its own model and of transformers' port",
-    "deepseek": "not verified; outputs of timm's model, which reads its files: its own was not run",
+    "deepseek": "not verified; outputs of timm's model, which reads its files; its own was not run",
     "mistral": "not verified; outputs of transformers' class that writes these names",
     "mmpretrain": "mmpretrain",
     "mobileclip": "not verified; outputs of its own model",
@@ -54,15 +54,17 @@ PROOF = {
 
 
 def dialect_table() -> str:
-    """One row for each ecosystem, with its dialects."""
+    """One row for each library, with its dialects."""
     ecosystems: dict[str, list[Table]] = {}
     for table in builtin_tables().values():
         ecosystems.setdefault(table.ecosystem, []).append(table)
     rows = [
-        f"| `{ecosystem}` | {_dialects(tables)} | {tables[0].container} | {PROOF[ecosystem]} |"
+        f"| `{ecosystem}` | {_dialects(tables)} | {tables[0].container} | {VERIFIED[ecosystem]} |"
         for ecosystem, tables in sorted(ecosystems.items())
     ]
-    return "\n".join(["| ecosystem | dialects | written as | proof |", "|---|---|---|---|", *rows])
+    return "\n".join(
+        ["| library | dialects | written as | verified with |", "|---|---|---|---|", *rows]
+    )
 
 
 def _dialects(tables: list[Table]) -> str:

@@ -63,7 +63,7 @@ def test_what_timm_saves_while_it_trains(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(path, overrides=HEADS)
     assert _same(checkpoint, model)
     assert checkpoint.ledger.notes == (
-        "the weights are those under state_dict_ema; beside them lie state_dict (--prefer)",
+        "the weights are those under state_dict_ema; the file also has state_dict (--prefer)",
     )
     assert _same(load_checkpoint(path, overrides=HEADS, prefer="state_dict"), other)
 
@@ -95,7 +95,7 @@ def test_a_name_that_the_tensors_contradict_is_not_believed(tmp_path: Path) -> N
     with pytest.raises(MissingFact, match="num_heads"):
         load_checkpoint(file)
     read = load_checkpoint(file, overrides={"num_heads": 6})
-    assert any("was not believed" in note for note in read.ledger.notes)
+    assert any("which was not used" in note for note in read.ledger.notes)
 
 
 def test_a_training_checkpoint_of_an_unknown_name_says_nothing(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_the_average_that_mmengine_keeps_beside_the_weights(tmp_path: Path) -> N
     torch.save(saved, tmp_path / "epoch_1.pth")
     read = load_checkpoint(tmp_path / "epoch_1.pth", overrides=HEADS)
     assert _same(read, plain)
-    assert any("beside them lie ema_state_dict (--prefer)" in note for note in read.ledger.notes)
+    assert any("the file also has ema_state_dict (--prefer)" in note for note in read.ledger.notes)
     read = load_checkpoint(tmp_path / "epoch_1.pth", prefer="ema_state_dict", overrides=HEADS)
     assert _same(read, averaged) and list(read.ledger.ignored) == ["steps"]
 
@@ -435,7 +435,9 @@ def test_wrappers_of_parts_of_a_model(case: str, save: Any, tmp_path: Path) -> N
     save(tensors, path)
     checkpoint = load_checkpoint(path, overrides=HEADS)
     assert _same(checkpoint, model)
-    assert any(note.startswith("words of wrappers were taken") for note in checkpoint.ledger.notes)
+    assert any(
+        note.startswith("words of wrappers were removed") for note in checkpoint.ledger.notes
+    )
     assert (
         convert_state_dict(tensors, to="timm", overrides=HEADS).keys() == model.state_dict().keys()
     )

@@ -40,8 +40,8 @@ def require_possible(path: Path) -> None:
         raise UsageError(
             "This is an address, and the output is written to this machine.",
             evidence={"output": path},
-            hint="name a local path, and copy what is written; `vitconvert embed -o DIRECTORY` "
-            "alone writes to addresses, and `vitconvert push` to the Hub.",
+            hint="name a local path, and copy the output. Only `vitconvert embed -o DIRECTORY` "
+            "writes to addresses, and `vitconvert push` to the Hub.",
         )
     try:
         path.lstat()
@@ -107,13 +107,13 @@ def require_replaceable(
         return
     if not overwrite:
         raise OutputExists(
-            "The output is there already.",
+            "The output exists already.",
             evidence={"output": there},
             hint="--force (in Python, overwrite=True) replaces it, if vitconvert wrote it.",
         )
     if not is_ours(path):
         raise OutputExists(
-            "vitconvert did not write what lies there, and does not replace it.",
+            "vitconvert did not write this file, so it is not replaced.",
             evidence={"output": there},
             hint="name another file.",
         )

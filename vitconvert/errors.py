@@ -45,7 +45,7 @@ UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\uf
 _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
-_BRIEF = 5  # lines of a brief message, if what it has to say leaves that
+_BRIEF = 5  # lines of a brief message after its code
 
 
 class VitConvertWarning(UserWarning):
@@ -150,20 +150,20 @@ class VitConvertError(Exception):
             brief: In few lines, as the command line prints it without -v.
         """
         width = max((len(key) for key in self.evidence), default=0) + 2
-        lines = [printable(self.fact)]
+        facts: list[list[str]] = []  # each in one line or more
         for key, value in self.evidence.items():
             first, *rest = value.split("\n")
             # A line in somebody else's text stays indented, so that it does not look like ours.
-            lines += [f"{printable(key):<{width}}{printable(first)}"]
-            lines += [f"  {printable(line.removeprefix('    '))}" for line in rest]
-        after = [printable(self.meaning)] if self.meaning else []
-        after += [f"hint: {printable(self.hint)}"] if self.hint else []
+            facts += [[f"{printable(key):<{width}}{printable(first)}"]]
+            facts[-1] += [f"  {printable(line.removeprefix('    '))}" for line in rest]
         details = [*map(printable, self.details if verbose or not self.folded else ())]
-        room = max(_BRIEF - len(lines) - len(after), 1)
-        if brief and not verbose and len(details) > room:
-            more = f"and {len(details) - room} more (-v)"
-            details = [*details[: room - 1], f"{details[room - 1]}, {more}"]
-        lines += details + after
+        meaning = [printable(self.meaning)] if self.meaning else []
+        hint = [f"hint: {printable(self.hint)}"] if self.hint else []
+        lines = [*(line for fact in facts for line in fact), *details]
+        room = _BRIEF - 1 - len(meaning) - len(hint)
+        if brief and not verbose and len(lines) > room:
+            lines = _shortened([fact[0] for fact in facts], details, len(lines), room)
+        lines = [printable(self.fact), *lines, *meaning, *hint]
         return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
 
     def to_dict(self) -> dict[str, object]:
@@ -181,6 +181,22 @@ class VitConvertError(Exception):
         # Exceptions with keyword-only arguments do not pickle by themselves, and worker
         # processes must be able to hand ours back.
         return (_rebuild, (type(self), self.fact, self.__dict__))
+
+
+def _shortened(evidence: list[str], details: list[str], count: int, room: int) -> list[str]:
+    """As many of a message's lines as there is room for; the last says how many are left out.
+
+    The command to type stays, and so does the first of the details.
+    """
+    command = [line for line in evidence if line.startswith("command ")]
+    others = [line for line in evidence if line not in command]
+    others = others[: max(room - len(command) - len(details[:1]), 0)]
+    shown = details[: max(room - len(command) - len(others), 1)]
+    kept = [line for line in evidence if line in command or line in others] + shown
+    last = (shown or others or command)[-1]
+    if count > len(kept) and "-v" not in last:
+        kept[kept.index(last)] += f", and {count - len(kept)} more (-v)"
+    return kept
 
 
 def _rebuild(cls: type[VitConvertError], fact: str, state: dict[str, object]) -> VitConvertError:
@@ -339,7 +355,7 @@ class UploadError(VitConvertError):
 
 
 class OutputExists(VitConvertError):
-    """The output is there already."""
+    """The output exists already."""
 
     code = "output-exists"
 

@@ -210,7 +210,7 @@ def inspect_located(
     tower = part.tower if part and part.tower.prefix else None
     readers: tuple[str, ...] = ()
     if part:
-        of_whole = program_of(part.recognised.table).packages or ("the code of its own project",)
+        of_whole = program_of(part.recognised.table).packages or ("the code of its own library",)
         readers = (*(["the code of the larger model"] if tower else of_whole), "vitconvert")
     return Inspection(
         located=located,

@@ -330,4 +330,4 @@ def test_the_tower_of_a_larger_model_and_an_adapter_for_all_of_it(tmp_path):
     merged, changed = _differences(tmp_path / "base", tmp_path / "adapter", theirs)
     assert merged < TOLERANCE < changed
     checkpoint = load_checkpoint(tmp_path / "base", adapter=tmp_path / "adapter")
-    assert "1 tensor not of it: outside the image tower" in checkpoint.ledger.changed[0]
+    assert "1 tensor not of it: outside the vision encoder" in checkpoint.ledger.changed[0]

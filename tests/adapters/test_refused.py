@@ -51,7 +51,7 @@ def test_an_adapter_alone_names_its_base(pair):
     assert problem.hint and problem.hint.startswith(
         f"`vitconvert hf google/vit-base-patch16-224 --adapter {adapter}` "
     )
-    with pytest.raises(TensorMismatch, match="adapter alone"):
+    with pytest.raises(TensorMismatch, match="only an adapter"):
         load_checkpoint(locate(adapter, offline=True))
 
 
@@ -89,7 +89,7 @@ def _whole_numbers(tensors):
             lambda t: t.pop(f"{START}lora_B.weight"),
             {},
             TensorMismatch,
-            "has not the tensors of LoRA",
+            "lacks the tensors of LoRA",
         ),
         (dict, {"r": 3}, ConflictingFact, "another rank"),
         (
@@ -98,7 +98,7 @@ def _whole_numbers(tensors):
             TensorMismatch,
             "do not fit each other",
         ),
-        (dict, {"use_dora": True}, ConflictingFact, "do not say the same of DoRA"),
+        (dict, {"use_dora": True}, ConflictingFact, "contradict each other about DoRA"),
         (dict, {"modules_to_save": ["classifier"]}, TensorMismatch, "lacks the modules"),
         (_of_two, {}, TensorMismatch, "several adapters"),
         (_whole_numbers, {}, TensorMismatch, "floating-point"),
@@ -121,7 +121,7 @@ def test_adapters_of_other_models_and_no_adapters(pair, tmp_path):
         load_checkpoint(folder, adapter=other)
     with pytest.raises(VitConvertError):
         load_checkpoint(folder, adapter=folder)
-    with pytest.raises(TensorMismatch, match="is no adapter"):
+    with pytest.raises(TensorMismatch, match="is not an adapter"):
         load_checkpoint(folder, adapter=folder, lora_scale=2.0)
 
 

@@ -77,7 +77,7 @@ def test_an_adapter_more_is_refused(adapted, tmp_path):
     file = tmp_path / "model.pth"
     torch.save(adapted.state_dict(), file)
     adapted.save_pretrained(tmp_path / "adapter")
-    with pytest.raises(UsageError, match="has an adapter within"):
+    with pytest.raises(UsageError, match="contains an adapter"):
         load_checkpoint(file, adapter=tmp_path / "adapter", **STATED)
 
 
@@ -112,7 +112,7 @@ def test_an_adapter_for_a_state_dict_in_memory(adapted, tmp_path):
         torch.testing.assert_close(merged[name], tensor, rtol=1e-5, atol=1e-6)
     with pytest.raises(TensorMismatch, match="adapter= the directory"):
         convert_state_dict(alone, to="timm", **STATED)
-    with pytest.raises(UsageError, match="prefer: this is about reading a file"):
+    with pytest.raises(UsageError, match="prefer: this is for reading a file"):
         convert_state_dict(base, to="timm", prefer="model", **STATED)
 
 

@@ -152,10 +152,10 @@ def test_how_to_read_goes_along_as_one_value(google, tmp_path):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"num_heads": 3}, r"'num_heads' is no option of reading; did you mean overrides="),
-        ({"dialekt": "timm"}, "'dialekt' is no option of reading; did you mean dialect?"),
-        ({"cast_to": "float32"}, "'cast_to' is no option of reading; "),
-        ({"zzz": 1}, "'zzz' is no option of reading; these are: dialect, table, "),
+        ({"num_heads": 3}, r"'num_heads' is not an option of reading; did you mean overrides="),
+        ({"dialekt": "timm"}, "'dialekt' is not an option of reading; did you mean dialect?"),
+        ({"cast_to": "float32"}, "'cast_to' is not an option of reading; "),
+        ({"zzz": 1}, "'zzz' is not an option of reading; these are: dialect, table, "),
     ],
 )
 def test_error_a_name_that_is_no_option_of_reading(google, named, message):
@@ -170,6 +170,6 @@ def test_a_name_of_an_architecture_is_not_passed_over(tmp_path):
     stated = {"num_heads": HEADS}
     with pytest.raises(ConflictingFact, match=r"depth = 12 .architecture dinov2_vits14."):
         vitconvert.load_checkpoint(path, architecture="dinov2_vits14", overrides=stated)
-    with pytest.raises(NotRepresentable, match="no architecture that vitconvert knows"):
+    with pytest.raises(NotRepresentable, match="not an architecture that vitconvert knows"):
         vitconvert.load_checkpoint(path, architecture="vits14", overrides=stated)
     vitconvert.load_checkpoint(path, overrides=stated)

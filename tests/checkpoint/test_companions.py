@@ -105,7 +105,7 @@ def test_error_wrong_preprocessing_names_its_file(name, said, message, tmp_path)
             "  config.json would have to say model_cfg.vision_cfg.final_ln_after_pool = True.\n"
             "  file   {file}\n"
             "  table  weights_map/openclip_clipa.toml\n"
-            "  Without it the same tensors mean another function, for which there is no table.",
+            "  Without it, the same tensors are another function, which has no table.",
         ),
     ],
 )

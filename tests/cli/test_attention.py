@@ -62,7 +62,7 @@ def test_a_directory_has_a_picture_of_each_map(run, tmp_path, maps):
     assert out.splitlines()[:2] == [str(ONE), "  4x4 patches"]
     assert re.fullmatch(
         r"  block 0, head 1, patch:2,1: patches \d+\.\d%, class \d+\.\d%; "
-        r"most, \d+\.\d\d%, patch:\d,\d",
+        r"largest \d+\.\d\d%, patch:\d,\d",
         out.splitlines()[2],
     )
 
@@ -171,7 +171,7 @@ def test_a_file_is_replaced_by_force_alone(run, tmp_path, name):
     assert output.read_bytes() != first
     shutil.copy(TWO, output)  # a file of others
     code, _, err = run("attention", DIGITS, ONE, "-o", output, "--force")
-    assert code == 1 and "vitconvert did not write what lies there" in err
+    assert code == 1 and "vitconvert did not write this file" in err
     assert output.read_bytes() == TWO.read_bytes()
 
 
@@ -206,14 +206,14 @@ def test_photographs_of_one_name_have_files_of_their_own(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "Nothing says where the maps go."),
-        (("-o", "x.jpg"), "Pictures are written as .png, not as .jpg."),
+        ((), "No output is named for the maps."),
+        (("-o", "x.jpg"), "Images are written as .png, not as .jpg."),
         (("-o", "gone/x.png"), "The directory of the output does not exist."),
         (("-o", "x.png", "--against", DIGITS), "--against shows two models side by side"),
         (("-o", "x", "--foreground", "0.5"), "--foreground is for --features."),
         (("-o", "x", "--rollout", "--heads", "all"), "A rollout is over all blocks and heads"),
-        (("-o", "x", "--layers", "first"), "--layers first is none of last, all"),
-        (("-o", "x", "--heads", "1,"), "--heads 1, is none of mean, all"),
+        (("-o", "x", "--layers", "first"), "--layers first is not one of last, all"),
+        (("-o", "x", "--heads", "1,"), "--heads 1, is not one of mean, all"),
         (("-o", "x", "--heads", "7"), "There is no head 7."),
         (("-o", "x", "--layers", "4"), "The model does not have all of these blocks."),
         (("-o", "x", "--features", "--foreground", "2"), "foreground = 2.0 must be a finite"),

@@ -220,4 +220,4 @@ def test_a_step_and_a_format_that_are_none_are_told_what_is_near(run, fine_tuned
     wanted = ["convert", fine_tuned, "--to", "timm", "--no-verify", "--allow", "norm_eps"]
     assert run(*wanted, "-o", tmp_path / "out").err.endswith("hint: did you mean norm-eps?\n")
     told = run("export", fine_tuned, "--to", "timm", "-o", tmp_path / "out.onnx").err
-    assert told.endswith("hint: `vitconvert convert MODEL --to ...` writes for other projects.\n")
+    assert told.endswith("hint: `vitconvert convert MODEL --to ...` writes for other libraries.\n")

@@ -103,7 +103,7 @@ def test_another_layer_does_not_go_on(run, tmp_path):
     [
         (("--layer", 5), "  layers  1 to 4, or -4 to -1\n"),
         (("--layer", 0), "  layers  1 to 4, or -4 to -1\n"),
-        (("--layer", 1, "--runtime", "auto"), "layer: torch alone computes other features"),
+        (("--layer", 1, "--runtime", "auto"), "layer: only torch computes other features"),
         (("--tokens", "--pool", "cls"), "  pool: all tokens are asked for.\n"),
         (("--projected", "--layer", 1), "layer: projected are of the model's own features.\n"),
     ],
@@ -153,7 +153,7 @@ def test_error_the_output_is_there(run, tmp_path, suffix):
     assert code == 1
     assert err == (
         "error: output-exists\n"
-        "  The output is there already.\n"
+        "  The output exists already.\n"
         f"  output  {output}\n"
         "  hint: --force (in Python, overwrite=True) replaces it, if it holds features.\n"
     )
@@ -176,7 +176,7 @@ def test_force_replaces_no_other_files(run, tmp_path, name, content):
     output.write_bytes(content)
     code, _, err = run("embed", DIGITS, IMAGES[0], "-o", output, "--force")
     assert code == 1
-    assert "What lies there are no features of images" in err
+    assert "The file does not hold features of images" in err
     assert output.read_bytes() == content
 
 

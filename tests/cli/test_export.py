@@ -42,7 +42,7 @@ def test_the_report_says_what_went_in(run, tmp_path):
     command = ("export", tmp_path / "trained.pth", "--to", "pt2", "-o", tmp_path / "m.pt2")
     command += ("--set", "num_heads=3", "--labels", tmp_path / "names.txt", "--force")
     out = run(*command).out
-    assert "\nnote           the weights are those under state_dict_ema; beside them lie " in out
+    assert "\nnote           the weights are those under state_dict_ema; the file also has " in out
     assert "note           labels: " not in out  # which has a line of its own
     assert "\nassumed        " in out and "norm_eps" in out
     assert "\npreprocessing  unknown\nlabels         names.txt, you\n" in out

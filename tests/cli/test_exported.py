@@ -66,7 +66,9 @@ def test_the_command_line_prints_the_same(tmp_path, run):
     found = json.loads(run("predict", file, photo, "--json").out)
     assert found["top"][0]["label"] == "7"
     refused = run("predict", file, photo, "--mean", "0.5")
-    assert "mean: this is about how a checkpoint is read, and an exported file says" in refused.err
+    assert (
+        "mean: this is about how a checkpoint is read, and an exported file states" in refused.err
+    )
     refused = run("predict", file, photo, "-o", tmp_path / "classes")
     assert "An exported file gives a line for each image, and no directory." in refused.err
 

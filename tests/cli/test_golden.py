@@ -46,7 +46,7 @@ def test_error_places(place, message, run, tmp_path):
 def test_error_options_that_a_golden_file_decides(run, tmp_path):
     code, _, err = run("verify", DIGITS, "--against", tmp_path / "x.golden", "--seed", 1)
     assert code == 2
-    assert "--seed has no place here: a golden file says itself which images are compared." in err
+    assert "--seed is not possible here: a golden file states which images are compared." in err
     code, _, err = run("verify", DIGITS, "--against", tmp_path / "absent.golden")
     assert code == 1
     assert err.startswith("error: source-not-found\n")

@@ -78,7 +78,7 @@ CASES = [
         {"FILE": "digits/preprocessor_config.json"},
     ),
     Case("--force (in Python, overwrite=True)", "golden digits -o old.golden"),
-    Case("`vitconvert convert DIR`", "push base me/vit --dry-run"),
+    Case("`vitconvert convert CHECKPOINT -o DIR`", "push base me/vit --dry-run"),
     Case("leave out --revision", "inspect digits --revision main"),
     Case("--ignore '{}.*'", f"file odd.pth {PLAIN} --dry-run"),
     Case(

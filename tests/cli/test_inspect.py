@@ -16,7 +16,7 @@ from tests.small_models import small_timm
 from tests.spelling import google_arrays
 from vitconvert.demo.demonstration import DIGITS
 
-TAKEN = "the weights are those under model_ema; beside them lie model (--prefer)"
+TAKEN = "the weights are those under model_ema; the file also has model (--prefer)"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_other_weights_in_the_file_are_told(training, run):
     assert f"note           {TAKEN}" in out.splitlines()
     assert json.loads(run("inspect", training, "--json").out)["notes"] == [TAKEN]
     out = run("inspect", training, "--prefer", "model").out
-    assert "the weights are those under model; beside them lie model_ema (--prefer)" in out
+    assert "the weights are those under model; the file also has model_ema (--prefer)" in out
 
 
 def test_other_weights_are_told_by_a_conversion(training, run, tmp_path):
@@ -140,14 +140,16 @@ def test_a_header_that_cannot_be_loaded_is_told_and_fails(run, tmp_path):
 def test_without_a_verb_there_is_the_help(run):
     code, out, err = run()
     assert (code, out) == (2, "")
-    assert err.startswith("Usage: vitconvert ") and "\n  inspect    Say what a checkpoint is" in err
+    assert err.startswith("Usage: vitconvert ")
+    assert "\n  inspect    Show what a checkpoint is" in err
 
 
 def test_error_a_verb_that_is_none(run):
     code, out, err = run("insepct", "x.npz")
     assert (code, out) == (2, "")
     assert err == (
-        "error: usage\n  There is no verb 'insepct'.\n  hint: did you mean `vitconvert inspect`?\n"
+        "error: usage\n  There is no command 'insepct'.\n"
+        "  hint: did you mean `vitconvert inspect`?\n"
     )
 
 

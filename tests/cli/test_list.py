@@ -11,7 +11,7 @@ def test_without_a_pattern_it_is_a_screen_of_ecosystems(run):
     assert max(map(len, lines)) < 100
     assert "big_vision   2 dialects: big_vision, big_vision_scan" in lines
     assert "vit          vitconvert" in lines
-    assert "`vitconvert list ECOSYSTEM`" in last
+    assert "`vitconvert list LIBRARY`" in last
 
 
 def test_an_ecosystem_lists_its_dialects_and_a_pattern_all_that_matches(run):

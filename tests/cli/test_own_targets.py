@@ -84,4 +84,4 @@ def test_the_draft_of_a_module_is_told(known, run):
     assert "module         equal to the module on noise" in out
     assert "next           vitconvert convert MODEL --to again --table again.toml -o OUTPUT" in out
     err = run("table", "known", "-o", "x.toml").err
-    assert "Nothing says which ViT the file is like." in err
+    assert "A ViT of the same sizes is needed, and none is named." in err

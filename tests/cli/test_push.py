@@ -169,7 +169,7 @@ REFUSALS = {
     "a public repository": (
         lambda hub, output: None,
         ["they/vit", "--private"],
-        "  they/vit is there already, and public.\n"
+        "  they/vit exists already, and is public.\n"
         "  hint: leave out --private, or make it private on its page.\n",
     ),
     "a repository of somebody else": (
@@ -193,9 +193,9 @@ REFUSALS = {
     "a server that fails": (
         lambda hub, output: hub.faults.status.update({"/commit/": [500]}),
         ["me/vit", "-q"],
-        "  The Hub refuses the upload to me/vit.\n"
+        "  The Hub rejected the upload to me/vit.\n"
         "  answer  500 Internal Server Error\n"
-        "  hint: run again later: what has arrived is not sent twice.\n",
+        "  hint: run again later: finished files are not sent twice.\n",
     ),
     "a storage that fails": (
         lambda hub, output: hub.faults.status.update({"/lfs/": [403] * 9}),
@@ -251,8 +251,9 @@ def test_error_no_network(hub, run, output):
     hub.stop()
     code, _, err = run("push", output, "me/vit")
     assert code == 1
-    assert err.startswith("error: upload-failed\n  The upload to me/vit broke off.\n  cause  ")
-    assert err.endswith("  hint: run again: what has arrived is not sent twice.\n")
+    fact = "The upload to me/vit was interrupted."
+    assert err.startswith(f"error: upload-failed\n  {fact}\n  cause  ")
+    assert err.endswith("  hint: run again: finished files are not sent twice.\n")
 
 
 def test_error_changed_weights_are_not_published(hub, run, output):
@@ -269,7 +270,7 @@ def test_error_changed_weights_are_not_published(hub, run, output):
         f"  written  sha256 {record['sha256'][shard.name]}",
     ]
     assert lines[4:] == [
-        "  It was damaged, or changed since, so what was proved of it no longer holds.",
+        "  It was damaged, or changed since, so its parity report no longer applies.",
         "  hint: convert again with another -o, or convert what was changed.",
     ]
     assert hub.requests == []
@@ -278,12 +279,12 @@ def test_error_changed_weights_are_not_published(hub, run, output):
 HARMS = [
     (
         lambda output: (output / "vitconvert.json").unlink(),
-        "  {output} holds no vitconvert.json, so it is no output of vitconvert.\n"
-        "  hint: `vitconvert convert DIR` makes one of any checkpoint.\n",
+        "  {output} holds no vitconvert.json, so vitconvert did not write it.\n"
+        "  hint: `vitconvert convert CHECKPOINT -o DIR` writes one.\n",
     ),
     (
         lambda output: (output / "vitconvert.json").write_text("{}"),
-        "  vitconvert.json does not tell which weights were written.\n"
+        "  vitconvert.json does not list the weights that were written.\n"
         "  file  {output}/vitconvert.json\n"
         "  hint: convert again, to another directory.\n",
     ),
@@ -296,7 +297,7 @@ HARMS = [
     ),
     (
         lambda output: (output / "pytorch_model.bin").write_bytes(b"of somebody"),
-        "  vitconvert.json does not tell of all weights here.\n"
+        "  vitconvert.json does not list all weights in this directory.\n"
         "  directory  {output}\n"
         "  pytorch_model.bin\n"
         "  hint: move them elsewhere: programs might load them instead.\n",

@@ -74,7 +74,7 @@ def test_every_dialect_that_refuses_is_listed_when_asked_for(run, huggingface_di
     assert "timm_eva: " not in brief.err
     assert "  timm_eva: " in verbose.err
     details = json.loads(run(*arguments, "--json").out)["error"]["details"]
-    assert len(details) == 1 + int(_lines(brief.err)["others"].strip().split(";")[0])
+    assert len(details) == 1 + int(_lines(verbose.err)["others"].strip().split(";")[0])
     assert all(f"  {detail}\n" in verbose.err for detail in details)
 
 

@@ -131,7 +131,7 @@ def test_a_local_checkpoint_takes_the_place_of_the_download(wrapped, run, tmp_pa
     assert answer["config"]["num_classes"] == 5
     assert answer["origins"]["num_heads"] == f"architecture {NAME}"
     assert answer["ledger"]["notes"] == [
-        f"preprocessing is timm's own for {NAME}, as no file states it"
+        f"preprocessing is timm's own for {NAME}; no file states it"
     ]
     x = torch.randn(2, 3, 224, 224)
     with torch.inference_mode():
@@ -145,7 +145,7 @@ def test_error_an_architecture_whose_name_means_another_function(run, tmp_path):
     code, _, err = run("timm", "cait_s24_224", *options)
     assert code == 5
     assert err.startswith(
-        "error: not-representable\n  'cait_s24_224' is no architecture that vitconvert knows.\n"
+        "error: not-representable\n  'cait_s24_224' is not an architecture that vitconvert knows.\n"
     )
 
 
@@ -211,9 +211,9 @@ def test_file_recognises_what_it_is_given(run, tmp_path):
     assert code == 1
     assert err == (
         "error: missing-fact\n"
-        "  The tensors do not tell everything that decides the function.\n"
+        "  The file does not say everything that decides the function.\n"
         "  dialect  timm (weights_map/timm.toml)\n"
-        "  num_heads  q has 192 rows, and nothing shows how many heads share them; released ViTs "
+        "  num_heads  q has 192 rows, and the number of heads is unknown; released ViTs "
         "of width 192 have 3\n"
         "  hint: --set num_heads=... (in Python, overrides={...}) states it.\n"
     )
@@ -249,7 +249,7 @@ def test_error_unknown_field(run, tmp_path):
     np.savez(tmp_path / "vit.npz", **google_arrays(depth=2, heads=3, width=36, size=32))
     code, _, err = run("jax", tmp_path / "vit.npz", "--set", "num_head=3", "-o", tmp_path / "out")
     assert code == 2
-    assert "'num_head' is no field of ViTConfig." in err
+    assert "'num_head' is not a field of ViTConfig." in err
     assert "did you mean 'num_heads' or" in err
 
 

@@ -41,7 +41,7 @@ def test_what_is_unknown_is_so_in_the_output(to, weights, tmp_path, run):
     assert vitconvert.load_checkpoint(out).preprocessing is None
     code, _, err = run("predict", out, tmp_path / "photo.png")
     assert code == 1
-    assert err.startswith("error: missing-fact\n  Nothing says how this checkpoint's images")
+    assert err.startswith("error: missing-fact\n  No file states this checkpoint's preprocessing")
     again = tmp_path / "again"
     vitconvert.convert(out, to="timm", output=again, verify=False)
     assert vitconvert.load_checkpoint(again).preprocessing is None
@@ -118,7 +118,7 @@ def test_a_file_of_transformers_is_read_and_embed_takes_it(weights, tmp_path, ru
     [
         (("--mean", "0.5"), 1, "missing  --std"),
         (("--mean", "0.5,0.4", "--std", "1"), 1, "--mean has 2 numbers, and images have 3"),
-        (("--mean", "grey", "--std", "1"), 2, "'grey' is no number"),
+        (("--mean", "grey", "--std", "1"), 2, "'grey' is not a number"),
         (("--crop", "0"), 2, "crop = 0.0 must be a number above 0 and at most 1"),
         (("--mean", "0.5", "--std", "0"), 1, "contradicts itself"),
     ],

@@ -103,7 +103,7 @@ def test_an_architecture_has_shapes_alone(run, tmp_path, monkeypatch):
     torch.save(_respelled(model.state_dict()), "team.pth")
     code, out, err = run("table", "team.pth", "--like", "test_vit", "-o", "team.toml", "-v")
     assert code == 0, err
-    assert "like           timm's test_vit, shapes alone\n" in out
+    assert "like           timm's test_vit, only shapes\n" in out
     assert "values         none to compare\n" in out
     row = "blocks.{i}.mlp.fc1.{p} = tower.stage_{i}.mlp.fc1.{p}"
     assert f"{row}: the only one left of its shape\n" in out  # 192 is 3 * 64 here
@@ -121,7 +121,7 @@ def test_error_what_is_there_is_not_replaced(team, run, tmp_path):
     assert run(*asked, "--force").code == 0
     (tmp_path / "team.toml").write_text("[dialect]\n")
     code, _, err = run(*asked, "--force")
-    assert (code, "is no draft of a table, and is not replaced" in err) == (1, True)
+    assert (code, "is not a draft of a table, so it is not replaced" in err) == (1, True)
     assert (tmp_path / "team.toml").read_text() == "[dialect]\n"
 
 
@@ -130,7 +130,7 @@ def test_error_what_is_there_is_not_replaced(team, run, tmp_path):
     [
         ("team.txt", "known", "The name of a table ends with .toml."),
         ("no/team.toml", "known", "The directory of the output does not exist."),
-        ("team.toml", "vit_tiny_patch16_224", "Nothing in this file is like the blocks"),
+        ("team.toml", "vit_tiny_patch16_224", "This file has no blocks like those"),
         ("team.toml", "unknown", "unknown"),
     ],
 )

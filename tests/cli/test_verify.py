@@ -23,12 +23,12 @@ def test_the_page_is_not_replaced_without_being_asked(google, run, tmp_path):
     assert (code, out) == (1, "")
     assert err == (
         "error: output-exists\n"
-        "  The output is there already.\n"
+        "  The output exists already.\n"
         f"  output  {page}\n"
         "  hint: --force (in Python, overwrite=True) replaces it, if vitconvert wrote it.\n"
     )
     code, out, err = run("verify", google, "--report", page, "--force")
-    assert (code, out) == (1, "") and "did not write what lies there" in err
+    assert (code, out) == (1, "") and "vitconvert did not write this file" in err
     assert page.read_text() == "precious"
     page.unlink()
     for _ in range(2):

@@ -21,7 +21,7 @@ PATCHES = {"class_token": False, "pooling": "avg"}
 GRID = {"position_embedding": "grid", "position_grid": (5, 5)}
 
 IMPOSSIBLE = {
-    "norm = 'batch' is none of layer, rms": [{"norm": "batch"}],
+    "norm = 'batch' is not one of layer, rms": [{"norm": "batch"}],
     "num_heads = 0 must be at least 1": [{"num_heads": 0, "pooling": "map"}],
     "branches = 0 must be at least 1": [{"branches": 0}],
     "num_registers = -1 must be at least 0": [{"num_registers": -1}],
@@ -84,7 +84,7 @@ IMPOSSIBLE = {
     "position_resampling = 'tile' needs positions on a grid of their own": [
         {"position_resampling": "tile"}
     ],
-    "rope_class needs rope = 'axial' and the class token alone before patches": [
+    "rope_class needs rope = 'axial' and only the class token before patches": [
         {"rope": "mixed", "head_dim": 12, "rope_class": True},
         {"rope": "axial", "head_dim": 12, "rope_class": True, "num_registers": 2},
     ],
@@ -166,7 +166,7 @@ IMPOSSIBLE = {
     "neck_dim excludes prefix tokens": [NECK | {"class_token": True}],
     "neck_dim excludes representation_size": [NECK | {"representation_size": 5}],
     "neck_dim excludes merge_size": [NECK | {"merge_size": 2}],
-    "position_grid is rows and columns of positions on a grid of their own alone": [
+    "position_grid is only for positions on a grid of their own": [
         {"position_grid": (5, 5)},
         *(GRID | {"position_grid": sides} for sides in ((), (5,), (5, 0))),
     ],
@@ -174,7 +174,7 @@ IMPOSSIBLE = {
         PATCHES | {"merge_mlp_dim": 9, "merge_dim": 7},
         *(PATCHES | {"merge_size": 2, name: 7} for name in ("merge_mlp_dim", "merge_dim")),
     ],
-    "4x4 patches are no whole squares of 3 by 3": [
+    "4x4 patches do not divide into squares of 3 by 3": [
         PATCHES | {"merge_size": 3, "merge_padding": True},
         PATCHES | {"merge_size": 3, "merge_mlp_dim": 9, "merge_dim": 7, "merge_padding": False},
     ],

@@ -12,7 +12,7 @@ def test_the_nearest_fields_come_alone():
         parse_field("numheads", 3)
     assert str(error.value) == (
         "error: usage\n"
-        "  'numheads' is no field of ViTConfig.\n"
+        "  'numheads' is not a field of ViTConfig.\n"
         "  hint: did you mean 'num_heads' or 'kv_heads'?"
     )
 

@@ -132,7 +132,7 @@ def test_a_new_head_is_zeros_or_none(count, timm_directory, tmp_path):
         ({"num_classes": -1}, "num_classes = -1 must be a whole number of at least 0"),
         ({"in_channels": 0}, "in_channels = 0 must be a whole number of at least 1"),
         ({"allow": ["fold"]}, "There is no step 'fold' to allow."),
-        ({"max_shard_size": "5 apples"}, "'5 apples' is no size."),
+        ({"max_shard_size": "5 apples"}, "'5 apples' is not a size."),
         ({"max_shard_size": 5, "to": "torchvision"}, "torchvision VisionTransformer is read from"),
         ({"max_shard_size": 5}, "timm VisionTransformer (plain, distilled, hybrid) is read from"),
     ],

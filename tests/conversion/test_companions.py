@@ -224,8 +224,8 @@ def test_transformers_makes_the_images_of_its_own_processors(
 def test_a_model_of_no_photographs_says_so(timm_directory, tmp_path):
     source = timm_directory(**SMALL, img_size=32, in_chans=4)
     conversion = vitconvert.convert(source, output=tmp_path / "out", verify=False)
-    assert conversion.departures == ("nothing says how images become the model's input",)
-    line = "images         nothing says how images become the model's input"
+    assert conversion.departures == ("no file states how images become the model's input",)
+    line = "images         no file states how images become the model's input"
     assert line in list(conversion_report(conversion))
 
 
@@ -247,7 +247,7 @@ def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_pa
     stated = {"overrides": {"num_heads": 3}}
     assert vitconvert.load_checkpoint(tmp_path / "grey.pth", **stated).preprocessing is None
     conversion = vitconvert.convert(tmp_path / "grey.pth", output=tmp_path / "out", **stated)
-    assert conversion.departures == ("nothing says how images become the model's input",)
+    assert conversion.departures == ("no file states how images become the model's input",)
 
 
 @pytest.mark.slow

@@ -544,9 +544,9 @@ def test_sizes_change_as_timm_changes_them(name, image, patch, changes, timm_dir
             (
                 TINY,
                 sizes,
-                f"An image of {image}x{image} is no whole number of patches.\n"
+                f"An image of {image}x{image} does not divide into patches.\n"
                 f"  a patch is  {patch}x{patch} pixels\n"
-                "  hint: choose an image size of whole patches.",
+                "  hint: choose an image size that is a multiple of the patch size.",
             )
             for sizes, image, patch in (({"patch_size": 10}, 64, 10), ({"image_size": 72}, 72, 16))
         ),

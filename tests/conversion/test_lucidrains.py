@@ -150,7 +150,7 @@ def test_checkpoints_of_other_projects_are_converted_first(timm_directory):
         vitconvert.build_lucidrains(source)
     assert str(error.value) == (
         "error: usage\n"
-        "  This checkpoint is not spelled as vit-pytorch's are.\n"
+        "  This checkpoint does not have vit-pytorch's layout.\n"
         f"  source   {source}\n"
         "  dialect  timm (weights_map/timm.toml)\n"
         '  hint: convert it first: --to lucidrains (in Python, to="lucidrains").'

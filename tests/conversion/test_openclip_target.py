@@ -176,7 +176,7 @@ def test_a_tower_that_has_no_name(classes, timm_directory, tmp_path):
     assert computed.bit_equal
     assert not (tmp_path / "out" / "open_clip_config.json").exists()
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "none is this one (there is no `open_clip_config.json`)" in card
+    assert "model is this one (there is no `open_clip_config.json`)" in card
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_classes": 0}], ids=["projected", "bare"])

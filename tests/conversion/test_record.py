@@ -18,9 +18,7 @@ from vitconvert.errors import MissingFact
 from vitconvert.formats import hash_file
 
 SIZES = SMALL_TIMM | {"img_size": 48}
-BELIEVED = (
-    "vitconvert.json is not believed: {} written again since, and {} read as any other project's"
-)
+BELIEVED = "vitconvert.json is not used: {} changed since, and {} read like any other file"
 
 
 @pytest.fixture
@@ -134,7 +132,7 @@ def test_weights_that_timm_saved_beside_it(output, image):
     save(timm_model(seed=1), output, safe_serialization=False)
     assert torch.allclose(ours(output, image), timms_probabilities(output, image), atol=1e-5)
     said = vitconvert.load_checkpoint(output).doubts
-    assert said[-1] == "pytorch_model.bin, there too, is not read: model.safetensors comes first"
+    assert said[-1] == "pytorch_model.bin is not read, as model.safetensors is there"
 
 
 def test_a_model_of_the_same_header_that_another_program_saved(output, image):
@@ -252,7 +250,7 @@ def test_files_added_since_come_first(output, image, tmp_path):
     assert checkpoint.preprocessing.mean == (0.3, 0.3, 0.3)
     assert checkpoint.config.num_heads == 3  # which is still known
     assert checkpoint.doubts == (
-        "vitconvert.json says nothing of preprocessor_config.json, whose word comes before its own",
+        "vitconvert.json does not list preprocessor_config.json, which takes precedence",
     )
 
 
@@ -267,7 +265,7 @@ def test_a_record_of_an_earlier_version(output, image):
     edit(output / "config.json", new_mean)
     checkpoint = vitconvert.load_checkpoint(output)
     assert checkpoint.preprocessing.mean == (0.1, 0.2, 0.3)
-    assert "says nothing of config.json" in checkpoint.doubts[0]
+    assert "does not list config.json" in checkpoint.doubts[0]
     assert torch.allclose(ours(output, image), timms_probabilities(output, image), atol=1e-5)
 
 

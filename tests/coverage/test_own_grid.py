@@ -103,7 +103,7 @@ def test_what_a_size_must_fit_is_told(saved):
     _, folder = saved("gemma4_vit_167m_enc")
     with pytest.raises(ConflictingFact, match="9x9 positions are too few for 12x6"):
         vitconvert.load_model(folder, image_size=(96, 48))
-    with pytest.raises(ConflictingFact, match="7x6 patches are no whole squares of 3 by 3"):
+    with pytest.raises(ConflictingFact, match="7x6 patches do not divide into squares of 3 by 3"):
         vitconvert.load_model(folder, image_size=(56, 48))
 
 

@@ -108,7 +108,7 @@ def test_which_tokens_are_pooled_is_asked_where_the_class_decides(name, pooling,
         vitconvert.load_model(directory)
     assert str(error.value) == (
         "error: missing-fact\n"
-        "  This model differs from its architecture, and nothing tells pool_include_prefix.\n"
+        "  This model differs from its architecture, and pool_include_prefix is unknown.\n"
         f"  architecture  {name}, pooling = {theirs}\n"
         f"  this model    pooling = {pooling} (config.json)\n"
         "  A model of timm with rotary embeddings is an Eva, which pools class and register tokens "

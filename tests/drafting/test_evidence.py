@@ -176,7 +176,7 @@ def test_error_nothing_is_like_the_reference(change, tmp_path):
     like = reference(tmp_path, other, weights(spelling, other))
     config = spelling.vit()
     file = spelled(tmp_path, spelling, config, weights(spelling, config))
-    with pytest.raises(UsageError, match="Nothing in this file is like the blocks") as error:
+    with pytest.raises(UsageError, match="This file has no blocks like those") as error:
         vitconvert.draft_table(file, like=like, output=tmp_path / "team.toml")
     assert f"{other.depth} blocks of width {other.embed_dim}" in error.value.evidence["reference"]
     assert "timm.create_model(NAME, embed_dim=..." in error.value.hint

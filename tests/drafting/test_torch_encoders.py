@@ -85,7 +85,7 @@ def test_what_the_names_leave_open_is_asked_and_then_equal(name, tmp_path):
         vitconvert.load_model(file, table=table)
     asked = "\n".join(error.value.details)
     assert all(field in asked for field in TORCH)
-    assert "norms sums (post_norm) unless norm_first=True (pre)" in asked
+    assert "is post-LN (post_norm) unless norm_first=True (pre)" in asked
     checkpoint = vitconvert.load_checkpoint(file, table=table, overrides=stated)
     report = vitconvert.compare(model, against=checkpoint, table=table)
     assert report.ok, report.summary()

@@ -165,9 +165,9 @@ def test_a_stated_number_of_heads_gives_their_size():
 
 def test_error_neither_a_reference_nor_a_module(tmp_path):
     _trained(StoredSinusoid, tmp_path)
-    with pytest.raises(UsageError, match="Nothing says which ViT the file is like"):
+    with pytest.raises(UsageError, match="A ViT of the same sizes is needed"):
         vitconvert.draft_table(tmp_path / "own.pth")
-    with pytest.raises(UsageError, match="no names to draft a table for"):
+    with pytest.raises(UsageError, match="no tensor names to draft a table for"):
         vitconvert.draft_table()
     with pytest.raises(UsageError, match="no tensors that repeat"):
         vitconvert.draft_table(module=nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)))

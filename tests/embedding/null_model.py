@@ -84,7 +84,7 @@ def _content(picture):
     else:
         content = picture() if callable(picture) else picture
     if not content or content.startswith(BAD):
-        raise CorruptFile("This is no image.")
+        raise CorruptFile("This is not an image.")
     return content
 
 

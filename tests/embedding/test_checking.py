@@ -82,11 +82,11 @@ DAMAGES = {
     ),
     "a strange file": (
         lambda output: (output / "features" / "notes.txt").touch(),
-        "features/notes.txt is none of ours",
+        "features/notes.txt was not written by vitconvert",
     ),
     "strange failures": (
         lambda output: (output / "failed" / "notes.txt").touch(),
-        "failed/notes.txt is none of ours",
+        "failed/notes.txt was not written by vitconvert",
     ),
     "a row that stands for another": (
         rewritten(lambda table: pa.concat_tables([table.slice(0, 2), table.slice(0, 1)])),

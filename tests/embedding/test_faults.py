@@ -159,7 +159,7 @@ def test_what_somebody_else_has_is_left(tmp_path):
         folder = tmp_path / other.replace("/", "-")
         (folder / other).parent.mkdir(parents=True)
         (folder / other).touch()
-        with pytest.raises(OutputExists, match="no features of vitconvert") as caught:
+        with pytest.raises(OutputExists, match="files that vitconvert did not write") as caught:
             embed_null(folder, images)
         assert caught.value.evidence["files"] == other.split("/")[0]
     (tmp_path / "file").touch()

@@ -136,7 +136,7 @@ def archives_are_read_with_what_is_kept(run, monkeypatch):
     write_tar(Path("a.tar.gz"), images, classes, mode="w:gz")
     Path("b.tar").write_bytes(b"x" * 2000)
     code, _, err = run("embed", "model", "a.tar.gz", "b.tar", "-o", "tar", "--keep", "cls", *RAY)
-    assert code == 1 and "b.tar was given up: This is no tar archive" in err
+    assert code == 1 and "b.tar was given up: This is not a tar archive" in err
     found = read_rows(Path("tar"))
     assert [(row["key"], row["cls"]) for row in found] == [
         (f"a.tar.gz/{n:04d}.jpg", str(n)) for n in range(10) if n != 3
@@ -225,7 +225,7 @@ def an_error_of_a_worker_ends_the_run(run, monkeypatch):
     monkeypatch.setattr(embedder, "Task", task_that(at_image=fill))
     code, out, err = run("embed", "model", "samples", "-o", "full", *RAY, "--workers", 1)
     assert (code, out) == (1, "")
-    assert "  The operating system refused: No space left on device.\n" in err
+    assert "  The operating system reported: No space left on device.\n" in err
     assert not list(Path("full").glob("features/*"))
 
 

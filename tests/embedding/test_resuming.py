@@ -193,7 +193,7 @@ def test_what_is_added_has_the_same_columns(tmp_path):
 
 def test_parts_are_the_whole(tmp_path, whole):
     images, output = write_folder(tmp_path / "images", contents(14)), tmp_path / "output"
-    with pytest.raises(MissingFact, match="no output yet"):
+    with pytest.raises(MissingFact, match="no output to add to yet"):
         embed_null(output, images, append=True)
     with pytest.raises(UsageError, match="1 <= K <= N"):
         embed_null(output, images, only=(3, 2))
@@ -232,7 +232,7 @@ def test_a_url_without_a_place_is_refused(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
     images = write_folder(tmp_path / "images", contents(2))
     for given in ([url, images], [tmp_path / "output", url]):
-        with pytest.raises(UsageError, match="no place"):
+        with pytest.raises(UsageError, match="not name a path"):
             embed_null(*given)
     assert {path.name for path in tmp_path.iterdir()} <= {"images", "output"}
 

@@ -271,7 +271,7 @@ def test_what_is_no_archive_is_given_up_and_others_go_on(tmp_path, whole):
     assert (done.images, done.abandoned) == (2, 4)
     found = {event.name: event.message for event in told if event.what == "abandoned"}
     assert set(found) == set(map(str, given))
-    assert sum("This is no tar archive" in message for message in found.values()) == 3
+    assert sum("This is not a tar archive" in message for message in found.values()) == 3
     assert check(str(tmp_path / "output")).problems == ("the last run did not finish",)
     write_tar(given[0], contents(3)[2:])
     for path in given[1:]:

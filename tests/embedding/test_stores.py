@@ -143,14 +143,14 @@ def test_an_error_within_a_shard_leaves_no_object(store, tmp_path):
 def test_what_somebody_else_has_in_a_store_is_left(store, tmp_path):
     images = write_folder(tmp_path / "images", IMAGES)
     store.put("out/README.md", b"mine")
-    with pytest.raises(OutputExists, match="no features of vitconvert"):
+    with pytest.raises(OutputExists, match="files that vitconvert did not write"):
         embed_null(store.url("out"), images)
     assert store.names("out") == ["README.md"]
 
 
 def test_places_that_are_none(store, tmp_path):
     images = write_folder(tmp_path / "images", IMAGES)
-    with pytest.raises(UsageError, match="no place"):
+    with pytest.raises(UsageError, match="not a place"):
         embed_null("nowhere://bucket/features", images)
     with pytest.raises(SourceError, match="no images"):
         embed_null(tmp_path / "output", store.url("none"))

@@ -20,11 +20,11 @@ CONTRADICTED = """\
 error: conflicting-fact
   What is stated contradicts the tensors.
   {}
-  hint: leave these out, or name the file they belong to. --image-size resamples positions; \
---set states what the file is, where a name says otherwise."""
+  hint: leave these values out, or name the file that they belong to. --image-size resamples \
+positions; --set states what the file is, if a name is wrong."""
 MISSING = """\
 error: missing-fact
-  The tensors do not tell everything that decides the function.
+  The file does not say everything that decides the function.
   dialect  {dialect} (weights_map/{dialect}.toml)
   {lines}
   hint: {sets} (in Python, overrides={{...}}) states it."""

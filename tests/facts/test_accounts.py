@@ -11,15 +11,15 @@ from vitconvert.tables.detection import NO_TABLE, recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
 OTHER = (
-    "  The file is whole, and of another model than those of this dialect.\n"
+    "  The file is complete, but holds another model than those of this dialect.\n"
     f"  hint: {NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
 )
 LACKING = (
-    "  The file is whole, and was saved without these tensors.\n"
+    "  The file is complete, but was saved without these tensors.\n"
     "  hint: save the model again with them. If it never had them, a table (--table) that extends "
     "{} says so."
 )
-TABLE = "  hint: --ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
+TABLE = "  hint: --ignore PATTERN leaves them out if the ViT does not use them; so does --table."
 SIZES = (
     "  hint: the tensors belong to models of different sizes: save the model again, all from one."
 )
@@ -251,7 +251,7 @@ def test_quantised_weights():
         "  dialect  timm (weights_map/timm.toml)\n"
         "  found      pos_embed  bool\n"
         "  found      head.weight  int8\n"
-        "  The numbers of a quantised checkpoint must be scaled, and nothing here says how.\n"
+        "  The numbers of a quantised checkpoint must be scaled, and the scales are unknown.\n"
         "  hint: convert the checkpoint that it was quantised from."
     )
     with pytest.raises(TensorMismatch) as error:

@@ -67,7 +67,7 @@ def test_the_user_comes_before_the_config_and_that_before_the_architecture():
 def test_nobody_tells_the_head_count():
     assert message(MissingFact, timm()) == missing(
         "timm",
-        "num_heads  q has 30 rows, and nothing shows how many heads share them",
+        "num_heads  q has 30 rows, and the number of heads is unknown",
         "--set num_heads=...",
     )
 
@@ -79,7 +79,7 @@ def test_a_released_width_is_hinted_at_and_never_taken():
     }
     assert message(MissingFact, shapes) == missing(
         "timm",
-        "num_heads  q has 192 rows, and nothing shows how many heads share them; released ViTs of "
+        "num_heads  q has 192 rows, and the number of heads is unknown; released ViTs of "
         "width 192 have 3",
         "--set num_heads=...",
     )
@@ -88,8 +88,8 @@ def test_a_released_width_is_hinted_at_and_never_taken():
 def test_everything_that_is_missing_is_asked_for_at_once():
     assert message(MissingFact, simple()) == missing(
         "lucidrains_simple",
-        "num_heads   q has 33 rows, and nothing shows how many heads share them\n"
-        "  image_size  positions are not stored, so nothing shows the grid",
+        "num_heads   q has 33 rows, and the number of heads is unknown\n"
+        "  image_size  positions are not stored, so the grid is unknown",
         "--set num_heads=... --set image_size=...",
     )
 
@@ -152,13 +152,12 @@ def test_flattened_patches_are_assumed_square_aloud(area, channels, patch):
 def test_flattened_patches_of_other_shapes_are_asked_for():
     assert message(MissingFact, lucidrains(120), HEADS) == missing(
         "lucidrains",
-        "patch_size   a patch of 120 values is no square of pixels\n"
-        "  in_channels  nothing tells it",
+        "patch_size   a patch of 120 values is not a square of pixels\n  in_channels  not stated",
         "--set patch_size=... --set in_channels=...",
     )
     assert message(MissingFact, lucidrains(120), HEADS | {"in_channels": 3}) == missing(
         "lucidrains",
-        "patch_size  a patch of 120 values is no square of pixels",
+        "patch_size  a patch of 120 values is not a square of pixels",
         "--set patch_size=...",
     )
     config, _ = examine(lucidrains(120), HEADS | {"patch_size": (5, 6)} | {"image_size": (15, 18)})
@@ -200,7 +199,7 @@ def test_no_last_norm_is_asked_about(dialect, shapes):
     cut = {n: s for n, s in shapes.items() if not n.startswith(("norm.", "vit.layernorm."))}
     assert message(MissingFact, cut, HEADS | {"norm_eps": 1e-6}) == missing(
         dialect,
-        "final_norm  there is no last norm, and nothing says that there is none",
+        "final_norm  there is no last norm, and no file states that there is none",
         "--set final_norm=...",
     )
 
@@ -236,7 +235,7 @@ def test_a_file_that_looks_rotated_and_has_no_name_is_asked_about(name, dialect)
     stated = {"num_heads": row["num_heads"], "image_size": row["image_size"]}
     assert message(MissingFact, shapes, stated, dialect="timm") == missing(
         dialect,
-        f"rope  the tensors are those of {name} too, which turns q and k by their position; "
+        f"rope  {name} has the same tensors and rotates q and k by their position; "
         "--architecture NAME says which model this is, --set rope=none that it is not",
         "--set rope=...",
     )
@@ -259,8 +258,8 @@ def test_a_file_that_looks_normed_after_its_branches_is_asked_about(name, dialec
     stated = {"num_heads": row["num_heads"]}
     assert message(MissingFact, shapes, stated, dialect="timm") == missing(
         dialect,
-        f"block_order  the tensors are those of {name} too, which norms what a branch gives, not "
-        "what it reads; --architecture NAME says which model this is, --set block_order=pre that "
+        f"block_order  {name} has the same tensors and normalises the output of a branch, not "
+        "its input; --architecture NAME says which model this is, --set block_order=pre that "
         "it is not",
         "--set block_order=...",
     )
@@ -273,9 +272,8 @@ def test_an_image_tower_that_looks_rotated_and_has_no_name_is_asked_about():
     shapes = {f"visual.trunk.{name}": shape for name, shape in tensors.items()}
     assert message(MissingFact, shapes, {"num_heads": 3}, dialect="openclip") == missing(
         "openclip_timm",
-        "rope  the tensors are those of vit_pe_core_tiny_patch16_384 too, which turns q and k by "
-        "their position; --architecture NAME says which model this is, --set rope=none that it is "
-        "not",
+        "rope  vit_pe_core_tiny_patch16_384 has the same tensors and rotates q and k by their "
+        "position; --architecture NAME says which model this is, --set rope=none that it is not",
         "--set rope=...",
     )
 

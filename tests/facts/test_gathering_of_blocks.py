@@ -29,7 +29,7 @@ def test_a_rotation_that_nothing_tells_is_asked_for():
     with pytest.raises(MissingFact) as error:
         examine(shapes, {"image_size": (64, 48)})
     assert error.value.details == (
-        "rope  Eva turns q and k by their position in several ways; --architecture NAME says in "
+        "rope  Eva rotates q and k by their position in several ways; --architecture NAME says in "
         "which",
     )
 

@@ -21,7 +21,7 @@ def test_a_grid_that_is_not_square_is_asked_for():
     shapes = timm() | {"pos_embed": (1, 13, 30)}
     assert message(MissingFact, shapes, HEADS) == missing(
         "timm",
-        "image_size  13 positions with 1 prefix tokens form no one square grid",
+        "image_size  13 positions with 1 prefix tokens do not form a square grid",
         "--set image_size=...",
     )
     config, _ = examine(shapes, HEADS | {"image_size": (32, 24)})
@@ -32,7 +32,7 @@ def test_positions_with_and_without_prefix_that_are_both_square_are_asked_for():
     shapes = timm() | {"pos_embed": (1, 9, 30), "reg_token": (1, 4, 30)}
     assert message(MissingFact, shapes, HEADS) == missing(
         "timm",
-        "image_size  9 positions with 5 prefix tokens form no one square grid",
+        "image_size  9 positions with 5 prefix tokens do not form a square grid",
         "--set image_size=...",
     )
     config, _ = examine(shapes, HEADS | {"image_size": (24, 24)})
@@ -82,7 +82,9 @@ def test_relative_positions_show_a_square_grid(shared):
 def test_relative_positions_of_another_grid_are_asked_for():
     shapes = beit(size=(32, 24))
     assert message(MissingFact, shapes) == missing(
-        "timm_eva", "image_size  38 relative positions form no square grid", "--set image_size=..."
+        "timm_eva",
+        "image_size  38 relative positions do not form a square grid",
+        "--set image_size=...",
     )
     config, _ = examine(shapes, {"image_size": (32, 24)})
     assert config.grid_size == (4, 3) and config.axes()["relative"] == 38
@@ -105,7 +107,7 @@ def test_relative_positions_without_patches_leave_the_patches_to_be_asked_for(st
     shapes = {n: shape for n, shape in beit().items() if n != "patch_embed.proj.weight"}
     assert message(MissingFact, shapes, stated) == missing(
         "timm_eva",
-        "patch_size   nothing tells it\n  in_channels  nothing tells it",
+        "patch_size   not stated\n  in_channels  not stated",
         "--set patch_size=... --set in_channels=...",
     )
 
@@ -113,7 +115,7 @@ def test_relative_positions_without_patches_leave_the_patches_to_be_asked_for(st
 def test_error_a_patch_without_pixels():
     shapes = timm() | {"patch_embed.proj.weight": (30, 3, 0, 8)}
     assert message(MissingFact, shapes, HEADS) == missing(
-        "timm", "image_size  patches of 0x8 pixels make up no image", "--set image_size=..."
+        "timm", "image_size  patches of 0x8 pixels do not make up an image", "--set image_size=..."
     )
     assert message(ConflictingFact, shapes, HEADS | {"image_size": (24, 24)}) == (
         "error: conflicting-fact\n  These facts contradict each other.\n"

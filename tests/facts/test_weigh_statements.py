@@ -26,7 +26,7 @@ def test_which_tokens_an_eva_pools_is_asked(dialect):
     with pytest.raises(MissingFact) as error:
         weighed(builtin_tables()[dialect], {"pooling": "map"})
     assert error.value.fact == (
-        "This model differs from its architecture, and nothing tells pool_include_prefix."
+        "This model differs from its architecture, and pool_include_prefix is unknown."
     )
     assert error.value.evidence == {
         "architecture": "mine, pooling = avg",
@@ -62,7 +62,7 @@ def test_a_table_can_ask_for_any_field(tmp_path):
         weighed(table, {"depth": 4}, {"depth": 3, "norm_eps": 1e-5})
     assert str(error.value) == (
         "error: missing-fact\n"
-        "  This model differs from its architecture, and nothing tells norm_eps.\n"
+        "  This model differs from its architecture, and norm_eps is unknown.\n"
         "  architecture  mine, depth = 3\n"
         "  this model    depth = 4 (user)\n"
         "  deep ones have another\n"

@@ -219,7 +219,7 @@ def test_an_array_among_the_weights_is_not_left_out(tmp_path, save):
         open_container(path)
     assert str(error.value) == (
         "error: corrupt-file\n"
-        "  'b' lies among the tensors and is no tensor: it is a numpy array.\n"
+        "  'b' is among the tensors, but is a numpy array.\n"
         f"  file  {path}\n"
         "  hint: save it as a tensor or apart from them, with the program that wrote it."
     )
@@ -252,8 +252,8 @@ def test_other_classes_are_refused_by_name(tmp_path, save, value, classes, meani
         f"  classes  {classes}\n"
         f"  {meaning}Unpickling them could run any code, so nothing was loaded.\n"
         f"  hint: --rescue (in Python, rescue=True) takes its tensors as data ({count} of them) and"
-        " runs nothing; what the classes do with them stays unknown. Where you trust the file, the "
-        "program that wrote it can save them alone: torch.save(model.state_dict(), path)."
+        " runs nothing; what the classes compute stays unknown. If you trust the file, the "
+        "program that wrote it can save only the tensors: torch.save(model.state_dict(), path)."
     )
     assert error.value.exit_code == 4
 
@@ -290,7 +290,7 @@ def test_other_weights_than_those_that_were_taken_are_told(tmp_path, beside, tol
     container = open_container(tmp_path / "x.pth")
     assert torch.equal(container.read("1.bias"), LINEAR["1.bias"])
     names = ", ".join(told)
-    note = f"the weights are those under state_dict; beside them lie {names} (--prefer)"
+    note = f"the weights are those under state_dict; the file also has {names} (--prefer)"
     assert container.notes == ((note,) if told else ())
     for name in told[:1]:
         other = open_container(tmp_path / "x.pth", prefer=(name,))

@@ -90,7 +90,7 @@ def test_the_state_dict_of_a_pickled_model(kind, save, tmp_path):
     notes = open_container(tmp_path / "x.pt", rescue=True).notes
     name = f"{type(model).__module__}.{type(model).__qualname__}"
     assert notes[0].startswith(f"rescued: the tensors of {name}, read as data; ")
-    assert notes[0].endswith("; 1 of their hooks were passed over")
+    assert notes[0].endswith("; 1 of their hooks were ignored")
     assert "code of these classes was not read" in notes[1]
 
 
@@ -186,12 +186,15 @@ def _no_tensor() -> nn.Module:
     ("make", "message"),
     [
         (_circle, "circle"),
-        (_no_module, "1 is no module"),
+        (_no_module, "1 is not a module"),
         (_both, "bias is a parameter and a buffer"),
         (_doubling, "circle|places"),
         (_odd_parameter, "class whose code would be needed"),
-        (_no_tensor, "no tensor: it is a .*_Strange"),
-        (lambda: {"w": torch.ones(2), "best": _Strange()}, "no tensor: it is a .*_Strange"),
+        (_no_tensor, "is among the tensors, but is a .*_Strange"),
+        (
+            lambda: {"w": torch.ones(2), "best": _Strange()},
+            "is among the tensors, but is a .*_Strange",
+        ),
         (_Strange, "no named tensors"),
     ],
 )

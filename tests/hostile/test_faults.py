@@ -79,7 +79,7 @@ def test_a_source_that_changes_meanwhile_is_not_converted(name, tmp_path, monkey
     assert str(caught.value) == (
         f"error: hash-mismatch\n  {name} was changed since it was opened.\n"
         f"  file  {source / name}\n"
-        "  What was read of it may be of two files, so nothing was written.\n"
-        "  hint: run again when nobody writes there."
+        "  The tensors may come from two versions of the file, so nothing was written.\n"
+        "  hint: run again when no other program writes this file."
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]

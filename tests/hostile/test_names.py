@@ -150,7 +150,7 @@ def test_an_output_of_an_odd_name(tmp_path):
     quiet(run_limited("push", tmp_path / out.name, "org/name", "--dry-run"), 0)
     answer = run_limited("file", DIGITS, "-o", tmp_path / "m\udcff" / "out")
     quiet(answer, 2)
-    assert "no valid UTF-8" in answer.err
+    assert "not valid UTF-8" in answer.err
 
 
 def written(folder: Path) -> None:

@@ -169,7 +169,7 @@ def test_exports_have_the_right_function(
     source, file = saved(tmp_path / "source", kind), tmp_path / "model.onnx"
     how = {"to": "onnx", "probabilities": probabilities}
     if kind == "regression" and probabilities:
-        with pytest.raises(ConflictingFact, match="no probabilities"):
+        with pytest.raises(ConflictingFact, match="not probabilities"):
             vitconvert.export_model(str(source), file, **how)
         return
     vitconvert.export_model(str(source), file, **how)

@@ -83,8 +83,8 @@ def test_a_configuration_that_the_tensors_contradict(name, values, problem, chan
         "error: conflicting-fact\n"
         "  What is stated contradicts the tensors.\n"
         f"  {problem}\n"
-        "  hint: leave these out, or name the file they belong to. --image-size resamples "
-        "positions; --set states what the file is, where a name says otherwise."
+        "  hint: leave these values out, or name the file that they belong to. --image-size "
+        "resamples positions; --set states what the file is, if a name is wrong."
     )
 
 
@@ -104,10 +104,10 @@ def test_a_grid_that_transformers_mistakes(tmp_path):
         load_checkpoint(tmp_path)
     assert message(error) == (
         "error: not-representable\n"
-        "  The project's own code mistakes tensors like these.\n"
+        "  The library's own code misreads tensors like these.\n"
         "  dialect  hf_beit (weights_map/hf_beit.toml)\n"
         "  not square: BeitRelativePositionBias takes rows for columns on other grids\n"
-        "  So nothing tells which function they were trained for."
+        "  So the function that they were trained for is unknown."
     )
 
 
@@ -118,7 +118,7 @@ def test_another_model_of_the_same_names(changed):
         "error: unknown-dialect\n"
         "  config.json says that these tensors are another model's.\n"
         "  config.json  model_type = 'some_vision_model'\n"
-        "  tensors      those of hf_clip (Hugging Face CLIP, image tower)\n"
+        "  tensors      those of hf_clip (Hugging Face CLIP, vision encoder)\n"
         "  Tensors of the same names can mean another function.\n"
         "  hint: a table of your own (--table) that extends this one can identify the model."
     )
@@ -146,7 +146,7 @@ def test_a_classifier_whose_norm_is_lost(save):
     folder, _ = save(CLASSES["BEiT, shared"])
     with pytest.raises(TensorMismatch) as error:
         load_checkpoint(without(folder, "pooler"))
-    assert error.value.fact == "Nothing tells what the head beside this ViT reads."
+    assert error.value.fact == "It is unknown what the head of this ViT reads."
 
 
 @pytest.mark.parametrize("name", ["SigLIP", "SigLIP, both towers", "SigLIP 2", "AIMv2, pooled"])
@@ -183,7 +183,7 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
     if prefix:
         said = {"model_type": "glm_image", "vision_config": said}
     (tmp_path / "config.json").write_text(json.dumps(said))
-    with pytest.raises(NotRepresentable, match="This is GLM-Image: GLM-4V's tower with LayerNorms"):
+    with pytest.raises(NotRepresentable, match="This is GLM-Image: GLM-4V's vision encoder with"):
         load_checkpoint(tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(said | {"model_type": "glim_vision"}))
     with pytest.raises(UnknownDialect) as error:
         load_checkpoint(tmp_path, dialect=dialect)
-    assert error.value.fact == "No table knows the model that config.json names."
+    assert error.value.fact == "The model that config.json names is unknown."
     assert error.value.evidence["config.json"] == "model_type = 'glim_vision'"
 
 
@@ -248,7 +248,7 @@ def test_a_text_tower_that_reads_other_tokens_is_left_behind(tmp_path):
     save_class("MetaClip2Model", tmp_path / "model")
     plan = plan_conversion(tmp_path / "model", to="hf")
     (note,) = (note for note in plan.ledger.notes if "text" in note)
-    assert "left behind: config.json says model_type = 'metaclip_2'" in note
+    assert "left out: config.json says model_type = 'metaclip_2'" in note
 
 
 def test_a_dialect_of_the_same_files_makes_nothing_ambiguous(tmp_path):

@@ -280,12 +280,12 @@ def test_who_does_not_say_how_images_are_prepared_is_refused(ask: Callable[..., 
         ),
         (
             checkpoint,
-            "  Nothing says how this checkpoint's images are prepared.\n"
+            "  No file states this checkpoint's preprocessing.\n"
             f"  dialect  {checkpoint.dialect}\n"
             "  hint: put its preprocessor_config.json, or timm's config.json, beside the weights, "
             "or state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, "
-            "or load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes its project's "
-            "own.",
+            "or load_checkpoint(..., preprocessor=FILE)); --architecture NAME takes that of its "
+            "library.",
         ),
     ):
         with pytest.raises(MissingFact) as caught:

@@ -301,12 +301,15 @@ def test_error_positions_that_a_model_built_anew_has(tmp_path):
 def test_error_half_of_a_pair(saved, tmp_path):
     """The projection of CLIP has a place beside a text tower alone, whose last norm is another."""
     source = convert(saved("clip").folder, to="hf", output=tmp_path / "x", verify=False)
-    (note,) = (note for note in source.ledger.notes if "text tower" in note)
+    (note,) = (note for note in source.ledger.notes if "text encoder" in note)
     assert "final_norm_eps: the weights need 1e-06, and there it is 1e-05" in note
     assert note.endswith("; --allow norm-eps carries it")
     with pytest.raises(NotRepresentable) as error:
         convert(tmp_path / "x", to="keras_hub", output=tmp_path / "y", verify=False)
-    assert "KerasHub CLIP, image tower is a part of a model of both towers" in error.value.fact
+    assert (
+        "KerasHub CLIPBackbone, vision encoder is a part of a model of both encoders"
+        in error.value.fact
+    )
     assert error.value.hint == "without its head it fits: --num-classes 0."
     told = {"output": tmp_path / "y", "verify": False}
     done = convert(tmp_path / "x", to="keras_hub", num_classes=0, **told)
@@ -315,7 +318,7 @@ def test_error_half_of_a_pair(saved, tmp_path):
     with pytest.raises(NotRepresentable) as error:
         convert(tmp_path / "y", to="keras_hub", output=tmp_path / "z", verify=False)
     assert "final_norm_eps: the weights need 1e-05, and there it is 1e-06" in error.value.fact
-    assert error.value.hint.startswith("--allow norm-eps makes it fit; it changes the text tower")
+    assert error.value.hint.startswith("--allow norm-eps makes it fit; it changes the text encoder")
 
 
 TEXTS = {"clip": ["a photo of Snow!", "été 12 <|endoftext|> x  y"], "siglip": ["a photo of snow"]}
@@ -382,7 +385,7 @@ def test_a_tokenizer_goes_along_and_gives_the_same_ids(name, said, saved, tmp_pa
         assert row == wanted + [theirs.end_token_id] * (32 - len(wanted))
     for _ in range(2):  # over its own output, too
         done = convert(hf, to="keras_hub", output=back, overwrite=True, **told)
-    assert not any("left behind" in note for note in done.ledger.notes)
+    assert not any("left out" in note for note in done.ledger.notes)
     again = type(theirs).from_preset(str(back))
     assert again.pad_token_id == theirs.end_token_id
     for text in TEXTS[name]:
@@ -404,7 +407,7 @@ def test_a_tokenizer_that_keras_hub_does_not_read_stays(saved, tmp_path):
     (hf / "tokenizer.json").write_text("{}")
     done = convert(hf, to="keras_hub", output=tmp_path / "x", verify=False)
     assert not (tmp_path / "x/tokenizer.json").exists()
-    assert "its tokenizer is left behind, because KerasHub SigLIP" in done.ledger.notes[-1]
+    assert "its tokenizer is left out, because KerasHub SigLIP" in done.ledger.notes[-1]
     (tmp_path / "elsewhere/tokenizer").mkdir(parents=True)
     (tmp_path / "elsewhere/tokenizer/vocabulary.spm").write_text("secret")
     (source / "assets").symlink_to(tmp_path / "elsewhere")

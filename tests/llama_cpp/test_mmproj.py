@@ -101,7 +101,7 @@ def test_q8_0_is_computed_when_it_is_asked_for(tmp_path):
 
 def test_other_blocks_are_named(tmp_path):
     path = write(tmp_path / "x", clip(), gguf.GGMLQuantizationType.Q4_0)
-    with pytest.raises(Quantised, match="GGUF, otherwise than Q8_0"):
+    with pytest.raises(Quantised, match="GGUF, other than Q8_0"):
         vitconvert.load_checkpoint(path, dequantise="float32")
 
 
@@ -167,7 +167,7 @@ def test_words_of_older_files_tell_the_projector(tmp_path):
 def test_an_audio_tower_beside_it_is_left_out(tmp_path):
     path = write(tmp_path / "a.gguf", siglip(), projector="gemma3", audio={"a.blk.0.ln1.weight": 7})
     found = vitconvert.load_checkpoint(path)
-    assert found.ledger.ignored["a.blk.0.ln1.weight"] == "the audio tower"
+    assert found.ledger.ignored["a.blk.0.ln1.weight"] == "the audio encoder"
 
 
 @pytest.mark.parametrize("projector", OTHERS)

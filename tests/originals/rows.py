@@ -160,7 +160,7 @@ def deit3_in_timm() -> Tensors:
 
 
 def beside(taken: str, other: str) -> tuple[str, ...]:
-    return (f"the weights are those under {taken}; beside them lie {other} (--prefer)",)
+    return (f"the weights are those under {taken}; the file also has {other} (--prefer)",)
 
 
 PLAIN = {"activation": "gelu", "norm_eps": 1e-6, "pooling": "token", "image_size": (24, 24)}

@@ -228,9 +228,9 @@ def test_without_its_config_a_file_may_be_openais_or_openclips(tmp_path):
         load_checkpoint(path)
     assert str(error.value) == (
         "error: missing-fact\n"
-        "  The tensors do not tell everything that decides the function.\n"
+        "  The file does not say everything that decides the function.\n"
         "  dialect  openclip (weights_map/openclip.toml)\n"
-        "  num_heads   q has 48 rows, and nothing shows how many heads share them\n"
+        "  num_heads   q has 48 rows, and the number of heads is unknown\n"
         "  activation  open_clip_config.json says quick_gelu, or nothing for gelu\n"
         "  hint: --set num_heads=... --set activation=... (in Python, overrides={...}) states it."
     )

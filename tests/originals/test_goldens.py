@@ -58,7 +58,7 @@ def test_a_question_names_every_dialect_with_so_many_positions(name, also, tmp_p
         vitconvert.load_checkpoint(tmp_path / "file.pth", overrides={"num_heads": 3})
     assert error.value.evidence.keys() == {name, "timm_eva_rope"}
     assert f"--dialect {name} or --dialect timm_eva_rope" in str(error.value)
-    with pytest.raises(MissingFact, match="form no one square grid"):
+    with pytest.raises(MissingFact, match="do not form a square grid"):
         vitconvert.load_checkpoint(tmp_path / "file.pth", dialect=also, overrides={"num_heads": 3})
 
 

@@ -95,7 +95,7 @@ def test_error_eva02_of_mmpretrain_turns_q_and_k_otherwise(tmp_path):
     torch.save(
         {"state_dict": {f"{layer}.{n}": torch.ones(6, 2) for n in names}}, tmp_path / "eva.pth"
     )
-    with pytest.raises(UnknownDialect, match="MMPretrain's ViTEVA02, whose q and k are turned"):
+    with pytest.raises(UnknownDialect, match="MMPretrain's ViTEVA02, whose q and k are rotated"):
         vitconvert.load_checkpoint(tmp_path / "eva.pth")
 
 
@@ -128,7 +128,7 @@ def test_what_mmengine_saves_of_a_larger_model(program, tmp_path):
     checkpoint = vitconvert.load_checkpoint(tmp_path / "iter_80000.pth", overrides=overrides)
     assert checkpoint.dialect == "mmseg"
     assert checkpoint.ledger.ignored.keys() == {*heads, "data_preprocessor.mean"}
-    assert any("beside them lie ema_state_dict" in note for note in checkpoint.ledger.notes)
+    assert any("the file also has ema_state_dict" in note for note in checkpoint.ledger.notes)
     done = vitconvert.convert(
         tmp_path / "iter_80000.pth", to="mmseg", output=tmp_path / "out", overrides=overrides
     )

@@ -143,7 +143,7 @@ def test_a_golden_file_is_not_replaced_without_being_asked(timm_golden, tmp_path
     record_golden(path, golden, overwrite=True)
     assert golden.read_bytes() == before
     (tmp_path / "precious.golden").write_text("precious")
-    with pytest.raises(OutputExists, match="does not replace"):
+    with pytest.raises(OutputExists, match="is not replaced"):
         record_golden(path, tmp_path / "precious.golden", overwrite=True)
     with pytest.raises(UsageError, match=r"ends with \.golden"):
         record_golden(path, tmp_path / "vit.safetensors")
@@ -254,7 +254,7 @@ def test_hostile_files_are_refused(what, spoiled):
         check_golden(DIGITS, spoiled)
     assert len(str(error.value)) < 2000
     if what in TENSORS:
-        assert error.value.fact == "The golden file does not hold what it should."
+        assert error.value.fact == "The golden file is damaged or incomplete."
 
 
 def test_what_is_no_golden_file_is_refused(spoiled, tmp_path):

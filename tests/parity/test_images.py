@@ -159,13 +159,13 @@ def test_no_more_than_the_first_32(timm_model, tmp_path):
 def test_a_project_without_code_for_images(torchvision_file, photos):
     report = verify(torchvision_file, overrides={"num_heads": 3}, images=photos, **ONCE)
     (note,) = told(report, "images")
-    assert note.endswith("for both sides: of the other side, nothing says how")
+    assert note.endswith("for both sides: the other side's preprocessing is unknown")
     assert told(report, "preprocessing") == []
     assert "preprocessing of images: both sides took the same" in report.not_tested
 
 
 def test_nothing_says_how(plain, photos):
-    with pytest.raises(MissingFact, match="Nothing says how images are prepared"):
+    with pytest.raises(MissingFact, match="No file states the preprocessing of images"):
         verify(plain, overrides={"num_heads": 3}, images=photos, **ONCE)
 
 

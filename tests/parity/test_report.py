@@ -139,7 +139,7 @@ def test_only_numbers_that_disagree_raise():
         "  first departs  blocks.0.attn, relative 1.0e-01 in float64\n"
         "  likely cause   norm_eps is 1e-06, not 1e-12\n"
         "  noise       float32  relative 2.5e-01  absolute 5.0e-01  argmax 1 of 2\n"
-        "  hint: --set (in Python, overrides={...}) states what the file cannot tell."
+        "  hint: --set (in Python, overrides={...}) states what the file does not say."
     )
 
 
@@ -170,7 +170,7 @@ def test_every_point_lies_in_the_chart_at_its_height(name):
             row = texts["infinite" if layer.relative else "0"]
             assert y == float(row.get("y")) - 4
     equal = all(layer.relative == 0 for layer in PAGES[name].layers)
-    assert ("all points lie on 0" in page) == equal
+    assert ("all points are at 0" in page) == equal
     departing = PAGES[name].first_divergence
     bold = [text.text for text in plot.findall("text") if text.get("font-weight") == "700"]
     outside = [departing.layer] if departing and "." not in departing.layer else []
@@ -206,7 +206,7 @@ PUBLISHED = torch.__version__.partition("+")[0]
     ("report", "shown"),
     [
         (FAILED, "&lt;script&gt;alert(1)&lt;/script&gt;.npz"),
-        (PAGES["bit-equal"], "Every layer is equal to the last bit: all points lie on 0."),
+        (PAGES["bit-equal"], "Every layer is bit-identical: all points are at 0."),
         (DEPARTS, "<title>blocks.3.attn, float64: 3.0e-02</title>"),
         (DEPARTS, "<td>blocks.3.attn</td><td>1.5e-02</td><td>3.0e-02</td>"),
         (DEPARTS, "<td>blocks.2.mlp</td><td>0</td><td>0</td>"),

@@ -163,7 +163,7 @@ def test_pictures_of_features(small, noise):
     flat = np.asarray(found.picture("components", raw=True))
     wanted = (found.colours[0, 0] * 255).round().numpy()
     assert (flat[2, 2, :3] == wanted).all()
-    with pytest.raises(UsageError, match="There is no picture of 'colours'"):
+    with pytest.raises(UsageError, match="There is no image of 'colours'"):
         found.picture("colours")
 
 

@@ -72,7 +72,7 @@ def test_images_that_a_project_refuses_or_prepares_otherwise_are_told(tmp_path):
 
     golden = record_pixels(STEPS, tmp_path / "out", preprocess=own)
     assert {name: (one.verdict, *one.steps) for name, one in golden.others.items()} == {
-        "alpha.png": ("the result alone is known", "normalised"),
+        "alpha.png": ("only the result is known", "normalised"),
         "cmyk.jpg": ("refused: ValueError: no inks",),
     }
     with pytest.raises(ParityFailed, match="does not make the pixels of your preprocess"):
@@ -100,9 +100,9 @@ def test_a_golden_that_contradicts_itself_is_refused(golden, tmp_path):
     stated = json.loads((tmp_path / "vitconvert.json").read_text())
     stated["images"]["../edges.png"] = stated["images"].pop("edges.png")
     (tmp_path / "vitconvert.json").write_text(json.dumps(stated))
-    with pytest.raises(CorruptFile, match="no pixel golden") as raised:
+    with pytest.raises(CorruptFile, match="not a pixel golden") as raised:
         read(tmp_path)
-    assert raised.value.evidence["problem"] == "'../edges.png' is no name of a file"
+    assert raised.value.evidence["problem"] == "'../edges.png' is not a file name"
 
 
 def composed(transform, mode="RGB"):

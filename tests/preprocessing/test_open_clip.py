@@ -67,7 +67,7 @@ def test_a_silent_cfg_means_openclips_defaults(photographs):
 
 
 def test_other_words_and_colours_are_refused():
-    with pytest.raises(ConflictingFact, match="'middle' is none of shortest, squash, longest"):
+    with pytest.raises(ConflictingFact, match="'middle' is not one of shortest, squash, longest"):
         from_openclip({"resize_mode": "middle"}, 48)
     with pytest.raises(NotRepresentable, match=r"fill_color = 127 is not supported; 0 is\."):
         from_openclip({"resize_mode": "longest", "fill_color": 127}, 48)

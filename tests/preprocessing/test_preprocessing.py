@@ -80,11 +80,12 @@ def test_all_contradictions_are_told_at_once():
     assert str(caught.value) == (
         "error: conflicting-fact\n"
         "  The preprocessing contradicts itself.\n"
-        "  interpolation = 'cubic' is none of nearest, bilinear, bicubic, lanczos, box, hamming\n"
-        "  backend = 'torch' is none of torchvision, open_clip, transformers, transformers_pil, "
+        "  interpolation = 'cubic' is not one of nearest, bilinear, bicubic, lanczos, box, "
+        "hamming\n"
+        "  backend = 'torch' is not one of torchvision, open_clip, transformers, transformers_pil, "
         "transformers_float, tensorflow, big_vision, keras, keras_antialias, segment_anything, "
         "mmpretrain, kaldi\n"
-        "  transparency = 'black' is none of drop, white, key\n"
+        "  transparency = 'black' is not one of drop, white, key\n"
         "  mean has 3 values and std 1: both need 3 (RGB) or 1 (grey)\n"
         "  resize = 'none' does not fit resize_size = (32, 48)"
     )

@@ -151,7 +151,7 @@ def test_a_line_too_thin_for_a_border_is_refused(photograph):
 @pytest.mark.parametrize(
     ("cfg", "fact"),
     [
-        ({"crop_mode": "centre"}, "crop_mode = 'centre' is none of center, squash, border."),
+        ({"crop_mode": "centre"}, "crop_mode = 'centre' is not one of center, squash, border."),
         ({"crop_pct": "1"}, "crop_pct = '1' should be a number."),
         ({"crop_pct": -0.9}, "crop_pct = -0.9 must be positive."),
         ({"input_size": (3, 224)}, "input_size = (3, 224) should be 3 numbers."),
@@ -163,7 +163,7 @@ def test_a_line_too_thin_for_a_border_is_refused(photograph):
         *(
             (
                 {"interpolation": wrong},
-                f"interpolation = {wrong!r} is none of nearest, bilinear, "
+                f"interpolation = {wrong!r} is not one of nearest, bilinear, "
                 "bicubic, lanczos, box, hamming",
             )
             for wrong in ("random", ["bicubic"])

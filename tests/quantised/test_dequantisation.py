@@ -121,14 +121,14 @@ DAMAGE = {
     "no weight": ({"fc.weight": None}, "lacks a part"),
     "no words": ({STATE: torch.zeros(80, dtype=torch.uint8)}, "cannot be read"),
     "half the words": ({STATE: words()[:40]}, "cannot be read"),
-    "endless words": ({STATE: torch.zeros(10**4, dtype=torch.uint8)}, "no short text"),
+    "endless words": ({STATE: torch.zeros(10**4, dtype=torch.uint8)}, "not a short text"),
     "other blocks": ({STATE: words(blocksize=128)}, "is not 15 numbers"),
     "no block": ({STATE: words(blocksize=0)}, "blocksize = 0"),
     "many blocks": ({STATE: words(blocksize=10**30)}, "which is none"),
     "other shape": ({STATE: words(shape=[30, 32])}, "half bytes of 30x32"),
     "huge shape": ({STATE: words(shape=[2**40, 2**40])}, "half bytes"),
     "negative shape": ({STATE: words(shape=[-30, -64])}, "says no shape"),
-    "other dtype": ({STATE: words(dtype="int8")}, "no dtype of weights"),
+    "other dtype": ({STATE: words(dtype="int8")}, "has weights of the unknown dtype"),
     "short list": ({"fc.weight.quant_map": torch.randn(15)}, "is not 16 numbers"),
     "cut": ({"fc.weight": torch.zeros(959, 1, dtype=torch.uint8)}, "half bytes"),
     "nested, half": ({"fc.weight.nested_absmax": torch.randn(1)}, "lacks a part"),
@@ -186,13 +186,13 @@ def test_what_torchao_does_not_say_is_refused(tmp_path):
     save_flat(model, tmp_path / "a.safetensors")
     container = open_container(tmp_path / "a.safetensors")
     for words, message in (
-        ({}, "nothing says how"),
+        ({}, "in an unknown way"),
         ({"0.weight": '{"_type": "Int4Tensor", "_data": {}}'}, "is a Int4Tensor"),
-        ({"0.weight": '{"_type": "Int8Tensor", "_data": {}}'}, "no dtype"),
+        ({"0.weight": '{"_type": "Int8Tensor", "_data": {}}'}, "has weights of the unknown dtype"),
         ({"0.weight": "{"}, "cannot be read"),
         (
             {"0.weight": container.metadata["0.weight"].replace("[1, 48]", "[1, 16]")},
-            "not one number for each block of 1x16",
+            "lacks one number for each block of 1x16",
         ),
     ):
         object.__setattr__(container, "metadata", words)

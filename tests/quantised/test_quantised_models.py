@@ -130,7 +130,7 @@ def test_a_plain_tower_beside_a_quantised_language_model(tmp_path):
             checkpoint = vitconvert.load_checkpoint(tmp_path / name)
             ours = vitconvert.load_model(tmp_path / name, dtype=dtype)
             assert torch.equal(ours(images), plain(images))
-        note = f"outside of it lie quantised weights ({program}), which are not read"
+        note = f"outside of it are quantised weights ({program}), which are not read"
         assert note in checkpoint.ledger.notes
         assert not checkpoint.ledger.changed
 

@@ -63,7 +63,7 @@ def test_blocks_as_transformers_computes_them(base, tmp_path):
     assert torch.equal(ours(images), theirs(images).logits)
     (change,) = vitconvert.load_checkpoint(folder, dequantise="float32").ledger.changed
     assert change.startswith("dequantised 12 weights (float8_e4m3fn with scales) to float32")
-    assert "also rounds what they are multiplied with" in change
+    assert "also rounds their inputs" in change
 
 
 LAYOUTS = {
@@ -139,10 +139,10 @@ def test_blocks_of_which_the_last_is_cut(shape, each, stated, sides, tmp_path):
 
 
 REFUSED = {
-    "two sizes of blocks": ((160, 96), E4M3, torch.ones(2, 1), {}, "nothing tells the size"),
+    "two sizes of blocks": ((160, 96), E4M3, torch.ones(2, 1), {}, "size of its blocks is unknown"),
     "other axes": ((160, 96), E4M3, torch.ones(160, 3, 1), {}, "has other axes"),
-    "scales of 16 bits": ((6, 4), E4M3, torch.ones(1).to(torch.int16), {}, "is no scale known"),
-    "turned": ((6, 4), E4M3, torch.ones(1), {"transform_config": {"a": 1}}, "was turned"),
+    "scales of 16 bits": ((6, 4), E4M3, torch.ones(1).to(torch.int16), {}, "not a supported scale"),
+    "turned": ((6, 4), E4M3, torch.ones(1), {"transform_config": {"a": 1}}, "was rotated"),
 }
 
 
@@ -171,7 +171,7 @@ def test_scales_are_not_to_be_ignored(scale, base, tmp_path):
 def test_scales_under_a_name_that_nobody_knows(scale, base, tmp_path):
     folder = written(base, tmp_path / "a", scale)
     for options in ({}, {"ignore": ["*scale*"]}, {"dequantise": "float32"}):
-        with pytest.raises(Quantised, match="nothing here knows their scales") as error:
+        with pytest.raises(Quantised, match="their scales are unknown") as error:
             vitconvert.load_model(folder, **options)
         assert scale in error.value.evidence["scales"]
 

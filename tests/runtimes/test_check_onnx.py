@@ -160,7 +160,7 @@ def shapes(model):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (branch, "fault: 1 If: control flow, which TensorRT has computed wrongly in silence"),
+        (branch, "fault: 1 If: control flow, which TensorRT has computed wrongly without an error"),
         (open_width, "fault: images has open sizes: width"),
         (shapes, "fault: 2 Shape, for Expand, Reshape: sizes that could be constant"),
     ],
@@ -236,7 +236,7 @@ def test_files_are_read_as_the_onnx_package_reads_them(tmp_path, capsys):
     (tmp_path / "x.onnx").write_bytes(b"no such file\xff\xff")
     for name in ("x.onnx", "absent.onnx"):
         code, printed = checked(tmp_path / name, capsys)
-        assert code == 2 and f"{name} is no ONNX file that can be read" in printed
+        assert code == 2 and f"{name} is not an ONNX file that can be read" in printed
 
 
 def lowbias(x):

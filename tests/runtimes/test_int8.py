@@ -106,7 +106,7 @@ def test_larger_images_are_allowed_by_the_user(photos, usual):
     [
         ({"to": "openvino", "int8": True}, "int8 of OpenVINO is calibrated with images"),
         ({"to": "pt2", "int8": True, "calibrate": "photos"}, "int8 is for ONNX and OpenVINO"),
-        ({"to": "onnx", "calibrate": "photos"}, "calibrate: int8 alone is calibrated"),
+        ({"to": "onnx", "calibrate": "photos"}, "calibrate: only int8 is calibrated"),
         (
             {"to": "openvino", "int8": True, "calibrate": "photos", "dtype": "float16"},
             "made from float32",

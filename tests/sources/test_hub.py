@@ -185,7 +185,7 @@ error: hash-mismatch
   {name} is not the file that was published.
   published  {kind} {digest(body)}
   found      {kind} {digest(body[:-1] + bytes([body[-1] ^ 1]))}
-  It was damaged on the way or on this disk, or changed by someone.
+  It was damaged during download or on this disk, or changed by someone.
   hint: remove {blob} and run again."""
     )
     server.faults.corrupt = set()
@@ -226,7 +226,7 @@ ERRORS = {
     "org/nothing": """\
   The Hub has no repository org/nothing, or it is private.
   page  https://huggingface.co/org/nothing
-  hint: check the spelling; for a private one pass --token or run `hf auth login`.""",
+  hint: check the name; for a private one pass --token or run `hf auth login`.""",
     "org/gated": """\
   org/gated is gated: its owners want their terms accepted first.
   page  https://huggingface.co/org/gated
@@ -281,7 +281,7 @@ def test_error_index_that_is_none(start_hub: StartHub, index: bytes) -> None:
     server = start_hub({"org/bad": {INDEX: index}})
     message = str(refused("org/bad"))
     assert message == (
-        f"{NOT_FOUND}  {INDEX} of org/bad is no index of shards.\n"
+        f"{NOT_FOUND}  {INDEX} of org/bad is not an index of shards.\n"
         f"  file  {next(Path(server.cache).rglob(INDEX))}\n"
         "  hint: an index is JSON with weight_map: tensor name to file name."
     )
@@ -309,7 +309,7 @@ def test_error_index_that_is_none(start_hub: StartHub, index: bytes) -> None:
         (
             403,
             """\
-  The Hub refuses the token, or wants one.
+  The Hub needs a token, or rejected yours.
   repository  org/vit
   answer      403 Forbidden
   hint: pass --token, or run `hf auth login`.""",
@@ -337,7 +337,7 @@ def test_error_a_download_that_breaks_off(start_hub: StartHub) -> None:
     server = start_hub({"org/vit": REPO})
     server.faults.cut = {"model.safetensors": (1000, 50)}
     error = refused()
-    assert error.fact == "The download of org/vit broke off."
+    assert error.fact == "The download of org/vit was interrupted."
     assert error.hint == "run again: files that have arrived are kept."
     server.faults.cut = {}
     assert "model.safetensors" in locate("org/vit").verified

@@ -96,7 +96,7 @@ def test_error_a_name_that_several_projects_have(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(references, "collections", lambda: {"theirs": one, "others": one})
     with pytest.raises(SourceError) as caught:
         parse_reference("vit_s")
-    assert caught.value.fact == "Several projects have a model vit_s."
+    assert caught.value.fact == "Several libraries have a model vit_s."
     assert caught.value.hint == "write theirs:vit_s or others:vit_s."
 
 

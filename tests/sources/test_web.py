@@ -84,7 +84,7 @@ def test_error_a_download_that_breaks_off(server: HubServer) -> None:
         str(refused("google:ViT"))
         == f"""\
 error: source-not-found
-  The download of ViT.npz broke off.
+  The download of ViT.npz was interrupted.
   address  {server.endpoint}/files/ViT.npz
   cause    ConnectionError: 300000 of {len(BODY)} bytes arrived
   hint: run again."""
@@ -124,7 +124,7 @@ error: hash-mismatch
   vit-00000000.pth is not the file that was published.
   published  sha256 00000000
   found      sha256 {PREFIX}
-  It was damaged on the way or on this disk, or changed by someone.
+  It was damaged during download or on this disk, or changed by someone.
   hint: run again; if it repeats, the server or a proxy alters the file."""
         )
     digest, found = (base64.b64encode(hashlib.md5(b).digest()).decode() for b in (b"other", BODY))
@@ -145,7 +145,7 @@ error: hash-mismatch
   ViT.npz is not the file that was published.
   published  sha256 {SHA256}
   found      sha256 {hashlib.sha256(BODY[:-1] + b"!").hexdigest()}
-  It was damaged on the way or on this disk, or changed by someone.
+  It was damaged during download or on this disk, or changed by someone.
   hint: remove {path.parent} and run again."""
     )
 

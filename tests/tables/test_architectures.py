@@ -115,7 +115,7 @@ def test_the_whole_message_for_an_unknown_name():
         find_architecture("timm", "vit_base_patch16_225.augreg")
     assert str(error.value) == (
         "error: not-representable\n"
-        "  'vit_base_patch16_225' is no architecture that vitconvert knows.\n"
+        "  'vit_base_patch16_225' is not an architecture that vitconvert knows.\n"
         "  ecosystem  timm\n"
         "  listed in  weights_map/architectures.toml\n"
         "  Its tensors may look like a plain ViT's and still mean another function, so they are "

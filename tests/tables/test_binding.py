@@ -72,7 +72,7 @@ def test_a_key_that_a_row_uses_is_not_ignored(table):
 def test_an_empty_array_is_ignored_only_while_it_is_empty(table):
     mine = table('[rows]\n"norm.weight" = "n"\n[constants]\n"cls" = "0 : 0 width"')
     assert bind(mine, {"n": (5,), "cls": (0, 5)}).ignored == {
-        "cls": "the project keeps an empty 0 width here"
+        "cls": "the library keeps an empty 0 width here"
     }
     assert bind(mine, {"n": (5,), "cls": (1, 5)}).unexplained == ("cls",)
 
@@ -80,7 +80,7 @@ def test_an_empty_array_is_ignored_only_while_it_is_empty(table):
 def test_a_row_fills_what_else_would_be_empty(table):
     mine = table('[rows]\n"reg_token" = "r"\n[constants]\n"r" = "0 : 1 0 width"')
     assert bind(mine, {"r": (1, 0, 5)}).ignored == {
-        "r": "the project keeps an empty 1 0 width here"
+        "r": "the library keeps an empty 1 0 width here"
     }
     assert list(bind(mine, {"r": (1, 2, 5)}).links) == ["reg_token"]
 

@@ -28,7 +28,7 @@ def _said(shapes):
     with pytest.raises(UnknownDialect) as error:
         recognise(shapes)
     assert "--table" not in error.value.hint
-    said = error.value.fact.removesuffix(", which is no Vision Transformer that vitconvert knows.")
+    said = error.value.fact.removesuffix(", which vitconvert does not support.")
     return said.removeprefix("This seems to be ").partition(", whose")[0]
 
 
@@ -181,8 +181,8 @@ def test_the_whole_message_for_a_video_model():
         recognise(shapes)
     assert str(error.value) == (
         "error: unknown-dialect\n"
-        "  This seems to be VideoMAE, whose patches are of several frames, which is no Vision "
-        "Transformer that vitconvert knows.\n"
+        "  This seems to be VideoMAE, whose patches are of several frames, which vitconvert does "
+        "not support.\n"
         "  keys         32\n"
         "  nearest      timm (timm VisionTransformer (plain, distilled, hybrid)), which explains "
         "29\n"

@@ -40,7 +40,7 @@ def test_a_training_checkpoint_names_itself(tmp_path):
     assert not read.preprocessing.differences(_timms(NAME))
     said = f"timm's own for {NAME}"
     assert read.preprocessing.origin == said
-    assert f"preprocessing is {said}, as no file states it" in read.ledger.notes
+    assert f"preprocessing is {said}; no file states it" in read.ledger.notes
     convert(read, to="timm", output=tmp_path / "out", verify=False)
     assert not load_checkpoint(tmp_path / "out").preprocessing.differences(_timms(NAME))
 

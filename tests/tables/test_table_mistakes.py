@@ -21,7 +21,7 @@ MISTAKES = r"""
 [holds]
 n = "cos" -> only an ignored tensor must hold something
 mask = "1 0 : (qkv head)" -> 2 numbers for the steps of 'qkv': it has 3
-mask = "1 2 : head" -> 2 numbers for the steps of 'head': nothing tells how many
+mask = "1 2 : head" -> 2 numbers for the steps of 'head': their number is unknown
 mask = "1 0 1 : (qkv heads)" -> no tensor of ours has an axis 'heads'
 mask = "qkv" -> expected numbers, a colon and axes, found 'qkv'
 mask = "1 0 1 : qkv : int8" -> 'int8' is neither int32 nor int64, the dtypes that can be said
@@ -31,20 +31,20 @@ layouts = ["timm", "hf"] -> unknown key; {dialect_keys} (hint: only `--to vit` h
 author = "me" -> unknown key; {dialect_keys}
 rows = 3 -> unknown key; {dialect_keys}
 requires = 3 -> expected a text or a list of texts
-requires = ["norm.weight"] -> 'norm.weight' is no row of this table
+requires = ["norm.weight"] -> 'norm.weight' is not a row of this table
 tested = 3 -> expected a text, found int
-container = "torcch" -> 'torcch' is no format that is written; there are {formats} (hint: did you mean 'torch'?)
-container = "torchscript" -> 'torchscript' is no format that is written; there are {formats} (hint: did you mean 'torch'?)
+container = "torcch" -> 'torcch' is not a format that is written; there are {formats} (hint: did you mean 'torch'?)
+container = "torchscript" -> 'torchscript' is not a format that is written; there are {formats} (hint: did you mean 'torch'?)
 container = 3 -> expected a text, found int
 wrapper = "model" -> only container = "torch" has one
 [rows]
-"blocks.{i}.norm.weight" = "n.{i}" -> 'blocks.{i}.norm.weight' is no canonical name (hint: did you mean 'blocks.{i}.norm2.weight'?)
-"cls_token.{p}" = "n.{p}" -> 'cls_token.weight' is no canonical name (hint: did you mean 'cls_token'?)
+"blocks.{i}.norm.weight" = "n.{i}" -> 'blocks.{i}.norm.weight' is not a canonical name (hint: did you mean 'blocks.{i}.norm2.weight'?)
+"cls_token.{p}" = "n.{p}" -> 'cls_token.weight' is not a canonical name (hint: did you mean 'cls_token'?)
 "norm.weight" = 3 -> expected a text, or false to take a row away
 "norm.weight" = "cat(a," -> ends too early
 "head.weight" = "w : width rgb" -> the axes of w are rgb width; ours are feature label
 "blocks.{i}.attn.qkv.weight" = "cat(q.{i} : width head dim, k.{i}, v.{i} : head)" -> the axes of v.{i} are head; ours are dim head width
-"norm.weight" = "w : 3 width" -> the axes of w hold a number that is no power of two, which rounds parts
+"norm.weight" = "w : 3 width" -> the axes of w hold a number that is not a power of two, which rounds parts
 "blocks.{i}.attn.qkv.weight" = "cat(q.{i}, k.{i})" -> cat joins 2 items, and ours has 3 steps along 'qkv'
 "blocks.{i}.attn.qkv.weight" = "cat(zeros, zeros, zeros)" -> cat needs a tensor of theirs
 pos_embed = "cat(first, rest)" -> cat has no place here: ours begins with 'position', whose length varies
@@ -53,22 +53,22 @@ pos_embed = "cat(first, rest)" -> cat has no place here: ours begins with 'posit
 "norm.weight" = "n.{p}" -> the indices of n.{p} are p; ours are none
 cls_token = "n[layer=0] : layer 1 1 width" -> 'layer' is a dimension of its own, and an index such as {i} selects on it
 "blocks.{i}.norm1.weight" = "n[layer={i}] : (layer width)" -> 'layer' is a dimension of its own, and an index such as {i} selects on it
-"blocks.{i}.norm1.weight" = "n[block={i}] : block width" -> nothing tells the size of the axis 'block'; blocks are stacked along 'layer'
+"blocks.{i}.norm1.weight" = "n[block={i}] : block width" -> the size is unknown of the axis 'block'; blocks are stacked along 'layer'
 reg_token = "n[kv=1:] : kv width" -> only of 'prefix' can the rest be taken
 "norm.weight" = "n[kv=2] : kv width" -> the axis 'kv' has the steps 0 to 1
 [words]
 one = 1 -> expected a text or a list of texts
 one = [] -> expected a text or a list of texts
 a = "b" -> a word has two letters or more; one is an index
-"base unless num_classes" = "b." -> 'b.' is no text of 'base'
-"base unless headless" = "" -> 'headless' is no field or property of ViTConfig; did you mean 'kv_heads'?
+"base unless num_classes" = "b." -> 'b.' is not a text of 'base'
+"base unless headless" = "" -> 'headless' is not a field or property of ViTConfig; did you mean 'kv_heads'?
 [ignore]
 t = "" -> a reason is needed, as text
 t = true -> a reason is needed, as text
 "{base}.*" = "none of ours" -> {base} is neither an index nor a word of this table (none)
 [usage]
-code = "load($heads)" -> $heads is no property of ViTConfig, and not $mlp_ratio
-code = "load($)" -> a $ that is no word is written twice: $$
+code = "load($heads)" -> $heads is not a property of ViTConfig, and not $mlp_ratio
+code = "load($)" -> a $ that is not part of a word is written twice: $$
 [files]
 "../x" = "head" -> expected how the keys in this file begin
 [constants]
@@ -77,7 +77,7 @@ mask = "none : width" -> could not convert string to float: 'none'; {such}
 mask = "0 : (width" -> a '(' without its ')'; {such}
 [config_json.writes]
 "kind when norm" = 1 -> expected "name", "name if predicate" or "name unless predicate"
-width = {"word" = "function"} -> 'function' is no field or property of ViTConfig
+width = {"word" = "function"} -> 'function' is not a field or property of ViTConfig
 ratio = {"makes" = "mlp_dim", "half" = 2} -> expected { word = ... } or { makes = ... } with alone, multiple, over, times, whole
 ratio = {"makes" = "depth"} -> a ratio makes one of {sizes}, not 'depth'
 [config_json]
@@ -89,13 +89,13 @@ reads = {} -> unknown section (hint: [config_json.fields] says it; what [config_
 arguments = "args" -> unknown section (hint: [config_json.inert] says it: PATH = [...].)
 fields = 1 -> expected a [section]
 [config]
-norm_epsilon = 1e-06 -> 'norm_epsilon' is no field of ViTConfig (hint: did you mean 'norm_eps'?)
+norm_epsilon = 1e-06 -> 'norm_epsilon' is not a field of ViTConfig (hint: did you mean 'norm_eps'?)
 norm_eps = "tiny" -> norm_eps must be a number, not 'tiny'.
-"pooling if class_tokens" = "token" -> 'class_tokens' is no field or property of ViTConfig; did you mean 'class_token'?
+"pooling if class_tokens" = "token" -> 'class_tokens' is not a field or property of ViTConfig; did you mean 'class_token'?
 "pooling when class_token" = "token" -> expected "name", "name if predicate" or "name unless predicate"
 "pooling if even_heads" = "token" -> 'even_heads' is not known before the whole configuration is
 [config_json.fields]
-width = "hidden_size" -> 'width' is no field of ViTConfig (hint: did you mean 'stem_width'?)
+width = "hidden_size" -> 'width' is not a field of ViTConfig (hint: did you mean 'stem_width'?)
 depth = 3 -> expected a text or a list of texts
 [config_json.inert]
 model_args = [3] -> expected a text or a list of texts
@@ -112,10 +112,10 @@ std_in = "norm_std" -> unknown key (hint: [constants] says it: "KEY" = "std : AX
 [config_json.defaults]
 depth = 1.5 -> depth must be a whole number, not 1.5.
 [only]
-roundness = true -> 'roundness' is no field or property of ViTConfig
+roundness = true -> 'roundness' is not a field or property of ViTConfig
 "mlp_dim == 4" = true -> a reason is needed, as text
 [must]
-roundness = "rolls" -> 'roundness' is no field or property of ViTConfig
+roundness = "rolls" -> 'roundness' is not a field or property of ViTConfig
 square = true -> a reason is needed, as text
 "mlp_dim = 4" = "wide" -> '=' does not belong here
 """

@@ -72,7 +72,7 @@ def test_what_is_not_compared_does_not_pass(place):
 
 @pytest.mark.parametrize(("options", "named"), [({"seed": 1}, "seed"), ({"batch": 3}, "batch")])
 def test_a_golden_file_says_which_images_are_compared(place, options, named):
-    with pytest.raises(UsageError, match=f"{named}: a golden file says itself which images"):
+    with pytest.raises(UsageError, match=f"{named}: a golden file states which images"):
         assert_parity(built(place), place / "team.golden", **options)
 
 

@@ -343,7 +343,7 @@ def test_in_half_precision(source_of, tmp_path):
 
 
 def text_note(conversion):
-    (note,) = (note for note in conversion.ledger.notes if "text tower" in note)
+    (note,) = (note for note in conversion.ledger.notes if "text encoder" in note)
     return note
 
 
@@ -355,7 +355,7 @@ def test_left_behind(source_of, tmp_path):
         record = json.loads((tmp_path / "out/vitconvert.json").read_text())
         assert conversion.ledger.carried == () and record["text"] is None
         assert not any(name.startswith(("text", "logit")) for name in tensors_of(tmp_path / "out"))
-        return text_note(conversion).removeprefix("the text tower is left behind: ")
+        return text_note(conversion).removeprefix("the text encoder is left out: ")
 
     source = source_of("hf_clip")
     assert note(source, "timm") == (
@@ -375,8 +375,8 @@ def test_left_behind(source_of, tmp_path):
     silent = openclip(tmp_path / "silent")
     (silent / "open_clip_config.json").unlink()
     assert note(silent, **stated) == (
-        "without open_clip_config.json, nothing tells its num_heads, activation, norm_eps, causal, "
-        "read_token"
+        "without open_clip_config.json, there is no value for its num_heads, activation, "
+        "norm_eps, causal, read_token"
     )
 
 
@@ -436,9 +436,10 @@ def test_the_command_line(source_of, tmp_path, run):
     seen = run("inspect", source, "-v").out
     assert "text encoder   11 blocks of width 36, 3 heads, 71 ids" in seen
     arguments = ("hf", source, "--to", "openclip", "-o", out)
-    assert "the text tower is carried: 11 blocks" in run(*arguments, "--dry-run").out
+    told = run(*arguments, "--dry-run").out
+    assert "the text encoder is converted too, but not computed by vitconvert: 11 blocks" in told
     done = run(*arguments, "--image-only", "--no-verify")
-    assert done.code == 0 and "the text tower is left behind: as you asked" in done.out
+    assert done.code == 0 and "the text encoder is left out: as you asked" in done.out
 
 
 @pytest.mark.parametrize("kind", ["hf_clip", "openclip"])

@@ -231,7 +231,7 @@ def without_a_norm():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (with_lora, "nobody has merged: merge them into the linear layers"),
+        (with_lora, "which are not merged: merge them into the linear layers"),
         (sam_ed, "merge them into the linear layers"),
         (partly_empty, "zero_to_fp32.py"),
         (without_a_norm, "save the model again with them"),

@@ -136,12 +136,12 @@ def test_one_linear_layer_is_the_head(name, tmp_path):
 SEVERAL = {
     "timm, an MLP": (
         lambda: replaced(of_timm(), "head", in_sequence(linear(), nn.ReLU(), nn.Linear(7, 5))),
-        "This ViT's head is no linear layer.",
+        "The head is not a linear layer.",
         ["head.*"],
     ),
     "torchvision, an MLP": (
         lambda: replaced(of_torchvision(), "heads", in_sequence(linear(), nn.Linear(7, 5))),
-        "This ViT's head is no linear layer.",
+        "The head is not a linear layer.",
         ["heads.*"],
     ),
     "timm, two": (
@@ -184,7 +184,7 @@ def test_of_several_heads_one_is_left_only_if_it_is_known_by_its_name(tmp_path):
 def test_a_linear_layer_of_which_nothing_tells_what_it_reads(tmp_path):
     clip = t.CLIPVisionModel(t.CLIPVisionConfig(**VISION))
     file = saved(randomise(Own("backbone", clip, fc=linear())), tmp_path)
-    with pytest.raises(TensorMismatch, match="Nothing tells what the head beside this ViT reads"):
+    with pytest.raises(TensorMismatch, match="It is unknown what the head of this ViT reads"):
         vitconvert.load_checkpoint(file, overrides=HEADS)
     stated = {**HEADS, "norm_eps": 1e-5, "activation": "quick_gelu"}
     read = vitconvert.load_checkpoint(file, overrides=stated, tower="backbone")
@@ -199,9 +199,7 @@ def test_a_pooler_between_the_vit_and_the_head_is_asked_about(tmp_path):
     stated = {"overrides": {**HEADS, "norm_eps": 1e-12}}
     with pytest.raises(MissingFact) as error:
         vitconvert.load_checkpoint(file, **stated)
-    assert error.value.fact == (
-        "Nothing tells whether the head fc reads backbone.pooler or passes it by."
-    )
+    assert error.value.fact == ("It is unknown whether the head fc reads backbone.pooler.")
     assert isinstance(vitconvert.inspect(file).problem, MissingFact)
     read = vitconvert.load_model(file, ignore=["backbone.pooler.*"], **stated)
     torch.testing.assert_close(read(IMAGES), model(IMAGES), rtol=2e-5, atol=2e-5)
@@ -217,7 +215,7 @@ def test_heads_beside_a_tower_are_refused_until_it_is_named(tmp_path):
         vitconvert.load_checkpoint(file, overrides=HEADS)
     assert str(error.value) == (
         "error: tensor-mismatch\n"
-        "  This ViT's head is no linear layer.\n"
+        "  The head is not a linear layer.\n"
         "  head  classifier.0.weight, classifier.0.bias, classifier.2.weight, classifier.2.bias\n"
         "  A ViT has one linear layer for its classes; no dialect has a place for more.\n"
         "  hint: --tower backbone takes the ViT without it."
@@ -240,8 +238,8 @@ def test_a_pattern_that_names_nothing_is_told(tmp_path):
         vitconvert.load_checkpoint(file, ignore=["haed.*"])
     assert str(error.value) == (
         "error: usage\n"
-        "  No tensor is called 'haed.*', which is to be ignored.\n"
+        "  --ignore 'haed.*' matches no tensor.\n"
         f"  file       {file}\n"
         "  there are  head.*\n"
-        "  hint: patterns are of whole names, such as 'aux_head.*'."
+        "  hint: a pattern matches a whole name, such as 'aux_head.*'."
     )

@@ -137,7 +137,7 @@ def test_it_is_found_in_the_larger_model(tower, start, typed, tmp_path):
     config = {"model_type": kind, "hidden_size": 99, "vision_config": section}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     if kind != "glm4v":  # whose positions show a grid
-        with pytest.raises(MissingFact, match="nothing shows the grid"):
+        with pytest.raises(MissingFact, match="the grid is unknown"):
             vitconvert.load_checkpoint(tmp_path)
     images = torch.rand(2, 3, *size)
     with torch.inference_mode():
@@ -161,7 +161,7 @@ def test_it_is_exported_and_embedded(tower, tmp_path):
 def test_what_is_refused(tower, tmp_path):
     kind, model, folder, _ = tower
     side = model.config.patch_size
-    with pytest.raises(ConflictingFact, match="5x4 patches are no whole squares of 2 by 2"):
+    with pytest.raises(ConflictingFact, match="5x4 patches do not divide into squares of 2 by 2"):
         vitconvert.load_checkpoint(folder, **stated((5 * side, 4 * side)))
     made(kind, temporal_patch_size=4).save_pretrained(tmp_path)
     with pytest.raises(TensorMismatch, match=r"patch_embed\.proj\.weight"):

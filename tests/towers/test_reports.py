@@ -153,7 +153,7 @@ def test_a_conversion_tells_whose_tower_it_is(llava, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "of a larger model: vision_tower (LlavaForConditionalGeneration)" in card
     assert "reads layer -2 of this ViT" in card
-    assert card.count("outside the image tower vision_tower") == 1
+    assert card.count("outside the vision encoder vision_tower") == 1
     back = vitconvert.load_checkpoint(tmp_path / "out")
     assert back.tower is None
     images = torch.randn(2, 3, 24, 24)
@@ -165,7 +165,7 @@ def test_a_conversion_tells_whose_tower_it_is(llava, tmp_path):
 def test_inspect_groups_what_is_outside(llava, run):
     code, text, _ = run("inspect", llava)
     assert code == 0
-    assert text.count("outside the image tower") == 1
+    assert text.count("outside the vision encoder") == 1
     assert "tower          vision_tower (LlavaForConditionalGeneration)" in text
     told = json.loads(run("inspect", llava, "--json").out)
     assert told["tower"]["prefix"] == told["prefix"] == "vision_tower."

@@ -115,7 +115,7 @@ def test_what_is_no_size_is_refused(vit, photograph, run):
         vitconvert.load_checkpoint(vit[0], image_size="large")
     assert run("predict", vit[0], photograph, "--image-size", "large").code == 2
     answer = run("predict", vit[0], photograph, "--image-size", "33")
-    assert answer.code == 2 and "no whole number of patches" in answer.err
+    assert answer.code == 2 and "does not divide into patches" in answer.err
 
 
 def test_whoever_states_it_is_not_overruled(tmp_path: Path, qwen) -> None:

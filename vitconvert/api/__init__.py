@@ -1,9 +1,8 @@
 """The front door: every public name, each in the module of what it is about.
 
 A checkpoint is located, read and described (`loading`), and becomes another one (`converting`) that
-provably computes the same function (`proving`). What only some people want is a guest of that core:
-`inference`, `embedding` and `pictures`. Each function imports what does the work when it is called,
-torch among it.
+is compared with it (`proving`). The optional features are `inference`, `embedding` and `pictures`.
+Each function imports what does the work when it is called, torch among it.
 """
 
 from importlib import import_module
@@ -112,7 +111,7 @@ __all__ = [
 ]
 
 # Classes of results, which nobody needs before a function has returned one; a ViT needs torch.
-# Functions whose options are stated by a guest, which may be absent.
+# Functions whose options are in an optional feature, which may be absent.
 _LATE = {
     "AttentionMaps": "vitconvert.pictures.maps",
     "ComputeArguments": "vitconvert.inference.options",

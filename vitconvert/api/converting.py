@@ -166,8 +166,8 @@ def convert_state_dict(
 
     target, how = _target(to, reading)
     of_a_file = given({name: how.get(name) for name in ("prefer", "rescue")})
-    refuse(of_a_file, "this is about reading a file, and a state dict is no file.")
-    options = ReadOptions.of(how).without_images("a state dict is of tensors alone")
+    refuse(of_a_file, "this is for reading a file, not for a state dict.")
+    options = ReadOptions.of(how).without_images("a state dict has only tensors")
     return respell(*read_state_dict(state_dict, options), target)
 
 

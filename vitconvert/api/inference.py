@@ -61,7 +61,7 @@ def predict(
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
         MissingPackage: The runtime is not installed.
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: The model has no head, or not as many classes as there are labels.
 
@@ -123,7 +123,7 @@ def embed(
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
         InputMismatch: The preprocessing makes other images than the model reads.
         ConflictingFact: There is no projection, or no class token.
         UsageError: Tokens are to be projected, or there is no such layer.

@@ -341,7 +341,7 @@ def checkpoint_or_model(
     }
     refuse(
         (name for name, differs in otherwise.items() if differs),
-        "a model is used as it is, and this one computes otherwise.",
-        hint="give the checkpoint instead, or load_model with these options.",
+        "this option builds the model differently, and the model is built already.",
+        hint="give the checkpoint, or a model that load_model made with these options.",
     )
     return model

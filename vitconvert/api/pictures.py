@@ -54,7 +54,7 @@ def attention_maps(
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
         InputMismatch: The preprocessing makes other images than the model reads.
         UsageError: There are no such blocks, or their maps would take more than 2 GiB.
 
@@ -113,7 +113,7 @@ def feature_maps(
     from vitconvert.pictures.features import feature_maps as feature_maps_with
 
     if foreground is not None and not background:
-        refuse(["foreground"], "this tells foreground from background, and there is none.")
+        refuse(["foreground"], "this is for background=True, which is not given.")
     built, prepared, _ = _in_float32(model, preprocessing, device)
     return feature_maps_with(
         built,

@@ -226,7 +226,7 @@ def check_golden(
 
     if not is_golden(golden):
         raise UsageError(
-            f"{fspath(golden)} is no golden file, whose name ends in .golden.",
+            f"{fspath(golden)} is not a golden file: the name of one ends in .golden.",
             hint="vitconvert.verify compares checkpoints, vitconvert.compare models and functions.",
         )
     recorded = read_golden(Path(golden))  # before anything is downloaded
@@ -323,7 +323,7 @@ def record_pixels(
         What was recorded.
 
     Raises:
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
         InputMismatch: The model reads no images but recordings.
         ParityFailed: The project's own code gives other numbers for every image; nothing is
             written.

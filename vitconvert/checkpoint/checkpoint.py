@@ -280,6 +280,6 @@ def _check(states: Mapping[Path, State], cause: Exception | None) -> None:
         raise IntegrityError(
             f"{changed[0].name} was {'removed' if gone else 'changed'} since it was opened.",
             evidence={"file": changed[0]},
-            meaning="What was read of it may be of two files, so nothing was written.",
-            hint="run again when nobody writes there.",
+            meaning="The tensors may come from two versions of the file, so nothing was written.",
+            hint="run again when no other program writes this file.",
         ) from cause

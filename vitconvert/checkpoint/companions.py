@@ -188,19 +188,19 @@ def read_record(located: Located, container: Container) -> Record:
     doubts = []
     if others := [*weights, *edited.values()]:
         one = len(others) == 1
-        since = f"{'was' if one else 'were'} written again since, and {'is' if one else 'are'} read"
-        doubts = [f"{RECORD} is not believed: {', '.join(others)} {since} as any other project's"]
+        since = f"{'was' if one else 'were'} changed since, and {'is' if one else 'are'} read"
+        doubts = [f"{RECORD} is not used: {', '.join(others)} {since} like any other file"]
     unspoken = {kind: path.name for kind, path in beside.items() if path.name not in written}
     if unspoken and not others:
         names = " and ".join(unspoken.values())
-        doubts = [f"{RECORD} says nothing of {names}, whose word comes before its own"]
+        doubts = [f"{RECORD} does not list {names}, which takes precedence"]
     # Other weights that were saved beside those that are read: timm writes a pytorch_model.bin by
     # default, and reads the model.safetensors that is there.
     read = {file.name for file in container.files}
     there = [name for name in standard_names() if (located.own.parent / name).is_file()]
     added = [name for name in there if name not in {*read, *written} and not name.endswith(INDEX)]
     if added and located.fetched is None:
-        doubts += [f"{' and '.join(added)}, there too, is not read: {min(read)} comes first"]
+        doubts += [f"{' and '.join(added)} is not read, as {min(read)} is there"]
     if others:
         believed = {} if weights else record
         return Record(whole={}, of_weights=believed, edited=frozenset(edited), doubts=tuple(doubts))

@@ -92,14 +92,14 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
         raise ConflictingFact(
             f"Image files have 1 or 3 channels, and this model reads {channels}.",
             evidence={"dialect": checkpoint.dialect},
-            hint="compute with tensors of your own: vitconvert.load_model(...)(images).",
+            hint="use tensors: vitconvert.load_model(...)(images).",
         )
     why = [note for note in checkpoint.ledger.notes if note.startswith(_UNKNOWN)]
     known = checkpoint.table.ecosystem in preparations()
-    by_name = "; --architecture NAME takes its project's own" if known else ""
-    fact = "Nothing says how this checkpoint's images are prepared."
+    by_name = "; --architecture NAME takes that of its library" if known else ""
+    fact = "No file states this checkpoint's preprocessing."
     if why:
-        fact = "How this checkpoint's images are prepared is stated, but cannot be followed."
+        fact = "This checkpoint's preprocessing is stated, but not supported."
     raise MissingFact(
         fact,
         evidence={"dialect": checkpoint.dialect, **({"why": "; ".join(why)} if why else {})},
@@ -147,7 +147,7 @@ def _stated(
         except VitConvertError as error:  # of arguments, which the tensors do without
             return None, (f"{_UNKNOWN}: the training's is not read ({error.fact})",)
         if found:
-            return found, (f"preprocessing is {found.origin}, as no file states it",)
+            return found, (f"preprocessing is {found.origin}; no file states it",)
     return None, ()
 
 
@@ -244,7 +244,7 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
     stated = files.config.get("preprocess_cfg")
     cfg = stated if isinstance(stated, dict) else {}
     if cfg or "model_cfg" in files.config:  # beside which open_clip has its own defaults
-        said = {"origin": "open_clip's defaults, as open_clip_config.json is silent"}
+        said = {"origin": "open_clip's defaults; open_clip_config.json does not state it"}
         with _naming(files.located.config):
             return Preprocessing.from_openclip(
                 cfg, image_size=config.image_size, **({} if cfg else said)

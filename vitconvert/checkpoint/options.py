@@ -48,7 +48,7 @@ class ReadOptions:
     dialect: str | None = option(
         TEXT,
         "Name of the source's dialect or library; default: detected.",
-        more="Detected is the one table of `weights_map/` that explains every key.",
+        more="By default, it is the table of `weights_map/` that explains every key.",
     )
     table: str | PathLike[str] | None = option(
         PATH,
@@ -75,7 +75,7 @@ class ReadOptions:
     tower: str | None = option(
         TEXT,
         "In a larger model, what the ViT's tensor names begin with; default: detected.",
-        more='Such as "vision_tower". Detected is the one vision encoder that is found.',
+        more='Such as "vision_tower". By default, it is the only vision encoder in the file.',
         metavar="PREFIX",
     )
     ignore: Sequence[str] = option(
@@ -87,21 +87,21 @@ class ReadOptions:
     )
     rescue: bool = option(
         FLAG,
-        "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
-        more="Whether the model computes what their names say is not known.",
+        "Read the tensors of a whole model that torch.save wrote as data; runs no code.",
+        more="What the code of the model computes is not known.",
         default=False,
         kind=bool,
     )
     adapter: "str | PathLike[str] | Located | None" = option(
         LOCATED,
         "An adapter of PEFT to merge into the model: LoRA, DoRA, IA3, LoHa, LoKr or LN tuning.",
-        more="It is a path or a reference. Where `source` is an adapter alone, it is merged into "
+        more="It is a path or a reference. If `source` is only an adapter, it is merged into "
         "the base that it names: a path that is here, or a repository.",
         metavar="DIR_OR_REPO",
     )
     lora_scale: float | None = option(
         number(-math.inf),
-        "lora_alpha / r, where no adapter_config.json says it.",
+        "lora_alpha / r, if no adapter_config.json states it.",
         more="The product of an adapter's two matrices is multiplied with it.",
         kind=float,
         metavar="NUMBER",
@@ -109,7 +109,7 @@ class ReadOptions:
     dequantise: str | None = option(
         TEXT,
         "Compute the weights of a quantised file in this.",
-        more='Such as of bitsandbytes, torchao and GGUF: "float32" or "bfloat16".',
+        more='For bitsandbytes, torchao and GGUF: "float32" or "bfloat16".',
         flag="--dtype",
         choices=("float32", "bfloat16"),
     )
@@ -122,14 +122,14 @@ class ReadOptions:
     mean: float | Sequence[float] | None = option(
         NUMBERS,
         "Of pixels from 0 to 1: 0.5 or 0.48,0.46,0.41.",
-        more="A number or one for each channel, where the files are silent or wrong.",
+        more="One number, or one for each channel, if the files do not state it or are wrong.",
         kind=tuple,
         metavar="NUMBERS",
         heading=IMAGES,
     )
     std: float | Sequence[float] | None = option(
         NUMBERS,
-        "Likewise, their standard deviation.",
+        "Standard deviation, in the same form.",
         kind=tuple,
         metavar="NUMBERS",
         heading=IMAGES,
@@ -181,7 +181,7 @@ class ReadOptions:
                 else nearest(name, options)
             )
             meant = f"did you mean {near[0]}?" if near else f"these are: {', '.join(options)}."
-            raise TypeError(f"{name!r} is no option of reading; {meant}")
+            raise TypeError(f"{name!r} is not an option of reading; {meant}")
         return cls(**reading)  # type: ignore[arg-type]
 
     def cast(self, dtype: "torch.dtype | str | None") -> "ReadOptions":
@@ -193,7 +193,7 @@ class ReadOptions:
         """The same, of a model that is resampled to a size later; None resamples nothing.
 
         Raises:
-            UsageError: It is no size.
+            UsageError: It is not a size.
         """
         if image_size is None:
             return self
@@ -247,9 +247,9 @@ class ReadOptions:
                 sign = separator_of(every[0])
                 alike = nearest(first_part(pattern), words, 3) or words[:3]
                 raise UsageError(
-                    f"No tensor is called {pattern!r}, which is to be ignored.",
+                    f"--ignore {pattern!r} matches no tensor.",
                     evidence={"file": file, "there are": ", ".join(f"{w}{sign}*" for w in alike)},
-                    hint="patterns are of whole names, such as 'aux_head.*'.",
+                    hint="a pattern matches a whole name, such as 'aux_head.*'.",
                 )
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found

@@ -138,7 +138,7 @@ def _check_fetched(located: Located, tower: Tower) -> None:
     fetched = located.fetched
     if fetched is not None and fetched.tower != tower.prefix:
         raise SourceError(
-            "Another part of this repository was fetched than the one that is to be read.",
+            "Another part of this repository was downloaded than the part to read.",
             evidence={"fetched": fetched, "to read": tower.prefix or "the whole file"},
             hint="give the reference itself; with locate(), tower= says what to fetch.",
         )
@@ -207,7 +207,7 @@ def without_wrappers(container: Container, options: ReadOptions) -> tuple[Contai
         return container, options
     gone = _words(names.values()) - _words(names)
     wrappers = ", ".join(f"{word} ({words_within()[word]})" for word in sorted(gone))
-    note = f"words of wrappers were taken out of {count} names: {wrappers}"
+    note = f"words of wrappers were removed from {count} names: {wrappers}"
     options = replace(
         options,
         tower=options.tower and _without(options.tower, gone),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SMALL = (*FLOATS_OF_8_BITS, "int8", "uint8")  # dtypes of quantised weights
-_DOUBT = "the architecture that the training script names is not this one: it was not believed"
+_DOUBT = "the training script names another architecture, which was not used"
 _LARGEST_GRID = 128  # patches a side to which positions may be scaled
 _ROUNDING = 1e-2  # of a cosine or sine in bfloat16, of an angle that was rounded too
 
@@ -118,7 +118,7 @@ def _widened(container: Container, part: FoundViT, dtype: str) -> Container:
 def not_quantised(dtype: str, *files: object) -> UsageError:
     """The error for a dtype of quantised weights where no file has any."""
     return UsageError(
-        f"dequantise = {dtype!r} computes the weights of a quantised file, and there is none.",
+        f"dequantise = {dtype!r} is for a quantised file, and this one is not.",
         evidence={"read": ", ".join(map(str, files))},
         hint="leave out --dtype (in Python, dequantise).",
     )
@@ -175,7 +175,7 @@ def _check_numbers(part: FoundViT, container: Container, stated: JsonObject) -> 
     if scales or said:
         found = {"scales": some(scales, 4)} if scales else {}
         raise Quantised(
-            f"{len(small)} weights are numbers of 8 bits, and nothing here knows their scales.",
+            f"{len(small)} weights are numbers of 8 bits, and their scales are unknown.",
             evidence={
                 "weights": some(small, 4),
                 **found,

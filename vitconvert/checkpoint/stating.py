@@ -43,9 +43,9 @@ def with_stated_pixels(
             fields |= {"normalize": True}
     if fields and known.rescale_factor != 1 / 255:
         raise ConflictingFact(
-            "--mean and --std are for pixels from 0 to 1, and these are scaled otherwise.",
+            "--mean and --std are for pixels from 0 to 1, and this model scales differently.",
             evidence={"from": known.origin, "rescale_factor": known.rescale_factor},
-            hint="--preprocessor FILE states all of it.",
+            hint="--preprocessor FILE states the whole preprocessing.",
         )
     if said.crop is not None:
         fields |= resized_for(known.image_size, said.crop)
@@ -62,7 +62,7 @@ def stated_alone(said: ReadOptions, config: ViTConfig) -> Preprocessing:
     missing = [f"--{name}" for name in ("mean", "std") if getattr(said, name) is None]
     if missing:
         raise MissingFact(
-            "Nothing says how this checkpoint's images are normalised.",
+            "No file states how this checkpoint's images are normalised.",
             evidence={"missing": " and ".join(missing)},
             hint="state --mean and --std, or --preprocessor FILE.",
         )
@@ -121,7 +121,7 @@ def stated_names(said: ReadOptions, num_classes: int) -> Labels | None:
     labels = stated_labels(num_classes, names, origin=f"{source}, {USER}")
     if labels is None:
         raise ConflictingFact(
-            f"{source} gives the classes no names.",
+            f"{source} has no names for the classes.",
             evidence={"classes": num_classes},
         )
     return labels

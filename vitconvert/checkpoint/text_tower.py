@@ -42,7 +42,7 @@ def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, st
     if stated := denied_by(fitting.table, companions.whole_config):
         title = fitting.table.title
         said = f"config.json says {stated}"
-        return None, f"{said}, whose texts may be read otherwise than by {title}"
+        return None, f"{said}, which may read texts differently than {title}"
     container, prefix = weights.container, weights.recognised.prefix
     try:
         config = derive_text(fitting, companions.whole_config)
@@ -98,7 +98,7 @@ def derive_text(binding: Binding, their_config: JsonObject) -> TextConfig:
     if missing := [n for n in field_names(TextConfig) if n not in known and n not in _OPTIONAL]:
         file = table.config_file.file if table.config_file and not their_config else ""
         where = f"without {file}, " if file else ""
-        raise NotRepresentable(f"{where}nothing tells its {', '.join(missing)}")
+        raise NotRepresentable(f"{where}there is no value for its {', '.join(missing)}")
     config = TextConfig(**known)
     if not 0 <= config.norm_eps < math.inf:  # which nan is not either
         raise NotRepresentable(f"its norm_eps is {config.norm_eps}")

@@ -43,8 +43,8 @@ GROUPS = {
         "push": ("push:Push", "Publish a converted model on the Hugging Face Hub."),
     },
     "Examine": {
-        "inspect": ("inspect:Inspect", "Say what a checkpoint is, from its header alone."),
-        "diff": ("diff:Diff", "Say how two checkpoints, of any dialects, differ."),
+        "inspect": ("inspect:Inspect", "Show what a checkpoint is, from its header."),
+        "diff": ("diff:Diff", "Show how two checkpoints differ, in any dialects."),
         "list": ("listing:List", "List dialects and named architectures."),
         "table": (
             "table:DraftTable",
@@ -52,8 +52,8 @@ GROUPS = {
         ),
     },
     "Verify": {
-        "audit": ("audit:Audit", "Say whether a checkpoint's weights arrived in a loaded model."),
-        "verify": ("verify:Verify", "Compare a checkpoint with its project's implementation."),
+        "audit": ("audit:Audit", "Show whether a checkpoint's weights arrived in a loaded model."),
+        "verify": ("verify:Verify", "Compare a checkpoint with its library's implementation."),
         "golden": (
             "golden:RecordGolden",
             "Record what a checkpoint computes, for comparisons anywhere.",
@@ -105,7 +105,7 @@ class LazyGroup(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             near = [f"`vitconvert {verb}`" for verb in nearest(args[0].lower(), VERBS, 3)]
             raise UsageError(
-                f"There is no verb {args[0]!r}.",
+                f"There is no command {args[0]!r}.",
                 hint=f"did you mean {' or '.join(near)}?"
                 if near
                 else "`vitconvert --help` lists them; `vitconvert convert PATH` converts a file.",
@@ -147,7 +147,7 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 error, 2 usage, 3 parity failed, (diff) different, (audit) lost, "
-    "4 refused as unsafe, 5 not representable in the target, 130 interrupted.",
+    "4 unsafe file, 5 not representable in the target, 130 interrupted.",
 )
 @click.version_option(None, "-V", "--version", package_name="vitconvert")
 @click.option(

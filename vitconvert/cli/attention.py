@@ -29,8 +29,8 @@ class ShowAttention(Images, Against):
     heading = Reporting.heading
     details = f"""{ABOUT_IMAGES}
 A name that ends in .html becomes one page that needs nothing else, in which you point at a patch
-and see what it attends to; in .png one picture, or a sheet of several; any other name a directory
-with a picture for each map, at the image's own size. Blocks, heads, registers, rows and
+and see what it attends to; in .png one image, or a sheet of several; any other name a directory
+with an image for each map, at the image's own size. Blocks, heads, registers, rows and
 columns are counted from 0.
 """
 
@@ -46,7 +46,7 @@ columns are counted from 0.
         "pooling (of a model that pools by attention); default: class, or what there is."
     )
     rollout: bool = flag("Attention through all blocks.", default=False)
-    raw: bool = flag("Maps alone, patch by patch, not over images.", default=False)
+    raw: bool = flag("Only the maps, patch by patch, not over images.", default=False)
     features: bool = flag(
         "Also the features: components as colours, norms, similarity to the --query patch.",
         default=False,
@@ -55,7 +55,7 @@ columns are counted from 0.
         "With --features: where the first component begins to be foreground; default: found.",
         metavar="0..1|all",
     )
-    against: str | None = flag("Another model, beside the first in a page.", metavar="MODEL")
+    against: str | None = flag("Another model, shown beside the first in a page.", metavar="MODEL")
     force: bool = flag("Replace an earlier output.", default=False)
     dtype: str | None = "float32"  # what maps are computed in
 
@@ -101,7 +101,7 @@ columns are counted from 0.
 
         if self.output is None and not self.as_json:
             raise UsageError(
-                "Nothing says where the maps go.",
+                "No output is named for the maps.",
                 hint="-o page.html, -o maps.png or -o DIR; or --json.",
             )
         if self.against and not self.in_page:
@@ -111,9 +111,9 @@ columns are counted from 0.
         if self.foreground and not self.features:
             raise UsageError("--foreground is for --features.")
         if self.in_page:
-            refuse_given(["raw"], "is about pictures, and a page lays maps over images")
+            refuse_given(["raw"], "is for images, and a page shows maps over the photos")
         if self.output is None:
-            refuse_given(["raw"], "is about pictures, and none is written")
+            refuse_given(["raw"], "is for images, and none is written")
         elif self.in_page or is_picture(self.output):
             check_file(self.output, overwrite=self.force)
         else:

@@ -90,7 +90,7 @@ class Convert(Reading):
     """Converts a checkpoint, of the ecosystem that the verb names."""
 
     model: str = argument("SOURCE")
-    to: str = flag("Target ecosystem or dialect.", default="vit", shell_complete=_targets)
+    to: str = flag("Target library or dialect.", default="vit", shell_complete=_targets)
     output: Path | None = output_flag("Directory; default: NAME-TARGET.")
     checkpoint: Path | None = flag(
         "A local file or directory to use instead of the download.",
@@ -311,7 +311,7 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
         yield line("assumed", "; ".join(assumed))
     departures = conversion.departures
     if len(departures) > 1:
-        departures = (f"{len(departures)} differences of preprocessing in what opens the output",)
+        departures = (f"{len(departures)} preprocessing differences when opening the output",)
     ledger = conversion.ledger
     notes = [*ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
     if notes:
@@ -362,7 +362,7 @@ def plan_report(plan: "ConversionPlan", *, verbose: bool) -> Iterator[str]:
     yield line("target", plan.target_dialect)
     refused = [f"{dialect}: {why}" for dialect, why in plan.passed_over.items()]
     if len(refused) > _MANY and not verbose:
-        refused = [f"{len(refused)} others of the ecosystem; -v says why"]
+        refused = [f"{len(refused)} other dialects of the library; -v says why"]
     for text in refused:
         yield line("not for", text)
     steps = [", ".join(tensor.steps) for tensor in plan.tensors]

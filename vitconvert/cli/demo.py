@@ -21,7 +21,7 @@ class Demo(Reporting):
     """Shows everything on a tiny ViT."""
 
     verbose: bool = flag(
-        "Every round trip, and every refusal with its reason.", "-v", default=False
+        "Every round trip, and why other dialects do not fit.", "-v", default=False
     )
 
     def run(self) -> int:
@@ -73,7 +73,7 @@ def _trips(shown: "Demonstration") -> Iterator[str]:
             ", ".join(dialects), 100, initial_indent=f"  {package:<18}", subsequent_indent=" " * 20
         )
     refused = _refused(shown)
-    yield "\nRefused, because the project would compute a different function (-v says how):"
+    yield "\nNot supported, because the library would compute a different function (-v says how):"
     names = ", ".join(refused)
     yield click.wrap_text(names, 100, initial_indent="  ", subsequent_indent="  ")
 
@@ -81,7 +81,7 @@ def _trips(shown: "Demonstration") -> Iterator[str]:
 def _every_trip(shown: "Demonstration") -> Iterator[str]:
     yield "There and back through every dialect that can hold it:"
     yield from map(_trip, shown.round_trips)
-    yield "\nRefused, because the project would compute a different function:"
+    yield "\nNot supported, because the library would compute a different function:"
     yield from (f"  {name:<24}{reason}" for name, reason in _refused(shown).items())
 
 

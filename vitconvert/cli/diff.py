@@ -62,7 +62,7 @@ class Diff(Computed):
 def _verdict(difference: "Difference") -> str:
     compared = "" if difference.naming == "canonical" else ", by the files' own names"
     told = difference.values is not None or difference.same_function
-    compared += "" if told else ", as far as headers tell"
+    compared += "" if told else ", as far as headers show"
     if difference.equal:
         return f"equal{compared}"
     return f"different: {', '.join(difference.parts)}{compared}"
@@ -74,7 +74,7 @@ def _report(difference: "Difference", most: int | None) -> Iterator[str]:
         yield line(name, f"{side.located.reference} ({side.dialect or 'not recognised'})")
     for name, side in (("a", a), ("b", b)):
         if side.problem:
-            why = f"{name} cannot be read as it stands, so the files' own names are compared"
+            why = f"{name} cannot be read, so the files' own names are compared"
             yield line("names", why, *str(side.problem).split("\n"))
     fields = (
         f"{name}  {_shown(field.a)} in a ({field.origin_a}), "
@@ -127,7 +127,7 @@ def _values(difference: "Difference", most: int | None) -> list[str]:
     """The tensors that differ, the largest difference first."""
     if difference.same_function:
         stated = f"both vitconvert.json state the function {difference.same_function}"
-        return [f"the same numbers: {stated}", "and their files still have the sha256 of then"]
+        return [f"the same numbers: {stated}", "and their files did not change (sha256)"]
     if difference.values is None or difference.bit_equal is None:
         return ["not compared"]
 

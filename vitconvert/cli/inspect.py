@@ -241,7 +241,7 @@ def _classes(inspection: "Inspection") -> str:
 def _images(inspection: "Inspection") -> str:
     found = inspection.preprocessing
     if found is None:
-        return "nothing says how they are prepared; --preprocessor FILE, or --mean and --std, do"
+        return "not stated in any file; state it by --preprocessor FILE, or --mean and --std"
     crop = f", cropped to {show(found.image_size)}" if found.crop else ""
     ends = (" ".join(f"{number:.4g}" for number in numbers) for numbers in (found.mean, found.std))
     mean, std = ends

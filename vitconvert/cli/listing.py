@@ -21,8 +21,8 @@ class List(Reporting):
     """Lists what vitconvert knows by name; a name that nothing has is an error."""
 
     details = (
-        " GLOB is of their names, or an ecosystem, whose dialects are listed. Without it, "
-        "ecosystems are listed."
+        " GLOB is a pattern of names, or a library, whose dialects are listed. Without it, "
+        "libraries are listed."
     )
 
     pattern: str | None = argument("[GLOB]", required=False, default=None)
@@ -45,7 +45,7 @@ class List(Reporting):
         if not tables and not any(listed.values()):
             every = [*builtin_tables(), *ecosystems(), *itertools.chain(*architectures().values())]
             raise UsageError(
-                f"Nothing that vitconvert knows is called {wanted!r}.",
+                f"There is no dialect or architecture called {wanted!r}.",
                 **what_was_meant(wanted, every),
             )
 
@@ -82,4 +82,4 @@ def _ecosystems(tables: "Iterable[Table]") -> Iterator[str]:
         (title, *more) = of.values()
         about = f"{len(of)} dialects: {', '.join(of)}" if more else title
         yield f"{ecosystem:<12} {textwrap.shorten(about, _WIDTH, placeholder=' ...')}"
-    yield "`vitconvert list ECOSYSTEM` lists its dialects, `vitconvert list '*'` all names."
+    yield "`vitconvert list LIBRARY` lists its dialects, `vitconvert list '*'` all names."

@@ -62,7 +62,7 @@ def _not_stdout(_: click.Context, option: click.Parameter, value: object) -> obj
         from vitconvert.errors import UsageError
 
         raise UsageError(
-            f"{option.opts[-1]} {str(value)!r} names no place that is written to.",
+            f"{option.opts[-1]} {str(value)!r} is not a file or directory to write to.",
             hint="name a file or a directory; ./- is one that is called -.",
         )
     return value
@@ -110,7 +110,7 @@ def _numbers(_: click.Context, __: click.Parameter, typed: str | None) -> tuple[
     try:
         return None if typed is None else tuple(float(number) for number in typed.split(","))
     except ValueError:
-        wanted = "is no number, nor several with commas between them."
+        wanted = "is not a number, nor several with commas between them."
         raise click.BadParameter(f"{typed!r} {wanted}") from None
 
 

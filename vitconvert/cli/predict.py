@@ -85,7 +85,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
 
         if not is_exported(self.model):
             return self.load_checkpoint()
-        why = "an exported file says itself what it is"
+        why = "an exported file states its own options"
         self.read_options().refuse(why)
         refuse_given(["image_size"], f"has no place here: {why}")
         return self.model

@@ -43,13 +43,13 @@ def reader_is_gone(error: OSError) -> bool:
 
 def refused_by_system(error: OSError) -> VitConvertError:
     """An error of the operating system, as a message."""
-    hint = "is the disk full, or the place not writable? Nothing half-written was left."
+    hint = "is the disk full, or the folder not writable? No partial file was left."
     if error.errno == errno.EIO:
         hint = "the disk fails, or the network that it is on: copy the file elsewhere first."
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = "its owner, or chmod, gives you the right to read or write there."
     return VitConvertError(
-        f"The operating system refused: {error.strerror or error}.",
+        f"The operating system reported: {error.strerror or error}.",
         evidence={"file": error.filename} if error.filename else {},
         hint=hint,
     )

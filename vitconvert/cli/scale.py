@@ -50,7 +50,7 @@ class Scaled(Computing):
     keep: tuple[str, ...] = flag("A column that is kept.", default=(), metavar="COLUMN")
     image_column: str | None = flag("The column of images in Parquet sources.")
     plan: bool = flag("Only count images, and estimate time and size.", default=False)
-    check: str | None = flag("Only check that an output is whole.", metavar="DIR")
+    check: str | None = flag("Only check that an output is complete.", metavar="DIR")
 
     def require_arguments(self) -> None:
         """Refuse a call without MODEL or IMAGES, or with an engine that there is not."""
@@ -104,7 +104,7 @@ def report_check(options: Scaled) -> int:
         tell(f"{in_shards(images, report.shards)}; {report.failed} failed")
         for problem in report.problems:
             tell(f"  {printable(problem)}")
-        tell("whole" if report.whole else "not whole")
+        tell("complete" if report.whole else "not complete")
     return 0 if report.whole else 1
 
 

@@ -23,12 +23,12 @@ class DraftTable(Fetching):
 
     source: str | None = argument("[FILE]", required=False)
     like: str | None = flag(
-        "A ViT of the same sizes: a name of timm, or a checkpoint. One that has the same weights "
-        "tells the most.",
+        "A ViT of the same sizes: a name of timm, or a checkpoint. One with the same weights "
+        "is best.",
         metavar="ARCHITECTURE_OR_FILE",
     )
     module: str | None = flag(
-        "A model of your own that has these names, such as team.models:build_vit, in place of "
+        "Your own model with these names, such as team.models:build_vit, in place of "
         "--like; your code is run, with random weights. Without FILE, the names are the model's.",
         metavar="MODULE:NAME",
     )
@@ -44,7 +44,7 @@ class DraftTable(Fetching):
         "In a larger model, what the names of the ViT's tensors begin with.", metavar="PREFIX"
     )
     rescue: bool = flag(
-        "Of a whole model that torch.save wrote, take the tensors as data; runs nothing.",
+        "Read the tensors of a whole model that torch.save wrote as data; runs no code.",
         default=False,
     )
     ignore: tuple[str, ...] = flag(
@@ -62,7 +62,7 @@ class DraftTable(Fetching):
 
         if not (self.like or self.module):
             raise UsageError(
-                "Nothing says which ViT the file is like.",
+                "A ViT of the same sizes is needed, and none is named.",
                 hint="--like names a ViT of the same sizes, --module the code that builds yours.",
             )
         named = self.source or str(self.module).partition(":")[0].rpartition(".")[2]

@@ -57,7 +57,7 @@ class Verify(Computed, Against):
     max_image_pixels: int | None = max_image_pixels_flag("With --images. ")
     dtypes: str | None = flag(
         "Measure lower precision too, such as float16,bfloat16: how far it is from float64, layer "
-        "by layer, and whether numbers overflow. float32 or float64 alone is compared alone.",
+        "by layer, and whether numbers overflow. float32 or float64 compares only in that dtype.",
         metavar="NAMES",
     )
     tolerance: float = flag(
@@ -98,7 +98,7 @@ class Verify(Computed, Against):
             self.require_against("--against is missing")
         elif is_golden(self.against):
             self.require_against("--against is a golden file")
-            why = "has no place here: a golden file says itself which images are compared"
+            why = "is not possible here: a golden file states which images are compared"
             refuse_given(("seed", "images", "max_image_pixels"), why)
         if wrong := [layer for layer in self.layers if not all(layer.partition("="))]:
             raise UsageError(f"--layer {wrong[0]} is not YOURS=OURS.")

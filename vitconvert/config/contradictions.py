@@ -64,7 +64,7 @@ def contradictions(config: Properties) -> list[str]:
 def _no_numbers(config: Properties) -> list[str]:
     values = {name: getattr(config, name) for name in _LEAST}
     return [
-        f"{name} = {value!r} is no whole number"
+        f"{name} = {value!r} is not an integer"
         for name, value in values.items()
         if isinstance(value, bool) or not isinstance(value, Integral)
     ]
@@ -72,7 +72,7 @@ def _no_numbers(config: Properties) -> list[str]:
 
 def _values(config: Properties) -> list[str]:
     problems = [
-        f"{name} = {getattr(config, name)!r} is none of {', '.join(words)}"
+        f"{name} = {getattr(config, name)!r} is not one of {', '.join(words)}"
         for name, words in VOCABULARIES.items()
         if getattr(config, name) not in words
     ]
@@ -147,7 +147,7 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append("rope_interleaved needs rope = 'axial'")
     alone = config.class_token and config.num_prefix_tokens == 1
     if config.rope_class and not (config.rope == "axial" and alone):
-        problems.append("rope_class needs rope = 'axial' and the class token alone before patches")
+        problems.append("rope_class needs rope = 'axial' and only the class token before patches")
     if len(config.rope_reference) not in (0, 2):
         problems.append("rope_reference must be rows and columns, or nothing")
     if config.position_embedding == "sincos1d":
@@ -276,9 +276,7 @@ def _own_grid(config: Properties) -> list[str]:
     problems = []
     pair = len(config.position_grid) == 2 and min(config.position_grid) > 0
     if config.own_grid != pair or (config.position_grid and not pair):
-        problems.append(
-            "position_grid is rows and columns of positions on a grid of their own alone"
-        )
+        problems.append("position_grid is only for positions on a grid of their own")
     elif config.position_resampling == "first" and any(
         own < wanted for own, wanted in zip(config.position_grid, config.grid_size, strict=False)
     ):
@@ -308,7 +306,7 @@ def _merging(config: Properties) -> list[str]:
         problems.append("merge_standard is of patches that are merged by their mean")
     if not config.whole_squares and not (config.merge_mlp and config.merge_padding):
         problems.append(
-            f"{size_text(config.grid_size)} patches are no whole squares of {size} by {size}"
+            f"{size_text(config.grid_size)} patches do not divide into squares of {size} by {size}"
         )
     if config.merge_dim not in (0, config.embed_dim) and (config.fc_norm or config.map_pooling):
         problems.append("fc_norm and attention pooling read embed_dim channels, not merge_dim")

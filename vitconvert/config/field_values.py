@@ -23,7 +23,7 @@ def parse_field(name: str, value: object, of: Kind = ViTConfig) -> Any:
     if name not in kinds:
         near = nearest(name, kinds, 3)
         raise UsageError(
-            f"{name!r} is no field of {of.__name__}.",
+            f"{name!r} is not a field of {of.__name__}.",
             evidence={} if near else {"fields": ", ".join(kinds)},
             hint=f"did you mean {' or '.join(map(repr, near))}?" if near else None,
         )
@@ -77,7 +77,7 @@ def parse_size(value: object) -> tuple[int, int]:
     """Height and width; of channels, height and width, the last two.
 
     Raises:
-        ValueError, TypeError: It is no size.
+        ValueError, TypeError: It is not a size.
     """
     numbers = _parse_ints(value)
     if len(numbers) not in (1, 2, 3) or min(numbers) < 1:

@@ -29,7 +29,7 @@ _LICENSES = (
 )
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norms
-_RANDOM = "**Its weights are random: nothing was learned, and its answers mean nothing.**\n"
+_RANDOM = "**Its weights are random: nothing was learned, and its outputs mean nothing.**\n"
 _Rows = Sequence[tuple[str, str]]
 
 
@@ -82,14 +82,14 @@ def write_card(
         f"# `{_plain(name)}`",
         f"A Vision Transformer in the layout of {target.table.title}, written by vitconvert "
         f"{VERSION}.\n{_RANDOM if source.random else ''}"
-        "`vitconvert.json` tells everything below, and more, to programs.",
+        "`vitconvert.json` has everything below, and more, for programs.",
         "## Model",
         _table(_model(source, target, tensors)),
-        "## Origin",
+        "## Source",
         _block(_origin(source, proof.sha256_in)),
         "## Assumed, changed, ignored",
         _block(accounts),
-        "## Proof",
+        "## Parity",
         _block(proved),
         "## Use",
         *uses,

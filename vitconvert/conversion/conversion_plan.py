@@ -264,8 +264,8 @@ def _on_sums(target: Target) -> Iterator[str]:
     for assembly in target.plan.assemblies:
         if assembly.axes.shared:
             yield (
-                f"the first row of {assembly.target}, which is added to all others, is zero: what "
-                "it was before does not come back"
+                f"the first row of {assembly.target}, which is added to all others, is zero: its "
+                "earlier values are lost"
             )
         for _, count in assembly.axes.frames:
             yield (

@@ -144,7 +144,7 @@ def convert_checkpoint(
         plan = make_plan(checkpoint, options, measured=True)
     except NotRepresentable as error:
         if verify and error.steps:
-            error.evidence |= _effects(checkpoint, options, error.steps)
+            error.evidence = _effects(checkpoint, options, error.steps) | error.evidence
         raise
     source, target = plan.source, plan.target
 

@@ -76,7 +76,7 @@ def refusal_with_hints(
 def _offer(to: str | Table, model: DescribedModel) -> tuple[tuple[str, ...], str] | None:
     """All steps that together would help, if any do, and the hint that names them."""
     if model.text and isinstance(fit(to, with_any_eps(model)), Fit):
-        return (NORM_EPS,), f"--allow {NORM_EPS} makes it fit; it changes the text tower's norms."
+        return (NORM_EPS,), f"--allow {NORM_EPS} makes it fit; it changes the text encoder's norms."
     exact = (step for step in STEPS.values() if not step.free)
     classes = dict.fromkeys(((), changed_classes(to)))
     tried = attempts(exact, lossy_steps(to, model, [NORM_EPS]), classes)

@@ -25,7 +25,7 @@ class WriteOptions:
     image_size: int | tuple[int, int] | None = option(
         VALUES["image_size"],
         "Resample positions: 384 or 224x320 (height x width).",
-        more="Where nothing shows the size of the images, this states it.",
+        more="If the size of the images is unknown, this states it.",
     )
     patch_size: int | tuple[int, int] | None = option(
         VALUES["patch_size"],
@@ -54,7 +54,7 @@ class WriteOptions:
     )
     allow: Sequence[str] = option(
         VALUES["allow"],
-        "Allow a step that the target needs; a refusal names those.",
+        "Allow a step that the target needs; the error message names them.",
         more="Steps keep the function but change the bytes, or are lossy and measured "
         '("norm-eps").',
         default=(),
@@ -63,9 +63,9 @@ class WriteOptions:
     )
     image_only: bool = option(
         FLAG,
-        "Leave the text tower behind, where the target has a place for both.",
-        more="Without it, a CLIP or SigLIP keeps both towers there; vitconvert computes the image "
-        "side only.",
+        "Leave out the text encoder, if the target has a place for both.",
+        more="Without it, both encoders of a CLIP or SigLIP are written. vitconvert computes only "
+        "the vision encoder.",
         default=False,
         kind=bool,
     )
@@ -91,14 +91,14 @@ class WriteOptions:
         """Of a file of weights: a number, or one with a unit as in "5GB" (1000s), "5GiB" (1024s).
 
         Raises:
-            UsageError: It is no size.
+            UsageError: It is not a size.
         """
         text = self.max_shard_size
         if text is None or isinstance(text, int):
             return text
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i)?B?", text.strip(), re.IGNORECASE)
         if not match:
-            raise UsageError(f"{text!r} is no size.", hint="write bytes, or as in 5GB or 500MiB.")
+            raise UsageError(f"{text!r} is not a size.", hint="write bytes, or 5GB or 500MiB.")
         number, unit, binary = match.groups()
         power = " KMGT".index(unit.upper() or " ")
         return int(float(number) * (1024 if binary else 1000) ** power)

@@ -36,7 +36,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         os.fsencode(real).decode()  # by its bytes, whatever the locale takes them for
     except UnicodeError:
         raise UsageError(
-            "The path of the output is no valid UTF-8, and programs that load it would refuse it.",
+            "The path of the output is not valid UTF-8, and programs could not load it.",
             evidence={"output": real},
             hint="-o names another.",
         ) from None

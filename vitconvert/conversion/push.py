@@ -76,7 +76,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
     weights = (*suffixes(), *FOREIGN_SUFFIXES)
     if foreign := [name for name in files if name.endswith(weights) and name not in record]:
         raise UploadError(
-            f"{RECORD} does not tell of all weights here.",
+            f"{RECORD} does not list all weights in this directory.",
             evidence={"directory": directory},
             details=foreign,
             hint="move them elsewhere: programs might load them instead.",
@@ -86,8 +86,7 @@ def files_to_push(directory: Path, *, force: bool = False) -> dict[str, Path]:
             raise IntegrityError(
                 f"{files[name].name} is not the file that vitconvert wrote.",
                 evidence={"written": f"sha256 {written}", "found": f"sha256 {found}"},
-                meaning="It was damaged, or changed since, so what was proved of it no longer "
-                "holds.",
+                meaning="It was damaged, or changed since, so its parity report no longer applies.",
                 hint="convert again with another -o, or convert what was changed.",
             )
     return files
@@ -102,8 +101,8 @@ def _record(directory: Path, *, force: bool) -> dict[str, str]:
     path = directory / RECORD
     if not path.exists():
         raise UploadError(
-            f"{directory} holds no {RECORD}, so it is no output of vitconvert.",
-            hint="`vitconvert convert DIR` makes one of any checkpoint.",
+            f"{directory} holds no {RECORD}, so vitconvert did not write it.",
+            hint="`vitconvert convert CHECKPOINT -o DIR` writes one.",
         )
     try:
         written = read_object(path)
@@ -113,7 +112,7 @@ def _record(directory: Path, *, force: bool) -> dict[str, str]:
     are_texts = isinstance(record, dict) and all(isinstance(v, str) for v in record.values())
     if not record or not are_texts:
         raise UploadError(
-            f"{RECORD} does not tell which weights were written.",
+            f"{RECORD} does not list the weights that were written.",
             evidence={"file": path},
             hint="convert again, to another directory.",
         )
@@ -121,7 +120,7 @@ def _record(directory: Path, *, force: bool) -> dict[str, str]:
         raise UploadError(
             "These weights are random: nothing was learned.",
             evidence={"directory": directory},
-            hint="--force publishes them all the same; their card says what they are.",
+            hint="--force publishes them anyway; the model card says that they are random.",
         )
     return {name: digest for name, digest in record.items() if name != "README.md"}
 
@@ -210,7 +209,7 @@ def _created(api: "HfApi", repo: str, revision: str | None, *, private: bool) ->
     # What was asked for when creating a repository does not change one that was there.
     if private and not api.model_info(repo).private:
         raise UploadError(
-            f"{repo} is there already, and public.",
+            f"{repo} exists already, and is public.",
             hint="leave out --private, or make it private on its page.",
         )
     if revision not in (None, "main") and not str(revision).startswith("refs/"):
@@ -244,11 +243,11 @@ def _upload_errors(repo: str, revision: str | None, *, proposed: bool) -> Iterat
         if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
             raise  # of this disk
         raise UploadError(
-            f"The upload to {repo} broke off.",
+            f"The upload to {repo} was interrupted.",
             evidence={"cause": f"{type(error).__name__}: {error}"},
             hint="look whether the pull request is there: a second run opens another."
             if proposed
-            else "run again: what has arrived is not sent twice.",
+            else "run again: finished files are not sent twice.",
         ) from error
 
 
@@ -272,8 +271,8 @@ def _refused(repo: str, revision: str | None, error: "HfHubHTTPError") -> Upload
         fact = f"This token may not write to {repo}."
         hint = "it needs the right to write; --create-pr proposes the files instead."
     else:
-        fact = f"The Hub refuses the upload to {repo}."
-        hint = "run again later: what has arrived is not sent twice."
+        fact = f"The Hub rejected the upload to {repo}."
+        hint = "run again later: finished files are not sent twice."
     return UploadError(fact, evidence=evidence, hint=hint)
 
 

@@ -263,7 +263,7 @@ STEPS: Mapping[str, Step] = {
         ),
         Step(
             name="class-token-alone",
-            change="the features are the class token's, without the mean of the patches beside it",
+            change="the features are the class token's, without the mean of the patches",
             applies=lambda c: c.pooling == "token_avg" and not c.num_classes,
             becomes=lambda c: c.replace(pooling="token"),
             narrows=True,

@@ -22,17 +22,17 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
     """The checkpoint with the accounts of its text tower: carried, or why it is left behind."""
     text, ledger = source.text, source.ledger
     if text is not None and target.text is not None:
-        note = f"the text tower is carried: {text.config}; vitconvert computes the image side only"
+        note = f"the text encoder is converted too, but not computed by vitconvert: {text.config}"
         if source.located.tokenizer and not tokenizer_files(source, target):
-            note += f"; its tokenizer is left behind, because {target.table.title} reads another"
-        changes = (f"norm-eps of the text tower: {change}" for change in target.text.changes)
+            note += f"; its tokenizer is left out, because {target.table.title} reads another"
+        changes = (f"norm-eps of the text encoder: {change}" for change in target.text.changes)
         filled = (a.target for a in target.text.plan.assemblies if not a.pieces)
         again = (name for name in filled if name in ledger.ignored)
         ledger = ledger.with_carried((*text.keys, *again)).with_changes(changes)
         return replace(source, ledger=ledger.with_notes([note]))
     no_place = target.left or f"{target.table.title} has no place for one"
     why = source.text_problem or (no_place if text else "")
-    note = f"the text tower is left behind: {why}" if why else ""
+    note = f"the text encoder is left out: {why}" if why else ""
     return replace(source, text=None, ledger=ledger.with_notes([note]))
 
 
@@ -109,7 +109,7 @@ def tokenizer_files(source: Checkpoint, target: Target) -> Tokenizer:
             raise SourceError(
                 f"{path.name} is a link that leads out of its folder.",
                 evidence={"file": path, "leads to": path.resolve()},
-                hint="put the file itself there, or leave the texts behind: --image-only.",
+                hint="put the file itself there, or leave the text encoder out: --image-only.",
             )
     return program_of(target.table).tokenizer(files, target)
 

@@ -86,7 +86,7 @@ def read_reference(
         recognised = recognise(shapes_of_timm(name))
         stated = Statements(architecture=name, user=overrides or {}).facts(recognised.table)
         config = gather_facts(recognised.binding, stated).config()
-        return DraftReference(name=f"timm's {name}, shapes alone", config=config, tensors=None)
+        return DraftReference(name=f"timm's {name}, only shapes", config=config, tensors=None)
     options = ReadOptions(overrides=overrides)
     if isinstance(like, Checkpoint):
         options.refuse("the reference was read already")
@@ -113,7 +113,7 @@ def check_no_dialect(like: str) -> None:
     tables = builtin_tables()
     if like in {*tables, *(t.ecosystem for t in tables.values())} and not Path(like).exists():
         raise UsageError(
-            f"{like!r} is a dialect, and no ViT that a file can be like.",
+            f"{like!r} is a dialect, not a ViT of certain sizes.",
             hint="--like names an architecture of timm, such as vit_base_patch16_224, or a "
             "checkpoint; --module the code that builds your model.",
         )
@@ -221,7 +221,7 @@ def draft_of(
     if located is None:
         if own is None:
             raise UsageError(
-                "There are no names to draft a table for.",
+                "There are no tensor names to draft a table for.",
                 hint="name the file that has them, or the code that builds the model (--module).",
             )
     else:
@@ -247,7 +247,7 @@ def _reference(
         return read_reference(like, overrides)
     if own is None:
         raise UsageError(
-            "Nothing says which ViT the file is like.",
+            "A ViT of the same sizes is needed, and none is named.",
             hint="--like names a ViT of the same sizes, or --module the code that builds yours.",
         )
     return DraftReference(name=f"{own.name}, the code itself", config=own.config, tensors=None)
@@ -290,7 +290,7 @@ def _draft(
                 "names": f"{len(names.entries)}, those of blocks counted once; {_MOST} at most",
                 "such as": some(entry.text for entry in names.entries),
             },
-            hint="--ignore PATTERN leaves those out that are no ViT's.",
+            hint="--ignore PATTERN leaves out those of other models.",
         )
     stems, values, told = _stems(names.entries, container, prefix, reference, exact=own is not None)
     fitting = {key for s in stems if s.options for e in s.entries.values() for key in e.keys}
@@ -392,7 +392,7 @@ def _stems(
     return stems_of(entries, slots, sizes, None), None, told
 
 
-_OTHER = "the module computes something else than any ViT of vitconvert"
+_OTHER = "the module computes another function than every ViT of vitconvert"
 
 
 def _tried(
@@ -418,7 +418,7 @@ def _tried(
     )  # a wrapper's, of the file
     inside = {key: held[start + key] for key in shapes if start + key in held}
     if len(inside) < len(shapes):
-        return [*rows], config, "not run: the module has not all tensors of the file"
+        return [*rows], config, "not run: the module does not have all tensors of the file"
 
     def made(
         believed: Sequence[DraftRow], like: ViTConfig
@@ -460,7 +460,7 @@ def _not_like(source: str, reference: DraftReference, shapes: Mapping[str, Shape
     widths = Counter(size for shape in shapes.values() for size in shape)
     counts = Counter(number for key in shapes for number in set(re.findall(r"[0-9]+", key)))
     return UsageError(
-        "Nothing in this file is like the blocks of the reference.",
+        "This file has no blocks like those of the reference.",
         evidence={
             "reference": f"{reference.name}: {config.depth} blocks of width {config.embed_dim}",
             "file": f"{source}: {len(shapes)} tensors, such as {some(shapes, 2)}",

@@ -250,7 +250,7 @@ def check_draft_output(path: Path, *, overwrite: bool) -> None:
             draft = file.read(len(MARK)) == MARK.encode()
     if not draft:
         raise OutputExists(
-            "What lies there is no draft of a table, and is not replaced.",
+            "The file is not a draft of a table, so it is not replaced.",
             evidence={"output": path},
         )
 

@@ -162,11 +162,11 @@ def entries_of(
     left: dict[str, str] = {}
     for key in shapes:
         if len(key) > _LONGEST or _UNSPELLABLE.search(key):
-            left[key] = "the language of tables cannot spell this name"
+            left[key] = "the language of tables cannot express this name"
         elif why := no_part(key):
             left[key] = why
         elif not whole and has(words_of(key), knowledge()["elsewhere"]["words"]):
-            left[key] = "its name is of another part than the ViT"
+            left[key] = "its name belongs to another part than the ViT"
     mine = {key: shape for key, shape in shapes.items() if key not in left}
     loops = _loops(mine, depth)
     several = (n.values() for n in _patterns(mine).values() if len(n) >= _MANY)

@@ -108,7 +108,7 @@ class Matching:
             named = score(stem.words, module) > 0
             sure = named or any(slot.is_distinct for slot in slots)
             left = "left " if len(self._first[stem.text]) > 1 else ""
-            reason = f"the only one {left}of its shape" if sure else "only its shape speaks for it"
+            reason = f"the only one {left}of its shape" if sure else "only its shape fits"
             return self._settle(stem, module, reason, certain=sure)
         return False
 
@@ -160,7 +160,7 @@ class Matching:
             # Modules of a block mostly lie in the order in which they compute.
             kept.sort(key=order_of)
             rivals = self._rivals(stem, kept[0])
-            reason = "no more than the order in the file speaks for it"
+            reason = "only its place in the file fits"
             if rivals:
                 reason = f"the order in the file; {rivals[0].text} may be it as well"
             return self._settle(stem, kept[0], reason, certain=False)
@@ -327,4 +327,4 @@ def _joining(entry: Entry, slot: Slot, *, shown: bool) -> str:
         return ""
     if has(entry.words, knowledge()["joined"].get(slot.module, [])):
         return ""
-    return f"nothing tells the order along {slot.axes.names[0]}"
+    return f"the order is unknown along {slot.axes.names[0]}"

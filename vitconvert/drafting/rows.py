@@ -158,7 +158,7 @@ def with_shared_norm(rows: Sequence[DraftRow]) -> list[DraftRow]:
                 name=row.name.replace(module, name),
                 spelling=f"shared {row.spelling}",
                 certain=False,
-                reason="a block has no other norm, so both places may use it",
+                reason="a block has only this norm, so both places may use it",
             )
             for name in both
         ]

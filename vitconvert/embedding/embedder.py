@@ -214,7 +214,7 @@ class Embedder:
             model = Path(model).absolute()  # processes elsewhere may start in another directory
         which, others = split(how, FeatureOptions)
         if "runtime" in others:
-            raise TypeError("'runtime' is no option of an Embedder, which computes in torch.")
+            raise TypeError("'runtime' is not an option of an Embedder, which computes in torch.")
         computing, others = split(others, ComputeOptions)
         self.task = Task(
             model=model,
@@ -290,7 +290,7 @@ def _picture(image: object) -> Picture:
     if isinstance(image, bytes | Image.Image | VitConvertError) or callable(image):
         return image
     return UsageError(
-        "This is no image.",
+        "This is not an image.",
         evidence={"type": type(image).__name__},
         hint="a path, the content of a file, or an open image of Pillow.",
     )

@@ -117,7 +117,7 @@ def filesystem(url: str) -> "tuple[FileSystem, str]":
                     raise
     except pa.ArrowException as error:
         raise UsageError(
-            "This is no place that can be read or written.", evidence={"URL": url, "why": error}
+            "This is not a place that can be read or written.", evidence={"URL": url, "why": error}
         ) from None
     except OSError as error:
         raise SourceError(

@@ -39,9 +39,9 @@ def folder_at(place: str) -> "Folder":
         parts = urlsplit(place)
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise UsageError(
-                "This URL names no place of this machine.",
+                "This URL does not name a path of this machine.",
                 evidence={"URL": place},
-                hint="file:/// and a path from the root, or the path alone.",
+                hint="write file:/// and a path from the root, or only the path.",
             )
         place = url2pathname(parts.path)
     path = Path(place)
@@ -247,7 +247,7 @@ def read_json(folder: Folder, name: str) -> dict[str, Any]:
             raise ValueError("no object")
     except (ValueError, RecursionError) as error:
         raise CorruptFile(
-            "This is no JSON file of ours.",
+            "vitconvert did not write this JSON file.",
             evidence={"output": folder, "file": name, "why": error},
         ) from None
     return found

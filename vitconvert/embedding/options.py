@@ -24,7 +24,7 @@ def check_engine(name: str) -> None:
     """
     if name not in ENGINES:
         raise UsageError(
-            f"The engine {name!r} is none of {', '.join(ENGINES)}.",
+            f"The engine {name!r} is not one of {', '.join(ENGINES)}.",
             hint="an engine is where work is done; what computes is the runtime: --runtime "
             "onnxruntime, openvino or auto (in Python, runtime=).",
         )
@@ -89,7 +89,7 @@ class RunOptions:
         read_fields(self)
         check_engine(self.engine)
         if self.store not in STORES:
-            raise UsageError(f"{self.store!r} is none of {', '.join(STORES)}.")
+            raise UsageError(f"{self.store!r} is not one of {', '.join(STORES)}.")
         if self.only and not (len(self.only) == 2 and 1 <= self.only[0] <= self.only[1]):
             raise UsageError("--only K/N (in Python, only=(K, N)) needs 1 <= K <= N.")
         if self.engine != "ray":

@@ -112,7 +112,7 @@ def begin(
         if differing:
             shown = ([str(values.get(n))[:_LONGEST] for values in (before, now)] for n in differing)
             raise ConflictingFact(
-                "The output holds other numbers, and they are not mixed.",
+                "The output has features of another model or preprocessing, which are not mixed.",
                 evidence={
                     name: f"{old} there, {new} now"
                     for name, (old, new) in zip(differing, shown, strict=True)
@@ -122,7 +122,7 @@ def begin(
         return replace(output, part=part)
     if append:
         raise MissingFact(
-            "There is no output yet to add to.",
+            "There is no output to add to yet.",
             evidence={"output": folder},
             hint="leave out --append: the command then makes it.",
         )
@@ -161,7 +161,7 @@ def find_output(folder: Folder) -> Output | None:
         if not strange:
             return None
         raise OutputExists(
-            "There are files in the output that are no features of vitconvert.",
+            "The output has files that vitconvert did not write.",
             evidence={"output": folder, "files": some(strange)},
             hint="name another output with -o.",
         )
@@ -183,7 +183,7 @@ def find_output(folder: Folder) -> Output | None:
             raise ValueError("columns, a base or an identity that make no sense")
     except UNREADABLE as error:
         raise CorruptFile(
-            "The record of this output is damaged, or is none of ours.",
+            "The record of this output is damaged, or vitconvert did not write it.",
             evidence={"output": folder, "file": RECORD, "why": error},
             hint="name a new output with -o.",
         ) from None

@@ -176,7 +176,7 @@ def _opened(file: str) -> Iterator[pq.ParquetFile]:
                 )
         except _DAMAGE as error:
             raise CorruptFile(
-                "This is no Parquet file, or a damaged one.",
+                "This is not a Parquet file, or it is damaged.",
                 evidence={"file": file, "why": error},
             ) from None
         yield parquet
@@ -195,7 +195,7 @@ def _rows(
     image = parquet.schema_arrow.field(columns[0]).type
     read = [f"{columns[0]}.bytes" if pa.types.is_struct(image) else columns[0], *columns[1:]]
     unsafe = UnsafeFile(
-        "This part of the Parquet file unpacks to far more than it is.",
+        "This part of the Parquet file unpacks to far more than its size.",
         evidence={"file": file},
     )
     chunks = [

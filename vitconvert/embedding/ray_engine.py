@@ -310,7 +310,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         )
     except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
         raise SourceError(
-            "There is no cluster of Ray at this address.",
+            "There is no Ray cluster at this address.",
             evidence={"address": address or "this machine", "why": str(error).split("\n")[0]},
         ) from None
     # Of nodes that died Ray 2.60 tells on stdout, where our lines of JSON are.

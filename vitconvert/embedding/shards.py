@@ -113,7 +113,7 @@ def _opened(output: Output, name: str) -> Iterator[pq.ParquetFile]:
             yield pq.ParquetFile(file, page_checksum_verification=True)
     except UNREADABLE as error:
         raise CorruptFile(
-            "A shard is damaged, or is none of this output.",
+            "A shard is damaged, or belongs to another output.",
             evidence={
                 "output": output.folder,
                 "shard": name.partition("/")[2],
@@ -401,7 +401,7 @@ def check(place: str) -> CheckReport:
     """
     output = find_output(folder_at(place))
     if output is None:
-        raise MissingFact("There are no features of vitconvert here.", evidence={"output": place})
+        raise MissingFact("vitconvert wrote no features here.", evidence={"output": place})
     there, failures = set(output.folder.names(output.data)), set(output.folder.names("failed"))
     runs = output.folder.names(FINISHED)
     read = (read_json(output.folder, f"{FINISHED}/{name}") for name in runs)
@@ -414,7 +414,7 @@ def check(place: str) -> CheckReport:
     columns: set[pa.Schema] = set()
     for name in sorted(there):
         if not SHARD.fullmatch(name):
-            problems.append(f"{output.data}/{name} is none of ours")
+            problems.append(f"{output.data}/{name} was not written by vitconvert")
             continue
         try:
             counts, schema, found = _check_shard(output, name, has_failures=name in failures)
@@ -430,7 +430,8 @@ def check(place: str) -> CheckReport:
             problems.append(f"{name}: its columns are not those of the others")
     problems += [f"{output.data}/{name} is missing" for name in sorted(left.keys() - there)]
     problems += [
-        f"failed/{name} is none of ours" for name in sorted(failures - there - left.keys())
+        f"failed/{name} was not written by vitconvert"
+        for name in sorted(failures - there - left.keys())
     ]
     return CheckReport(rows=rows, failed=failed, shards=len(there), problems=tuple(problems))
 

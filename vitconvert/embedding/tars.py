@@ -59,7 +59,7 @@ def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterat
     Raises:
         SourceError: It cannot be read.
         CorruptFile: It is no tar archive.
-        UnsafeFile: It unpacks to far more than it is.
+        UnsafeFile: It unpacks to far more than its size.
     """
     with ExitStack() as held:
         stream = _Forward(held.enter_context(opened(file)), file, held)
@@ -67,7 +67,7 @@ def read(file: str, key: str, kept: Mapping[str, str], wanted: Wanted) -> Iterat
             archive = held.enter_context(tarfile.open(fileobj=stream, mode="r:"))  # type: ignore[call-overload]
         except _DAMAGE as error:
             raise CorruptFile(
-                "This is no tar archive, or a damaged one.",
+                "This is not a tar archive, or it is damaged.",
                 evidence={"archive": file, "why": error},
             ) from None
         sample: list[tuple[str, bytes | VitConvertError]] = []
@@ -179,7 +179,7 @@ class _Forward:
         self._place += len(found)
         if self._most is not None and self._place > self._most:
             raise UnsafeFile(
-                "The archive unpacks to far more than it is.",
+                "The archive unpacks to far more than its size.",
                 evidence={"archive": self._name, "limit": f"{self._most:,} bytes"},
                 hint="if that is right, unpack it, and name the folder.",
             )

@@ -97,7 +97,7 @@ def _rows(title: str, texts: Iterable[str]) -> Iterator[str]:
 DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
-_WITHOUT_ROWS = "--ignore PATTERN leaves them out, if they play no part; so does a table (--table)."
+_WITHOUT_ROWS = "--ignore PATTERN leaves them out if the ViT does not use them; so does --table."
 _SIZES = "the tensors belong to models of different sizes: save the model again, all from one."
 
 
@@ -194,7 +194,7 @@ def _told(
     if not binding.table.builtin and "left over" in found:
         hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
     elif any("lora" in line.lower() for line in found.get("left over", ())):
-        hint = f"matrices of LoRA are left over that nobody has merged: {instead_of('LoRA')}"
+        hint = f"matrices of LoRA are left over, which are not merged: {instead_of('LoRA')}"
     elif "missing" not in found:
         hint = _WITHOUT_ROWS if "left over" in found else _SIZES
         if list(found) == ["doubled"]:
@@ -209,13 +209,13 @@ def _told(
                     f"--ignore '{key}.*' leaves it out."
                 )
     elif len(found) == 1:
-        meaning = "The file is whole, and was saved without these tensors."
+        meaning = "The file is complete, but was saved without these tensors."
         hint = (
             "save the model again with them. If it never had them, a table (--table) that extends "
             f"{binding.table.name} says so."
         )
     else:
-        meaning = "The file is whole, and of another model than those of this dialect."
+        meaning = "The file is complete, but holds another model than those of this dialect."
         hint = f"{NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
     return {
         "evidence": {"file": file, "dialect": dialect},
@@ -253,8 +253,8 @@ def check_float_dtypes(binding: Binding, dtypes: Mapping[str, str], file: str) -
             "floating-point numbers.",
             evidence={"file": file, "dialect": f"{binding.table.name} ({binding.table.file})"},
             details=_listed("found", [f"{key}  {dtype}" for key, dtype in strange.items()]),
-            meaning="The numbers of a quantised checkpoint must be scaled, and nothing here says "
-            "how.",
+            meaning="The numbers of a quantised checkpoint must be scaled, and the scales are "
+            "unknown.",
             hint="convert the checkpoint that it was quantised from.",
         )
 

@@ -35,17 +35,17 @@ LAST_NORMS = {"final_norm": True, "fc_norm": False}  # with their defaults
 
 # Fields that no tensor shows: the usual value, and what a model with another value does.
 _TRACELESS = {
-    "rope": ("none", "turns q and k by their position"),
-    "block_order": ("pre", "norms what a branch gives, not what it reads"),
+    "rope": ("none", "rotates q and k by their position"),
+    "block_order": ("pre", "normalises the output of a branch, not its input"),
 }
 
 # Of torch's nn.TransformerEncoderLayer (torch 2.14, nn/modules/transformer.py): names of tensors,
 # which are the same whatever its arguments are, and the arguments that they leave open.
 _TORCH_LAYER = ("self_attn.in_proj_weight", "linear1.weight", "linear2.weight", "norm1.weight")
 _TORCH_ARGUMENTS = {
-    "block_order": "nn.TransformerEncoderLayer norms sums (post_norm) unless norm_first=True (pre)",
-    "activation": "nn.TransformerEncoderLayer has relu where no other activation is passed to it",
-    "norm_eps": "nn.TransformerEncoderLayer has 1e-5 where no other layer_norm_eps is passed to it",
+    "block_order": "nn.TransformerEncoderLayer is post-LN (post_norm) unless norm_first=True (pre)",
+    "activation": "nn.TransformerEncoderLayer has relu by default",
+    "norm_eps": "nn.TransformerEncoderLayer has 1e-5 by default",
 }
 
 # Rows of architectures.toml leave out the first where they have their default. The second are not
@@ -81,14 +81,14 @@ class Gathered:
             raise ConflictingFact(
                 "What is stated contradicts the tensors.",
                 details=self.conflicts,
-                hint="leave these out, or name the file they belong to. --image-size resamples "
-                "positions; --set states what the file is, where a name says otherwise.",
+                hint="leave these values out, or name the file that they belong to. --image-size "
+                "resamples positions; --set states what the file is, if a name is wrong.",
             )
         if self.asked:
             settings = " ".join(f"--set {name}=..." for name in self.asked)
             width = max(map(len, self.asked))
             raise MissingFact(
-                "The tensors do not tell everything that decides the function.",
+                "The file does not say everything that decides the function.",
                 evidence={"dialect": f"{self.table.name} ({self.table.file})"},
                 details=[f"{name:<{width}}  {why}" for name, why in self.asked.items()],
                 hint=f"{settings} (in Python, overrides={{...}}) states it.",
@@ -98,10 +98,10 @@ class Gathered:
         config = ViTConfig(**values, origins=origins)
         if broken := [text for one in self.table.must if (text := one.broken_by(config))]:
             raise NotRepresentable(
-                "The project's own code mistakes tensors like these.",
+                "The library's own code misreads tensors like these.",
                 evidence={"dialect": f"{self.table.name} ({self.table.file})"},
                 details=broken,
-                meaning="So nothing tells which function they were trained for.",
+                meaning="So the function that they were trained for is unknown.",
             )
         return config
 
@@ -128,7 +128,7 @@ def gather_facts(binding: Binding, stated: Facts) -> Gathered:
     unread = "".join(f", and no row reads {key}" for key in binding.unexplained[:1])
     for name in _REQUIRED:
         if name not in found.facts and name not in found.missing:
-            found.missing[name] = f"nothing tells it{unread}{_usual(binding.table, name)}"
+            found.missing[name] = f"not stated{unread}{_usual(binding.table, name)}"
     return Gathered(
         table=binding.table,
         facts=found.facts,
@@ -147,7 +147,7 @@ def _usual(table: Table, field: str) -> str:
         f"{said[field]} of {kind}" for kind, said in mapping.defaults_of.items() if field in said
     )
     named = ", ".join((str(mapping.defaults[field]), *others))
-    return f"; where {mapping.file} is silent, the library has {named}"
+    return f"; if {mapping.file} does not state it, the library has {named}"
 
 
 def _doubt_pooling(found: TensorEvidence) -> None:
@@ -212,7 +212,7 @@ def _miss_last_norm(found: TensorEvidence) -> None:
     (final_norm, by), (fc_norm, weaker) = (found.stated.get(n, usual[n]) for n in LAST_NORMS)
     # A source saying "no final norm" beats a weaker one saying where it sits.
     if not ends_with_norm and (final_norm or (fc_norm and weaker == by)):
-        found.missing["final_norm"] = "there is no last norm, and nothing says that there is none"
+        found.missing["final_norm"] = "there is no last norm, and no file states that there is none"
 
 
 def _miss_what_leaves_no_trace(found: TensorEvidence) -> None:
@@ -228,7 +228,7 @@ def _miss_what_leaves_no_trace(found: TensorEvidence) -> None:
         alike = next((name for name, row in unusual if _looks_like(found, row)), None)
         if alike:
             found.missing[field] = (
-                f"the tensors are those of {alike} too, which {otherwise}; --architecture "
+                f"{alike} has the same tensors and {otherwise}; --architecture "
                 f"NAME says which model this is, --set {field}={usual} that it is not"
             )
 
@@ -255,7 +255,7 @@ def _miss_positions(found: TensorEvidence) -> None:
         return
     if found.value("relative_positions", "none") == "none":
         found.missing["position_embedding"] = (
-            "no tensor holds positions, and nothing says that there are none (none): code may "
+            "no tensor holds positions, and no file states that there are none (none): code may "
             "compute fixed ones (sincos1d, sincos2d, sincos2d_mae)"
         )
 

@@ -32,11 +32,11 @@ def read_image_size(found: TensorEvidence) -> None:
             patch, origin = found.facts.get("patch_size") or UNKNOWN
             why = ""  # the patches are asked for, which tell
             if rows is offsets is None:
-                why = "positions are not stored, so nothing shows the grid"
+                why = "positions are not stored, so the grid is unknown"
                 if found.present["learned_positions"]:
-                    why = "positions are more than are used, so nothing shows the grid"
+                    why = "there are more positions than are used, so the grid is unknown"
             elif origin:
-                why = f"patches of {show(patch)} pixels make up no image"
+                why = f"patches of {show(patch)} pixels do not make up an image"
             found.missing["image_size"] = why
 
 
@@ -44,8 +44,8 @@ def _ask_where_numbers_begin(found: TensorEvidence) -> None:
     prefixed = any(found.value(name) for name in ("class_token", "dist_token", "num_registers"))
     if prefixed and "no_embed_class" not in found.facts:
         found.missing["no_embed_class"] = (
-            "sincos1d numbers the whole sequence, with the class token (false), or the patches "
-            "alone (true)"
+            "sincos1d numbers the whole sequence, with the class token (false), or only the "
+            "patches (true)"
         )
 
 
@@ -107,7 +107,7 @@ def _assume_square_grid(
     square = [how for how in options if math.isqrt(max(counts[how], 0)) ** 2 == counts[how] > 0]
     if len(square) != 1:
         found.missing["image_size"] = (
-            f"{rows} positions with {prefix} prefix tokens form no one square grid"
+            f"{rows} positions with {prefix} prefix tokens do not form a square grid"
         )
         return
     count = counts[square[0]]
@@ -135,7 +135,7 @@ def _read_relative_positions(found: TensorEvidence, rows: int) -> None:
     # A side of n patches has 2 n - 1 offsets.
     side = (math.isqrt(max(rows - of_class, 0)) + 1) // 2
     if (2 * side - 1) ** 2 + of_class != rows:
-        found.missing["image_size"] = f"{rows} relative positions form no square grid"
+        found.missing["image_size"] = f"{rows} relative positions do not form a square grid"
         return
     assumed = f"assumed: {rows} relative positions form a square grid"
     found.facts["image_size"] = Fact(_pixels(found, side), assumed)

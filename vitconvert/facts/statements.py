@@ -96,7 +96,7 @@ class Statements:
             fields = parse_fields(self.own)
         except UsageError as error:
             raise ConflictingFact(
-                f"vitconvert.json does not say what it should: {error.fact}",
+                f"vitconvert.json is not valid: {error.fact}",
                 hint="convert the original again.",
             ) from None
         origins = self.own_origins
@@ -111,7 +111,7 @@ class Statements:
         """
         if denied := denied_positions(table, self.config, config):
             raise ConflictingFact(
-                f"config.json says {', '.join(denied)}, and the tensors of the file say otherwise.",
+                f"config.json says {', '.join(denied)}, but the tensors of the file contradict it.",
                 evidence={"file": self.config_file, "table": table.file},
                 hint="get all files again from one place: one of them is incomplete, or of "
                 "another model.",
@@ -137,8 +137,7 @@ class Statements:
             raise NotRepresentable(
                 f"config.json would have to say {', '.join(broken)}.",
                 evidence={"file": self.config_file, "table": table.file},
-                meaning="Without it the same tensors mean another function, for which there is no "
-                "table.",
+                meaning="Without it, the same tensors are another function, which has no table.",
             )
 
     def _named_facts(self, table: Table) -> Facts:
@@ -278,7 +277,7 @@ def _not_as_named(asked: Conditional, stated: Facts, named_facts: Facts) -> Miss
     here = [f"{name} = {value} ({origin})" for name, (value, origin) in told.items()]
     origin = next(iter(named_facts.values())).origin
     return MissingFact(
-        f"This model differs from its architecture, and nothing tells {asked.name}.",
+        f"This model differs from its architecture, and {asked.name} is unknown.",
         evidence={
             "architecture": f"{named_architecture(origin) or origin}, {', '.join(rows)}",
             "this model": ", ".join(here),

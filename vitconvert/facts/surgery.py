@@ -86,7 +86,7 @@ def change_channels(
     if channels < 1:
         raise UsageError("Images have at least 1 channel.")
     if config.patch_pre_norm:
-        raise UsageError("A norm of the pixels of a patch does not survive other channels.")
+        raise UsageError("This model normalises pixels, so its channels cannot change.")
     name = first_kernel(config)
     kernel = tensors[name].float()
     if channels == 1:

@@ -189,7 +189,7 @@ def _read_own_grid(found: TensorEvidence) -> None:
         assumed = f"assumed: {count} positions form a square grid"
         found.facts["position_grid"] = Fact((math.isqrt(count),) * 2, assumed)
     else:
-        found.missing["position_grid"] = f"{count} positions form no square grid"
+        found.missing["position_grid"] = f"{count} positions do not form a square grid"
 
 
 def _read_merging(found: TensorEvidence) -> None:
@@ -203,7 +203,7 @@ def _read_merging(found: TensorEvidence) -> None:
     if _is_square(count):
         found.learn("merge_size", math.isqrt(count))
     else:
-        found.missing["merge_size"] = f"{count} patches form no square"
+        found.missing["merge_size"] = f"{count} patches do not form a square"
 
 
 def _read_counts(found: TensorEvidence) -> None:
@@ -260,9 +260,7 @@ def _read_heads(found: TensorEvidence) -> None:
     width = found.sizes.get("width", 0)
     released = _RELEASED_HEADS.get(width)
     known = f"; released ViTs of width {width} have {released}" if released else ""
-    found.missing["num_heads"] = (
-        f"q has {inner} rows, and nothing shows how many heads share them{known}"
-    )
+    found.missing["num_heads"] = f"q has {inner} rows, and the number of heads is unknown{known}"
     found.missing["head_dim"] = ""
 
 
@@ -308,7 +306,7 @@ def _split_patch(found: TensorEvidence, area: int) -> None:
         side = math.isqrt(area // channels)
         patch, patch_origin = (side, side), f"assumed: a patch of {area} values is square"
     if patch is None:
-        found.missing["patch_size"] = f"a patch of {area} values is no square of pixels"
+        found.missing["patch_size"] = f"a patch of {area} values is not a square of pixels"
         if channels is not None:
             found.facts["in_channels"] = Fact(channels, channels_origin)
         return

@@ -98,7 +98,7 @@ def open_file(path: Path, *_: object) -> Container:
             if position > size:
                 raise truncated(path, position, size, least="at least ")
             if name.endswith(_SCALARS) != (info.shape == ()) or fortran or descr[0] == ">":
-                raise corrupt(path, f"The leaf {name!r} is none of equimo's.", shape=info.shape)
+                raise corrupt(path, f"equimo has no leaf like {name!r}.", shape=info.shape)
             if info.shape:
                 infos[name], begins[name] = info, begin
     if position != size:
@@ -134,7 +134,7 @@ def _arguments(path: Path) -> dict[str, object]:
     raise corrupt(
         path,
         f"{METADATA} is not about a ViT of equimo that is read here.",
-        meaning="The leaves have no names, so that its arguments alone tell which is which.",
+        meaning="The leaves have no names. Only the arguments of the model say which is which.",
     )
 
 
@@ -154,8 +154,7 @@ def _nameless(path: Path) -> CorruptFile:
     return corrupt(
         path,
         "These are leaves of an Equinox model, which have no names.",
-        meaning=f"Of equimo's models a {METADATA} beside them says which is which, and there is "
-        "none.",
+        meaning=f"For equimo's models, a {METADATA} says which is which, and there is none.",
         hint=f"put equimo's {METADATA} there; of another class, save its leaves by name with "
         "numpy.savez.",
     )

@@ -227,7 +227,7 @@ def _info(path: Path, name: str, dataset: Untyped) -> TensorInfo | str:
         raise corrupt(
             path,
             f"{name!r} has a type that is not read here.",
-            hint="save numbers alone, of the types that NumPy and ml_dtypes have.",
+            hint="save only numbers, of the types that NumPy and ml_dtypes have.",
             type=str(dataset.dtype),
         )
     info = TensorInfo(dtype=dtype, shape=checked_shape(path, name, dataset.shape))

@@ -50,9 +50,7 @@ def open_file(path: Path, members: Mapping[str, Member], *_: object) -> Containe
     """
     weights, config = members[_WEIGHTS], members[_CONFIG]
     if not weights.stored:
-        fact = (
-            "The weights in this Keras file are compressed, so they cannot be used where they lie."
-        )
+        fact = "The weights in this Keras file are compressed, so they cannot be read in place."
         hint = f"unzip it, and name {_WEIGHTS}."
         raise corrupt(path, fact, hint=hint, member=_WEIGHTS)
     if config.size > _LONGEST_CONFIG:

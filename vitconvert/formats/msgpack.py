@@ -119,7 +119,7 @@ def _unpacked(path: Path, data: bytes) -> Untyped:
 
     def pairs(items: list[tuple[object, object]]) -> dict[object, object]:
         if len(found := dict(items)) < len(items):
-            raise corrupt(path, "A key stands in a map more than once.")
+            raise corrupt(path, "A key is in a map more than once.")
         return found
 
     try:
@@ -145,7 +145,7 @@ def _gather(path: Path, tree: _Tree, value: object, keys: tuple[str, ...]) -> No
     if isinstance(value, dict):
         for key, branch in value.items():
             if not isinstance(key, str) or len(key) > _LONGEST_TEXT:
-                raise corrupt(path, "A key of the tree is no text, or longer than any name.")
+                raise corrupt(path, "A key of the tree is not text, or is too long for a name.")
             _gather(path, tree, branch, (*keys, key))
         return
     if isinstance(value, list):
@@ -154,7 +154,7 @@ def _gather(path: Path, tree: _Tree, value: object, keys: tuple[str, ...]) -> No
         return
     name = "/".join(keys)
     if name in tree.arrays or name in tree.others:
-        raise corrupt(path, f"{name[:80]!r} stands in the tree more than once.")
+        raise corrupt(path, f"{name[:80]!r} is in the tree more than once.")
     match value:
         case _Extension(code=code, data=data) if code in (_ARRAY, _SCALAR):
             tree.arrays[name] = _leaf(path, name, data)

@@ -60,8 +60,8 @@ _FOREIGN: tuple[tuple[bytes, str, str], ...] = (
 
 _ONNX_WRITERS = (b"pytorch", b"onnx", b"vitconvert")
 _EXPORTED = (
-    "give the checkpoint that it was exported from; of what `vitconvert export` wrote, "
-    "`vitconvert predict FILE IMAGES` computes classes, and no other verb reads it."
+    "give the checkpoint that it was exported from; for a file of `vitconvert export`, "
+    "`vitconvert predict FILE IMAGES` computes classes; no other command reads it."
 )
 
 
@@ -271,7 +271,7 @@ def _first_bytes(path: Path) -> bytes:
             raise SourceError(
                 "This is a pipe, a socket or a device, not a weights file.",
                 evidence={"path": path},
-                hint="save its content to a file first: tensors are read where they lie.",
+                hint="save its content to a file first: tensors are read in place.",
             )
         with path.open("rb") as file:
             start = file.read(512)

@@ -123,7 +123,7 @@ def _kinds(path: Path, listed: object) -> Kinds:
                 raise _strange(path, f"{name[:80]!r} has no keys or no type")
         keys = tuple(key for key in found if isinstance(key, str) and key)
         if not 0 < len(found) <= _DEEPEST or len(keys) < len(found):
-            raise _strange(path, f"{name[:80]!r} has no keys, or one that is no text")
+            raise _strange(path, f"{name[:80]!r} has no keys, or one that is not text")
         for key in keys:
             # As a part of the name of a folder, it would be more than that.
             if any(letter in key for letter in '/\\\0:|"') or key in (".", ".."):
@@ -132,7 +132,7 @@ def _kinds(path: Path, listed: object) -> Kinds:
                     evidence={"file": path, "key": shown(key)},
                 )
         if keys in leaves:
-            raise _strange(path, f"{name[:80]!r} stands there twice")
+            raise _strange(path, f"{name[:80]!r} is there twice")
         if kind not in _EMPTY:
             leaves[keys] = kind[:80]
     if len({".".join(keys) for keys in leaves}) < len(leaves):
@@ -257,7 +257,7 @@ class _Array:
                 frames = [frames[0][piece] for piece in pieces]
             for frame in frames if self.compressed else ():
                 if (inflated := most_inflated(frame)) is None:
-                    fact = f"A chunk of {self.name[:80]!r} is no frame of zstd."
+                    fact = f"A chunk of {self.name[:80]!r} is not a frame of zstd."
                     raise _corrupt(self.directory, fact)
                 size = self.chunk_size // max(1, self.pieces)
                 if inflated > FREE_INFLATION + _MOST_BLOCKS * size:

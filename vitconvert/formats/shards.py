@@ -99,7 +99,7 @@ def read_index(index: Path) -> dict[str, str]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise corrupt(
             index,
-            "This is a JSON file without a weight_map, so it is no index of shards.",
+            "This is a JSON file without a weight_map, so it is not an index of shards.",
             hint="name the file that holds the weights.",
             keys=", ".join(list(content)[:5])[:160],
         )

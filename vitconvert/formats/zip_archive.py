@@ -165,7 +165,7 @@ def _refuse_strange_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         elif entry.filename.endswith("/") or entry.external_attr & _DIRECTORY:
             fact = f"{entry.filename!r} is called a directory, so that some readers find it empty."
         elif entry.volume:
-            fact = f"{entry.filename!r} lies in another part of an archive in several files."
+            fact = f"{entry.filename!r} is in another part of an archive in several files."
         elif entry.flag_bits & _ENCRYPTED:
             fact = f"{entry.filename!r} is encrypted."
         elif stored and entry.compress_size != entry.file_size:

@@ -108,7 +108,7 @@ def ready(
         make_engine: What makes an engine of a checkpoint.
 
     Raises:
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
         ConflictingFact: They have other channels than images.
         UsageError: An engine is to be made of a model.
     """

@@ -39,13 +39,13 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         )
     if path.exists() and not overwrite:
         raise OutputExists(
-            "The output is there already.",
+            "The output exists already.",
             evidence={"output": path},
             hint="--force (in Python, overwrite=True) replaces it, if it holds features.",
         )
     if path.exists() and not _holds_features(path):
         raise OutputExists(
-            "What lies there are no features of images, and it is not replaced.",
+            "The file does not hold features of images, so it is not replaced.",
             evidence={"output": path},
             hint="-o names another file.",
         )

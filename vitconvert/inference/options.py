@@ -50,7 +50,7 @@ class ComputeOptions:
     )
     fast_preprocessing: bool = option(
         FLAG,
-        "Read large images faster: pixels are close to the project's own, but not equal.",
+        "Read large images faster: pixels are close to the library's own, but not equal.",
         more="See `Preprocessing`.",
         default=False,
         kind=bool,
@@ -59,7 +59,7 @@ class ComputeOptions:
     max_image_pixels: int | None = option(
         VALUES["max_image_pixels"],
         "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
-        more="A number is obeyed whatever memory that takes. Where it is above Pillow's own limit, "
+        more="The number is used even if it needs more memory. If it is above Pillow's own limit, "
         "PIL.Image.MAX_IMAGE_PIXELS of this process is raised to it.",
         kind=int,
         metavar="N",
@@ -168,7 +168,7 @@ class FeatureOptions:
         if dtype == AUTO:
             refuse(self.asked, "--dtype auto compares the model's own features.")
         if runtime not in ("", "torch"):
-            refuse(self.asked, "torch alone computes other features than the model's own.")
+            refuse(self.asked, "only torch computes other features than the model's own.")
 
 
 def computed_features(*, tokens: bool, projected: bool) -> str:

@@ -49,14 +49,14 @@ def resize(
         side % pixels for side, pixels in zip(wanted.image_size, patch, strict=True)
     ):
         raise UsageError(
-            f"An image of {size_text(wanted.image_size)} is no whole number of patches.",
+            f"An image of {size_text(wanted.image_size)} does not divide into patches.",
             evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
-            hint="choose an image size of whole patches.",
+            hint="choose an image size that is a multiple of the patch size.",
         )
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
     if doubt and config.learned_positions and config.grid_size != wanted.grid_size:
         raise MissingFact(
-            "Nothing tells by which rule the project resamples positions.",
+            "The rule by which the library resamples positions is unknown.",
             details=[f"position_resampling  {doubt}"],
             hint="--set position_resampling=... (in Python, overrides={...}) states it.",
         )
@@ -74,7 +74,7 @@ def _resized_kernel(
         return {}, ()
     obstacles = {
         "they are cut from a stem's feature map": config.stem,
-        "their pixels are normed one by one": config.patch_pre_norm,
+        "their pixels are normalised one by one": config.patch_pre_norm,
         "they have a stride of their own": config.patch_stride,
     }
     if found := [obstacle for obstacle, present in obstacles.items() if present]:

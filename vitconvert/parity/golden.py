@@ -269,7 +269,7 @@ def read_golden(path: Path) -> Golden:
     with open_container(path) as container:
         text = container.metadata.get(_KEY)
         if text is None:
-            raise CorruptFile("This is no golden file.", evidence={"file": path})
+            raise CorruptFile("This is not a golden file.", evidence={"file": path})
         try:
             stated = parse_object(text.encode())
             golden = _golden(stated, container, path.name)
@@ -282,7 +282,7 @@ def read_golden(path: Path) -> Golden:
         else:
             return golden
     raise CorruptFile(
-        "The golden file does not hold what it should.",
+        "The golden file is damaged or incomplete.",
         evidence={"file": path, "problem": problem},
         hint="record it again: `vitconvert golden SOURCE -o FILE`.",
     )
@@ -331,7 +331,7 @@ def _check(golden: Golden) -> None:
         raise ValueError(f"images of {numbers:,} numbers; {MOST_NUMBERS:,} at most are drawn")
     drawn, config = golden.drawn, golden.config
     if (drawn.size, drawn.channels) != (config.image_size, config.in_channels):
-        raise ValueError("images that are none of the model's")
+        raise ValueError("images that the model cannot read")
     batch = drawn.batch
     sizes = {"noise": batch, "photograph": batch, "constant": batch, "large": batch}
     sizes |= {"1 channel": batch} if drawn.channels > 1 else {}
@@ -342,7 +342,7 @@ def _check(golden: Golden) -> None:
     if config.depth > len(layers):
         raise ValueError(f"{len(layers)} layers, of a model of {config.depth} blocks")
     if any(len(shape) < 2 for shape in golden.shapes.values()):
-        raise ValueError("digests of what are no tokens")
+        raise ValueError("digests of something that is not tokens")
     for kind, kept in golden.kept.items():
         if kept.keys() != layers.keys() or OUTPUT not in kept:
             raise ValueError(f"for {kind} other layers are kept than for noise")

@@ -52,7 +52,7 @@ def of_both_checkpoints(
     """vitconvert's preprocessing of a checkpoint, and that of the reference's own program.
 
     Raises:
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
     """
     theirs = against or checkpoint
     try:
@@ -74,7 +74,7 @@ def of_own_models(
     """vitconvert's preprocessing of a checkpoint, and the user's function for another model.
 
     Raises:
-        MissingFact: Nothing says how images are prepared.
+        MissingFact: No file states the preprocessing of images.
     """
 
     def prepare(image: Path | Image.Image) -> Tensor:
@@ -107,7 +107,7 @@ def _both_or_one(
     known = tested or reference
     if known is None:
         raise MissingFact(
-            "Nothing says how images are prepared.",
+            "No file states the preprocessing of images.",
             hint="put preprocessor_config.json, or timm's config.json, beside the weights; a "
             "model of your own takes preprocess= in Python.",
         )
@@ -160,7 +160,7 @@ def compare_on_images(
     tested, reference = preparations
     same = tested is reference
     if same:
-        only = "of the other side, nothing says how"
+        only = "the other side's preprocessing is unknown"
         notes = [f"images: {count}, prepared by {tested.name} for both sides: {only}"]
     else:
         notes = [f"images: {count}, prepared by {tested.name} and by {reference.name}"]

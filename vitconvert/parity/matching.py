@@ -180,7 +180,7 @@ def match_by_layers(layers: Mapping[str, str], theirs: nn.Module, ours: nn.Modul
         if unknown := sorted(name for name in names if name not in known):
             like = nearest(unknown[0], known, 3)
             raise UsageError(
-                f"`layers` names {unknown[0]!r}, which is no module of {whose}.",
+                f"`layers` names {unknown[0]!r}, which is not a module of {whose}.",
                 evidence={"modules like it": ", ".join(like) or "none"},
             )
     is_vit = isinstance(ours, ViT)

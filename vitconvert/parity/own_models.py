@@ -112,8 +112,8 @@ def verify_model(
         if vit is not None and vit.config.position_embedding == "sincos1d" and len(dtypes) > 1:
             dtypes = ("float32",)
             notes.append(
-                "not compared in float64: no file holds the sinusoid, which each code rounds in "
-                "its own way"
+                "not compared in float64: no file holds the sinusoid, and each program "
+                "rounds it differently"
             )
         sides = matched(*both, drawn, dtypes)
         found = sides.compare(tolerance)
@@ -127,7 +127,7 @@ def verify_model(
         notes=(*notes, *match.notes, *compared, *_corrections(departs, checkpoint, match)),
         not_tested=unseen_of_models((sides.tested.name, tested), (sides.reference.name, against)),
     )
-    alone = "vitconvert's ViT alone"
+    alone = "only vitconvert's ViT"
     own = [f"{s.name} (your code)" for s in (sides.tested, sides.reference) if s.vit is None]
     stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
     return ParityReport(
@@ -380,7 +380,7 @@ def check_loads(model: Callable[..., Any], shapes: Mapping[str, Shape], name: st
         NotRepresentable: It lacks some of the tensors, has others, or has them in other shapes.
     """
     if not isinstance(model, nn.Module):
-        raise UsageError(f"{name} builds no torch module, which alone loads tensors by name.")
+        raise UsageError(f"{name} builds no torch module, so tensors cannot be loaded by name.")
     own = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
     lacking, left = sorted(own.keys() - shapes.keys()), sorted(shapes.keys() - own.keys())
     other = [

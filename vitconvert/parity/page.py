@@ -168,7 +168,7 @@ def _layers(
     departing, cause = (divergence.layer, divergence.cause) if divergence else ("", "")
     names = list(dict.fromkeys(name for one in series for name in one.values))
     zero = all(layer.relative == 0 for layer in layers)
-    equal = " Every layer is equal to the last bit: all points lie on 0." if zero else ""
+    equal = " Every layer is bit-identical: all points are at 0." if zero else ""
     rows = [(name, *(_number(one.values.get(name)) for one in series)) for name in names]
     numbers = _table(["layer", *(one.name for one in series)], rows, marked=departing)
     return (
@@ -261,7 +261,7 @@ class _Chart:
                 yield _text(left + width / 2, self.bottom + 20, str(block), text_anchor="middle")
         if columns:
             inside = [x for xs in columns.values() for x in xs]
-            words = "blocks: behind the attention, behind the MLP"
+            words = "blocks: after the attention, after the MLP"
             middle = max((inside[0] + inside[-1]) / 2, _LEFT + 150)
             yield _text(middle, self.bottom + 44, words, text_anchor="middle", fill="#555")
 

@@ -28,7 +28,7 @@ from vitconvert.programs.taps import OUTPUT
 
 LOWER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _NOT_JUDGED = (
-    "float16 and bfloat16 are measured and not judged; another processor rounds at other places"
+    "float16 and bfloat16 are measured without a verdict; another processor rounds differently"
 )
 
 

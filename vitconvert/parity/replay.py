@@ -148,7 +148,7 @@ def verify_golden(
         source=tested.located.reference if isinstance(tested, Checkpoint) else name,
         reference=golden.title,
         executed=f"Executed: {name if own else f'{name} (your code)'}. The golden file holds "
-        "numbers only: nothing of it was, nor of the project that it was proved with.",
+        "only numbers. No code of it or of its library was executed.",
         tolerance=tolerance,
         **vars(before + found),
     )

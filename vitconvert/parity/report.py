@@ -132,7 +132,7 @@ class ParityReport:
         if not self.verified or self.ok:
             return
         cause = self.first_divergence.cause if self.first_divergence else UNKNOWN
-        stating = "--set (in Python, overrides={...}) states what the file cannot tell."
+        stating = "--set (in Python, overrides={...}) states what the file does not say."
         raise ParityFailed(
             f"The model does not compute what {self.reference} computes.",
             evidence={

@@ -118,7 +118,7 @@ class FeatureMaps(MapsOfImage):
         else:
             if kind not in KINDS:
                 known = ", ".join(KINDS)
-                raise UsageError(f"There is no picture of {kind!r}.", evidence={"known": known})
+                raise UsageError(f"There is no image of {kind!r}.", evidence={"known": known})
             values = self.patch_norms if kind == "norms" else self.similarity(query)
             if raw:
                 return raw_map(values, place)

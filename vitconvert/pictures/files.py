@@ -48,8 +48,8 @@ def sheet(titles: Sequence[str], rows: Sequence[Sequence[Image.Image]]) -> Image
     )
     if size[0] * size[1] > MAX_PIXELS:
         raise UsageError(
-            "These are too many pictures for one.",
-            evidence={"images": len(rows), "pictures of each": len(titles)},
+            "These are too many images for one.",
+            evidence={"images": len(rows), "images of each": len(titles)},
             hint="-o DIR (without .png) writes a file for each.",
         )
     whole = Image.new("RGB", size, _PAPER)
@@ -80,7 +80,7 @@ def is_picture(output: Path) -> bool:
     suffix = output.suffix.lower()
     if suffix in (".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".svg", ".pdf"):
         raise UsageError(
-            f"Pictures are written as .png, not as {suffix}.", evidence={"output": output}
+            f"Images are written as .png, not as {suffix}.", evidence={"output": output}
         )
     return suffix == ".png"
 

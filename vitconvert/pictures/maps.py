@@ -90,7 +90,7 @@ class AttentionMaps(MapsOfImage):
         if name == POOLING:
             if self.pooling is None:
                 raise UsageError(
-                    "This model has no map pooling, so nothing asks for the image as a whole.",
+                    "This model has no map pooling, so there is no query for the whole image.",
                     hint='"mean" is the mean over all patches.',
                 )
             pooling = self.pooling

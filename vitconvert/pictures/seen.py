@@ -40,7 +40,7 @@ def query_name(query: Query, default: str) -> str:
     if not isinstance(query, str):
         if not isinstance(query, Sequence) or len(query) != 2:
             raise UsageError(
-                f"{query!r} is no query.",
+                f"{query!r} is not a query.",
                 hint='a name such as "class" or "patch:3,7", or a row and a column: (3, 7).',
             )
         return f"{PATCH}{query[0]},{query[1]}"

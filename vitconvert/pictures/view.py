@@ -138,7 +138,7 @@ class ViewChoice:
             title = self._title(view.maps, layer, head)
             yield (
                 f"  {title}: patches {shown['patches']:.1%}{shares}; "
-                f"most, {shown['largest']:.2%}, patch:{row},{column}"
+                f"largest {shown['largest']:.2%}, patch:{row},{column}"
             )
         if view.features is not None:
             norms = view.features.to_dict()["norms"]
@@ -177,7 +177,7 @@ def _numbers(text: str | None, option: str, words: str) -> list[int]:
     parts = [part.strip() for part in (text or "").split(",")]
     whole = all(part.removeprefix("-").isdecimal() and len(part) < 6 for part in parts)
     if text is not None and not whole:
-        raise UsageError(f"{option} {text} is none of {words}, and no numbers such as 3,5.")
+        raise UsageError(f"{option} {text} is not one of {words}, nor numbers such as 3,5.")
     return [int(part) for part in parts] if text is not None else []
 
 
@@ -189,4 +189,4 @@ def _unseen(maps: AttentionMaps) -> str:
     rows = min(bottom, height) - max(top, 0)
     columns = min(right, width) - max(left, 0)
     share = max(rows, 0) * max(columns, 0) / (height * width)
-    return "" if share > 0.9995 else f"; {1 - share:.1%} of the image is not seen"
+    return "" if share > 0.9995 else f"; {1 - share:.1%} of the image is cropped off"

@@ -275,7 +275,7 @@ def decodings(image: Image.Image, channels: int, *, own_modes: bool) -> Mapping[
             ("numbers of 16 bits lose their low byte (>> 8)", levels // 256),
             ("numbers of 16 bits are scaled by 1/257", np.rint(levels / 257)),
             ("numbers of 16 bits are clipped at 255", np.minimum(levels, 255)),
-            ("numbers of 16 bits keep their low byte alone", levels % 256),
+            ("numbers of 16 bits keep only their low byte", levels % 256),
         ):
             found[said] = Image.fromarray(made.astype(np.uint8)).convert(mode)
     return found

@@ -45,7 +45,7 @@ from vitconvert.version import VERSION
 STEPS = ("decoded", "resized", "cropped", "normalised")
 TENSORS = "pixels.safetensors"
 _KEY, _FORMAT = "pixel_golden", 1
-_EQUAL, _OTHER, _REFUSED = "equal", "the result alone is known", "refused"
+_EQUAL, _OTHER, _REFUSED = "equal", "only the result is known", "refused"
 
 # What a project's own code makes of an open image: (C, H, W), or one of them in a batch.
 Prepare = Callable[[Image.Image], object]
@@ -303,7 +303,7 @@ def read(folder: Path) -> PixelGolden:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         lacks = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise CorruptFile(
-            "This is no pixel golden, or one that does not hold what it should.",
+            "This is not a pixel golden, or it is damaged.",
             evidence={"file": folder / RECORD, "problem": lacks[:200]},
             hint="record it again: `vitconvert golden SOURCE --pixels -o DIRECTORY`.",
         ) from None
@@ -311,9 +311,9 @@ def read(folder: Path) -> PixelGolden:
 
 def _of_json(name: str, image: JsonObject, arrays: Mapping[str, Pixels]) -> Recorded:
     if Path(name).name != name:
-        raise ValueError(f"{name!r} is no name of a file")
+        raise ValueError(f"{name!r} is not a file name")
     steps = {step: arrays[f"{name}/{step}"] for step in STEPS if step in image["steps"]}
     if any(array.ndim != 3 for array in steps.values()):
-        raise ValueError(f"{name} has arrays that are no images")
+        raise ValueError(f"{name} has arrays that are not images")
     words = {word: str(image[word]) for word in ("about", "verdict", "mode")}
     return Recorded(plain=image["plain"] is True, steps=steps, **words)

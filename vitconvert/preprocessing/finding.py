@@ -75,7 +75,7 @@ def find_images(
             images -= 1  # a source that has images is none itself
         else:
             raise UsageError(
-                f"images has a {type(source).__name__}, which is no image.",
+                f"images has a {type(source).__name__}, which is not an image.",
                 hint="name files, folders or patterns, or give images that Pillow opened.",
             )
     if passed_over and images:  # of none, the error tells it

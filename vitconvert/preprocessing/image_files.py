@@ -287,7 +287,7 @@ def _as_opencv_opens(image: Image.Image) -> Image.Image:
         reason = f"a TIFF of {image.mode}"
     if reason:
         raise NotRepresentable(
-            f"OpenCV, which the model's project opens images with, reads {reason} otherwise.",
+            f"The model's library opens images with OpenCV, which reads {reason} differently.",
             evidence={"image": path_of(image)},
             hint="save it as PNG, in RGB.",
         )

@@ -14,7 +14,7 @@ def from_preprocess_cfg(cfg: JsonObject, *, image_size: Size) -> JsonDict:
     """Fields of `Steps`, as `image_transform` reads the cfg; the tower states the size."""
     mode = str(cfg.get("resize_mode") or "shortest")
     if mode not in _RESIZES:
-        raise ConflictingFact(f"resize_mode = {mode!r} is none of {', '.join(_RESIZES)}.")
+        raise ConflictingFact(f"resize_mode = {mode!r} is not one of {', '.join(_RESIZES)}.")
     if mode == "longest" and cfg.get("fill_color"):
         raise NotRepresentable(f"fill_color = {cfg['fill_color']!r} is not supported; 0 is.")
     keeps_ratio = mode == "shortest" and image_size[0] != image_size[1]

@@ -257,7 +257,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         Raises:
             MissingFact: It states no pipeline.
             ConflictingFact: A value is malformed.
-            NotRepresentable: It is no text of assignments, or prepares images in another way.
+            NotRepresentable: It is not a text of assignments, or prepares images in another way.
         """
         config = mmpretrain.configuration(configuration)
         return cls(**mmpretrain.from_configuration(config, image_size=image_size), origin=origin)

@@ -176,7 +176,7 @@ def _contradictions(p: Steps) -> Iterator[str]:
     """Sentences about fields that have no such value, or contradict one another."""
     for name, words in _VOCABULARIES.items():
         if getattr(p, name) not in words:
-            yield f"{name} = {short(getattr(p, name))} is none of {', '.join(words)}"
+            yield f"{name} = {short(getattr(p, name))} is not one of {', '.join(words)}"
     for name in ("crop", "pad", "normalize"):
         if not isinstance(getattr(p, name), bool):
             yield f"{name} = {short(getattr(p, name))} is neither true nor false"

@@ -26,7 +26,7 @@ def from_pretrained_cfg(cfg: JsonObject) -> JsonDict:
     image_size = (size[0], size[1])
     mode = cfg.get("crop_mode") or "center"
     if mode not in ("center", "squash", "border"):
-        raise ConflictingFact(f"crop_mode = {mode!r} is none of center, squash, border.")
+        raise ConflictingFact(f"crop_mode = {mode!r} is not one of center, squash, border.")
     if mode == "center":
         mode = "shortest" if size[0] == size[1] else "cover"
     return {

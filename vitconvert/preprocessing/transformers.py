@@ -214,7 +214,7 @@ def from_preprocessor_config(
     A missing key means the processor's own default; a key that is null switches its step off.
     """
     if backend not in ("torchvision", "pil"):
-        raise ConflictingFact(f"backend = {backend!r} is none of torchvision, pil.")
+        raise ConflictingFact(f"backend = {backend!r} is not one of torchvision, pil.")
     if config.get("feature_extractor_type") == _AST:
         return _of_sounds(config)
     name = _processor_name(config, model_type)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # equimo/io.py has no place for it.
-_NO_IMAGES = "nothing that equimo reads says how images become the model's input"
+_NO_IMAGES = "no file of equimo states how images become the model's input"
 
 
 class Equimo(Program):

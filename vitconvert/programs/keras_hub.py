@@ -67,8 +67,8 @@ class KerasHub(Program):
         target = fit_target(table, model.config, written, text=model.text)
         if table.text_towers and target.text is None:
             raise OtherFunction(
-                f"{table.title} is a part of a model of both towers: "
-                f"{target.left or 'there is no text tower beside this one'}",
+                f"{table.title} is a part of a model of both encoders: "
+                f"{target.left or 'this model has no text encoder'}",
                 evidence={"table": table.file},
             )
         return target
@@ -83,7 +83,7 @@ class KerasHub(Program):
             return CompanionFiles(files=files, departures=(UNKNOWN,))
         left_out = "image_converter.json is left out: "
         if not backbone["class_name"].endswith("Backbone"):
-            reason = "KerasHub has none for an encoder alone"
+            reason = "KerasHub has none for only a vision encoder"
             return CompanionFiles(files=files, departures=(left_out + reason,))
         try:
             arguments = preprocessing.to_keras_hub()

@@ -24,7 +24,7 @@ class LlamaCpp(Program):
     ) -> CompanionFiles:
         """Nothing beside the weights: all is said in their file."""
         within = dict(target.their_config)
-        projector = "llama.cpp opens the tower together with a projector, which a ViT does not have"
+        projector = "llama.cpp opens it only with a projector, which a ViT does not have"
         if preprocessing is None:
             return CompanionFiles(files={}, within=within, departures=(projector, UNKNOWN))
         for name, values in (("mean", preprocessing.mean), ("std", preprocessing.std)):

@@ -113,7 +113,7 @@ class OpenClip(Program):
         """By `open_clip_config.json`."""
         model_cfg = look_up(checkpoint.companions.whole_config, "model_cfg")
         if not isinstance(model_cfg, Mapping):
-            raise NotRepresentable("There is no open_clip_config.json to build the text tower by.")
+            raise NotRepresentable("The text encoder needs an open_clip_config.json.")
         assert checkpoint.text is not None
         return text_tower(checkpoint.text, model_cfg)
 
@@ -148,8 +148,8 @@ class OpenClip(Program):
         if target.their_config:
             return [_example(target, source.config, source.preprocessing)]
         title = (
-            "For open_clip, which builds such towers by the name of one of timm's models, and none "
-            "is this one (there is no `open_clip_config.json`)"
+            "For open_clip, which builds such vision encoders by the name of a timm model. No timm "
+            "model is this one (there is no `open_clip_config.json`)"
         )
         return [reading_example(target, title)]
 
@@ -172,7 +172,7 @@ def openclip_config(table: Table, config: ViTConfig) -> JsonObject:
     sizes = sorted(arguments.keys() - {"global_pool"})
     if sizes or config.in_channels != 3:
         raise NotRepresentable(
-            "open_clip builds timm's models by name alone, and none of them has these sizes.",
+            "open_clip builds timm's models only by name, and none of them has these sizes.",
             evidence={"nearest": name},
             details=[f"{size} would be {arguments[size]}" for size in sizes],
         )
@@ -203,7 +203,7 @@ def _own_tower(
             "heads; this model does not."
         )
     if config.activation not in ("gelu", "quick_gelu"):
-        raise NotRepresentable(f"open_clip has no towers with {config.activation}.")
+        raise NotRepresentable(f"open_clip has no vision encoders with {config.activation}.")
     name = f"open_clip {open_clip.__version__} VisionTransformer"
     model: nn.Module = open_clip.transformer.VisionTransformer(
         image_size=config.image_size,
@@ -223,7 +223,7 @@ def _own_tower(
     notes: tuple[str, ...] = ()
     if not config.num_classes:  # the class always has it
         model.register_parameter("proj", None)
-        notes = ("the projection was taken away",)
+        notes = ("the projection was removed",)
     load_strictly(model, tensors, name)
     block = "transformer.resblocks.{i}"
     taps = block_taps(config.depth, block=block, norm2="ln_2", norm="ln_post")
@@ -325,7 +325,7 @@ def _example(target: Target, config: ViTConfig, preprocessing: Preprocessing | N
         load += [f"images = {zeros(config)}"]
     imports += [*imports_for(preprocessing), "from safetensors.torch import load_file", ""]
     return Example(
-        title="With open_clip (there is no text tower; `model.visual` of a whole CLIP takes the "
+        title="With open_clip (there is no text encoder; `model.visual` of a whole CLIP takes the "
         "same state dict)",
         code="\n".join([*imports, *build, *load, "output = tower(images)"]),
     )

@@ -243,7 +243,7 @@ def open_both_towers(
         try:
             towers = _open(f"{table.title}: its program", program.open_both, directory)
         except (MissingPackage, NotRepresentable) as error:
-            return (_not_tried(f"{table.title}, both towers", error),)
+            return (_not_tried(f"{table.title}, both encoders", error),)
         of_images = []
         if not program.openers(model.config):  # those were asked for images already
             model, images = model.float(), random_images(model.config)

@@ -27,7 +27,7 @@ Foreign = Any  # an object of a package that states no types
 Tokenizer = Mapping[str, Path | JsonObject]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
-UNKNOWN = "nothing says how images become the model's input"
+UNKNOWN = "no file states how images become the model's input"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
@@ -211,7 +211,7 @@ class Program:
             MissingPackage: The program is not installed.
             NotRepresentable: It opens no such outputs by itself.
         """
-        raise NotRepresentable("No program opens both towers by itself.")
+        raise NotRepresentable("No library opens both encoders.")
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
         """The program's own text tower with the tensors of a checkpoint: ids to features.

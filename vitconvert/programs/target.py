@@ -270,7 +270,7 @@ def _fit_text(
     if text.num_features != features:
         raise OtherKind(f"Texts lead to {text.num_features} features, and images to {features}.")
     if broken := [found for always in tower.only if (found := always.broken_by(text))]:
-        raise OtherKind(f"{tower.title} is another: {'; '.join(broken)}.")
+        raise OtherKind(f"{tower.title} is different: {'; '.join(broken)}.")
     plan = plan_writing(tower, text)
     whole: JsonObject = {}
     if their_config and tower.config_file:

@@ -44,7 +44,7 @@ class Torchvision(Program):
             heads = model.heads
             assert isinstance(heads, nn.Sequential)
             heads[-1] = nn.Identity()
-            notes.append("the head was taken away")
+            notes.append("the head was removed")
         load_strictly(model, own_tensors(checkpoint), name)
         return Reference(
             name=name,

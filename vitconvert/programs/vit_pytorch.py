@@ -168,7 +168,7 @@ def build_vit_pytorch(source: Checkpoint | ViTConfig) -> "nn.Module":
         )
     if source.table.program != "vit_pytorch":
         raise UsageError(
-            "This checkpoint is not spelled as vit-pytorch's are.",
+            "This checkpoint does not have vit-pytorch's layout.",
             evidence={
                 "source": source.located.reference,
                 "dialect": f"{source.dialect} ({source.table.file})",

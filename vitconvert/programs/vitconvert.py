@@ -24,7 +24,7 @@ class VitConvert(Program):
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """There is none but itself."""
-        raise NotRepresentable("these are vitconvert's own names, which no other project has.")
+        raise NotRepresentable("these are vitconvert's own names, which no other library has.")
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
         """None besides the one that every card has."""

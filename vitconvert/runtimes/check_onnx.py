@@ -165,7 +165,7 @@ def _value(data: memoryview) -> Value:
 _PASSING = ("Cast", "Concat", "Gather", "Slice", "Squeeze", "Unsqueeze", "Mul", "Div", "Add", "Sub")
 _REASONS = {
     **dict.fromkeys(
-        ("If", "Loop", "Scan"), "control flow, which TensorRT has computed wrongly in silence"
+        ("If", "Loop", "Scan"), "control flow, which TensorRT has computed wrongly without an error"
     ),
     **dict.fromkeys(("Sin", "Cos"), "tables of positions that are computed for each batch"),
     **dict.fromkeys(("Range", "NonZero", "ConstantOfShape"), "sizes decided while it runs"),
@@ -358,7 +358,7 @@ def report(path: Path, engine: str, device: str | None, tolerance: float | None)
     try:
         model = read_model(path)
     except (OSError, ValueError) as error:
-        print(f"{path} is no ONNX file that can be read: {error}")
+        print(f"{path} is not an ONNX file that can be read: {error}")
         return 2
     if GOLDEN not in model.metadata:
         print(f"{path.name} has no golden numbers: vitconvert export --to onnx writes them")
@@ -388,7 +388,7 @@ def _verdict(wrong: list[str], allowed: float, *, probed: bool) -> str:
         return f"computes the same, to {allowed:.0e} of the largest number"
     if not probed:
         return "departs; a file of vitconvert export --probes shows at which block"
-    return f"departs first {'behind the blocks' if wrong[0] == 'output' else f'at {wrong[0]}'}"
+    return f"departs first {'after the blocks' if wrong[0] == 'output' else f'at {wrong[0]}'}"
 
 
 def main(arguments: list[str] | None = None) -> int:

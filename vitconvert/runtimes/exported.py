@@ -69,7 +69,7 @@ class ExportedFile:
             )
         if not preprocessing and not stated:
             raise MissingFact(
-                "Nothing says how this file's images are prepared.",
+                "This file does not state its preprocessing.",
                 evidence={"file": self.path},
                 hint="export the checkpoint with --preprocessor FILE, or --mean and --std.",
             )

@@ -154,5 +154,5 @@ def _save(model: "Model", path: Path) -> None:
         raise VitConvertError(
             "OpenVINO cannot write its files.",
             evidence={"output": path.parent.parent / path.name, "raised": what_was_raised(error)},
-            hint="is the disk full, or the place not writable? Nothing half-written was left.",
+            hint="is the disk full, or the folder not writable? No partial file was left.",
         ) from error

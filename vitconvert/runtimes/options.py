@@ -36,7 +36,7 @@ class ExportOptions:
                 evidence={"formats": ", ".join(RUNTIMES)},
                 hint=f"did you mean {near[0]}?"
                 if near
-                else "`vitconvert convert MODEL --to ...` writes for other projects.",
+                else "`vitconvert convert MODEL --to ...` writes for other libraries.",
             )
         if self.output not in (None, *OUTPUTS):
             raise UsageError(
@@ -44,7 +44,7 @@ class ExportOptions:
             )
         if self.dtype not in DTYPES:
             raise UsageError(
-                f"{self.dtype} is no dtype to export in.", evidence={"dtypes": ", ".join(DTYPES)}
+                f"{self.dtype} is not a dtype to export in.", evidence={"dtypes": ", ".join(DTYPES)}
             )
         if self.batch_size is not None and self.batch_size < 1:
             raise UsageError(f"batch_size = {self.batch_size} must be at least 1.")
@@ -57,7 +57,7 @@ class ExportOptions:
         if self.int8 and (self.runtime.calibrated_by is None or self.dtype != "float32"):
             raise UsageError("int8 is for ONNX and OpenVINO, and made from float32.")
         if self.calibrated and not self.int8:
-            refuse(["calibrate"], "int8 alone is calibrated, and is not asked for.")
+            refuse(["calibrate"], "only int8 is calibrated, and --int8 is not given.")
         if self.int8 and not self.calibrated and self.to != "onnx":
             raise UsageError(
                 "int8 of OpenVINO is calibrated with images.",
@@ -88,7 +88,7 @@ class ExportOptions:
         if self.probabilities and scores == "none":
             origin = checkpoint.config.origins.get("problem_type", "user")
             raise ConflictingFact(
-                "The numbers of a regression are no probabilities.",
+                "The outputs of a regression are not probabilities.",
                 evidence={"problem_type": f"regression ({origin})"},
                 hint="leave out --probabilities: the file gives the numbers themselves.",
             )

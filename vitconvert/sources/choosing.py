@@ -38,7 +38,7 @@ def shards_of(repo: str, index: str, path: Path, names: Collection[str]) -> list
         listed = sorted(set(read_index(path).values()))
     except CorruptFile as error:
         raise SourceError(
-            f"{index} of {repo} is no index of shards.",
+            f"{index} of {repo} is not an index of shards.",
             evidence={"file": path},
             hint="an index is JSON with weight_map: tensor name to file name.",
         ) from error

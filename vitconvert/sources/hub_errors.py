@@ -55,7 +55,7 @@ def hub_errors(
 
 def _broke_off(repo: str, cause: BaseException) -> SourceError:
     return SourceError(
-        f"The download of {repo} broke off.",
+        f"The download of {repo} was interrupted.",
         evidence={"cause": f"{type(cause).__name__}: {cause}"},
         hint="run again: files that have arrived are kept.",
     )
@@ -77,7 +77,7 @@ def _refused(repo: str, revision: str | None, error: "HfHubHTTPError") -> Source
             return SourceError(
                 f"The Hub has no repository {repo}, or it is private.",
                 evidence={"page": page},
-                hint="check the spelling; for a private one pass --token or run `hf auth login`.",
+                hint="check the name; for a private one pass --token or run `hf auth login`.",
             )
         case errors.RevisionNotFoundError():
             return SourceError(
@@ -87,7 +87,7 @@ def _refused(repo: str, revision: str | None, error: "HfHubHTTPError") -> Source
     response = error.response
     match response.status_code:
         case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-            fact = "The Hub refuses the token, or wants one."
+            fact = "The Hub needs a token, or rejected yours."
             hint = "pass --token, or run `hf auth login`."
         case HTTPStatus.TOO_MANY_REQUESTS:
             fact = "The Hub takes no more requests from here for now."
@@ -122,6 +122,6 @@ def hash_mismatch(name: str, kind: str, published: str, found: str, hint: str) -
     return IntegrityError(
         f"{name} is not the file that was published.",
         evidence={"published": f"{kind} {published}", "found": f"{kind} {found}"},
-        meaning="It was damaged on the way or on this disk, or changed by someone.",
+        meaning="It was damaged during download or on this disk, or changed by someone.",
         hint=hint,
     )

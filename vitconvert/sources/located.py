@@ -70,7 +70,7 @@ class Fetched:
     total: int
 
     def __str__(self) -> str:
-        what = f"{self.tower.rstrip('./')} alone" if self.tower else "headers alone"
+        what = f"{self.tower.rstrip('./')} alone" if self.tower else "only headers"
         moved = f"{_size(self.moved)} of" if self.moved else "fetched before, of"
         return (
             f"{what}, by ranges: {moved} {_size(self.total)}; checked were revision"

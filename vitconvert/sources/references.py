@@ -160,7 +160,7 @@ def parse_reference(text: str) -> Reference:
     known = _of_that_name(text)
     if len(known) > 1:
         ways = " or ".join(f"{prefix}:{text}" for prefix in known)
-        raise SourceError(f"Several projects have a model {text}.", hint=f"write {ways}.")
+        raise SourceError(f"Several libraries have a model {text}.", hint=f"write {ways}.")
     if known:
         return next(iter(known.values()))
     raise _nothing_there(text, path)

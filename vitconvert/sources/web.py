@@ -175,7 +175,7 @@ def _receive(
         raise offline_error(shown, asked=False, cache=cache, cause=error.reason) from error
     except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
         raise SourceError(
-            f"The download of {file_name(url)} broke off.",
+            f"The download of {file_name(url)} was interrupted.",
             evidence={"address": shown, "cause": f"{type(error).__name__}: {error}"},
             hint="run again.",
         ) from error

@@ -84,7 +84,7 @@ def find_architecture(ecosystem: str, name: str) -> Fields:
         return cards()[bare]
     near = [n for n in cards() if n.endswith(f"/{bare}")] or nearest(bare, rows, 2)
     raise NotRepresentable(
-        f"{bare!r} is no architecture that vitconvert knows.",
+        f"{bare!r} is not an architecture that vitconvert knows.",
         evidence={"ecosystem": ecosystem, "listed in": FILE},
         meaning="Its tensors may look like a plain ViT's and still mean another function, so they "
         "are not read as one.",

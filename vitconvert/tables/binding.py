@@ -288,7 +288,7 @@ class _Binder:
     def explain(self, key: str) -> None:
         """Note of which tensors of ours a key is a part, or why of none."""
         if key in self.empty:
-            self.ignored[key] = f"the project keeps an empty {self.empty[key]} here"
+            self.ignored[key] = f"the library keeps an empty {self.empty[key]} here"
             return
         matched = self.matched.get(key, ())
         fitting = [(p, indices) for p, indices in matched if p.has_rank(self.shapes[key])]

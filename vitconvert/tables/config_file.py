@@ -205,7 +205,7 @@ def _parse_written(value: object, of: Kind) -> object:
             return []
         case {"word": str(word), **rest} if not rest:
             if word not in config_words(of):
-                raise ValueError(f"{word!r} is no field or property of {of.__name__}")
+                raise ValueError(f"{word!r} is not a field or property of {of.__name__}")
             return Word(word=word)
         case {"makes": str(size), **rest} if all(map(_is_of_ratio, rest, rest.values())):
             if size not in _SIZES:

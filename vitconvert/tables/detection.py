@@ -222,7 +222,7 @@ def _nearest(
     hint = NO_TABLE
     if seems:
         what, hint = seems
-        fact = f"This seems to be {what}, which is no Vision Transformer that vitconvert knows."
+        fact = f"This seems to be {what}, which vitconvert does not support."
     error = UnknownDialect(fact, evidence={**evidence, "unexplained": some(left, 4)}, hint=hint)
     error.alike = seems_to_be(shapes, alike=True) is not None
     raise error

@@ -119,7 +119,7 @@ def refuse_quantised(shapes: Mapping[str, Shape]) -> None:
     error = Quantised(
         f"These weights are quantised: {program}.",
         evidence={"seen by": f"{marks[0]}{more}"},
-        meaning="They are small numbers, and become weights by the scales beside them.",
+        meaning="They are small integers, and become weights by the scales stored beside them.",
         hint="--dtype float32 (in Python, dequantise='float32') computes these weights; those "
         "before quantising are in the checkpoint that it was made from."
         if section == _COMPUTED
@@ -157,7 +157,7 @@ def seems_to_be(shapes: Mapping[str, Shape], *, alike: bool = False) -> tuple[st
     images = any(len(shape) >= _KERNEL_AXES for shape in shapes.values())
     # Only convolutions have four axes: something beside the text reads images.
     if images and (model := _first_fitting("text_models", ends)):
-        return f"{model} beside something that reads images", _NAME_TOWER
+        return f"{model} with something that reads images", _NAME_TOWER
     model = _first_fitting("models", ends) or _first_fitting("text_models", ends)
     if not model:
         kernels = sum(len(shape) == _KERNEL_AXES for shape in shapes.values())

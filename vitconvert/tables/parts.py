@@ -105,13 +105,13 @@ class FoundViT:
         if self.tower.guessed:
             notes.append(self._guess)
         elif self.tower.prefix and not self.head:
-            notes.append(f"the image tower under {self.tower} was taken")
+            notes.append(f"the vision encoder under {self.tower} was taken")
         if self.tower.prefix and (program := quantised_by(self.outside)):
-            notes.append(f"outside of it lie quantised weights ({program}), which are not read")
+            notes.append(f"outside of it are quantised weights ({program}), which are not read")
         if self.head:
             notes.append(
-                f"{self.head} is taken for the head, and to read what the head of a "
-                f"{self.recognised.table.title} reads; --set pooling=... states otherwise"
+                f"{self.head} is taken for the head, and reads what the head of a "
+                f"{self.recognised.table.title} reads; --set pooling=... states another pooling"
             )
         copies = Counter(name.partition(".")[0] for name in self.recognised.wrappers_own)
         if copy := next(
@@ -139,7 +139,7 @@ class FoundViT:
         told = f"read below the prefix {read!r}; --tower names another"
         if groups:
             beside = [f"{g} ({n} tensor{'s' if n > 1 else ''})" for g, n in groups.items()]
-            told += f"; left behind beside it: {some(beside, 6)}"
+            told += f"; not read: {some(beside, 6)}"
         return told
 
 
@@ -200,7 +200,7 @@ class Header:
         if any(identifies(table, config) for table in builtin_tables().values()):
             return found
         raise UnknownDialect(
-            "No table knows the model that config.json names.",
+            "The model that config.json names is unknown.",
             evidence={
                 "config.json": f"model_type = {kind!r}",
                 "nearest": f"{found.table.name} ({found.table.title}), whose tensors are not these",
@@ -258,7 +258,7 @@ class Header:
             # Several models have most prefixes, and nothing tells which of them this is.
             model = tower.model if ", " not in tower.model else Tower(prefix="").model
         used = set(names.values())
-        why = f"outside the image tower {tower.prefix.rstrip('./')}"
+        why = f"outside the vision encoder {tower.prefix.rstrip('./')}"
         outside = {name: why for name in self.shapes if name not in used}
         return FoundViT(
             tower=replace(tower, model=model),

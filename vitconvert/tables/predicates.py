@@ -195,7 +195,7 @@ class _Predicate(Parser):
             try:
                 value = int(token) if token.isdecimal() else float(token)
             except ValueError:
-                raise self.error(f"{token!r} is no number") from None
+                raise self.error(f"{token!r} is not a number") from None
             self.take()
             return _Constant(value)
         if len(token) > 1 and token[0] == token[-1] == "'":
@@ -211,7 +211,7 @@ class _Predicate(Parser):
             return f"{word!r} is not known before the whole configuration is"
         near = nearest(word, sorted(self.words))
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"{word!r} is no field or property of ViTConfig{hint}"
+        return f"{word!r} is not a field or property of ViTConfig{hint}"
 
     def require_number(self, node: _Node, rule: str, at: int) -> None:
         if _kind(node) != "a number":

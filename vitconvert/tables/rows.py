@@ -136,7 +136,7 @@ def _problems(tensor: CanonicalTensor, alternative: Alternative) -> Iterator[str
             yield f"the axes of {part.key} are {_some(theirs)}; ours are {_some(names)}"
         # A half or a quarter of a float is exact; a third is rounded.
         if any(dim.number.bit_count() != 1 for dim in part.axes.dims):
-            problem = "hold a number that is no power of two, which rounds parts"
+            problem = "hold a number that is not a power of two, which rounds parts"
             yield f"the axes of {part.key} {problem}"
         if selection:
             yield from _of_selection(selection, part.axes)
@@ -153,7 +153,7 @@ def _of_selection(selection: Selection, axes: Axes) -> Iterator[str]:
     elif selection.rest:
         yield f"only of {PREFIX!r} can the rest be taken"
     elif axis not in FIXED_AXES:
-        yield f"nothing tells the size of the axis {axis!r}; blocks are stacked along {STACKED!r}"
+        yield f"the size is unknown of the axis {axis!r}; blocks are stacked along {STACKED!r}"
     elif isinstance(step, Index) or step >= FIXED_AXES[axis]:
         yield f"the axis {axis!r} has the steps 0 to {FIXED_AXES[axis] - 1}"
 

@@ -42,10 +42,10 @@ class Usage:
 
     def __post_init__(self) -> None:
         if not self.code.is_valid():
-            raise ValueError("a $ that is no word is written twice: $$")
+            raise ValueError("a $ that is not part of a word is written twice: $$")
         for word in self.code.get_identifiers():
             if word not in config_words() and word != _RATIO:
-                raise ValueError(f"${word} is no property of ViTConfig, and not ${_RATIO}")
+                raise ValueError(f"${word} is not a property of ViTConfig, and not ${_RATIO}")
 
     def code_for(self, config: ViTConfig) -> str:
         """The code for one model."""
@@ -146,7 +146,7 @@ class Table(TensorSections):
         self.tested = self.text("dialect", "tested", default="")
         self.container = self.text("dialect", "container", default="safetensors")
         if self.container not in (known := written_formats()):
-            problem = f"{self.container!r} is no format that is written; there are "
+            problem = f"{self.container!r} is not a format that is written; there are "
             hint = did_you_mean(self.container, known)
             raise self.error("dialect.container", f"{problem}{', '.join(known)}", hint)
         self.wrapper = self.text("dialect", "wrapper", default="")
@@ -191,7 +191,7 @@ class Table(TensorSections):
         known = self.row_of.keys() | self.section("ignore").keys()
         for name in itertools.chain(*self.requires):
             if name not in known:
-                raise self.error("dialect.requires", f"{name!r} is no row of this table")
+                raise self.error("dialect.requires", f"{name!r} is not a row of this table")
         for kind in (TensorSections, Table):
             for part, value in vars(kind).items():
                 if isinstance(value, functools.cached_property):

@@ -122,7 +122,7 @@ class Template:
         """`skeleton_of` the template's keys up to the rest, and what their numbers can be."""
         variants = [_variants(segment) for segment in self.segments]
         if (count := math.prod(map(len, variants))) > _MOST_SPELLINGS:
-            raise ValueError(f"the words make {count} spellings; {_MOST_SPELLINGS} at most")
+            raise ValueError(f"the words make {count} names; {_MOST_SPELLINGS} at most")
         found: dict[str, tuple[_Numbers, ...]] = {}
         for several in itertools.product(*variants):
             skeleton = skeleton_of("".join(text for text, _ in several))
@@ -226,7 +226,7 @@ def parse_template(text: str, words: Words) -> Template:
     for skeleton, readings in template.skeletons.items():
         count = len(numbers_of(skeleton))
         if any(sum(not isinstance(s, First) for s in r) != count for r in readings):
-            raise ValueError("two numbers side by side cannot be told apart")
+            raise ValueError("two adjacent numbers cannot be separated")
     return template
 
 
@@ -268,7 +268,7 @@ def _brace(inside: str, words: Words, open_words: tuple[str, ...]) -> list[Segme
     if inside in open_words:
         raise ValueError(f"the words {' -> '.join((*open_words, inside))} refer in a circle")
     if len(open_words) > _DEEPEST_WORD:
-        raise ValueError(f"its words stand in one another more than {_DEEPEST_WORD} deep")
+        raise ValueError(f"its words are nested more than {_DEEPEST_WORD} deep")
     if inside not in words:
         known = ", ".join(sorted(words)) or "none"
         raise ValueError(f"{{{inside}}} is neither an index nor a word of this table ({known})")

@@ -186,7 +186,7 @@ def parse_constant(text: str, row: str, of: Kind = ViTConfig) -> Constant:
     axes = parse_axes(layout)
     first = next(iter(axes.names), "")
     if len(numbers) > 1 and FIXED_AXES.get(first) != len(numbers):
-        known = f"it has {FIXED_AXES[first]}" if first in FIXED_AXES else "nothing tells how many"
+        known = f"it has {FIXED_AXES[first]}" if first in FIXED_AXES else "their number is unknown"
         raise ValueError(f"{len(numbers)} numbers for the steps of {first!r}: {known}")
     ours = {name for tensor in canonical_tensors(of).values() for name in tensor.axes.names}
     for name in axes.names:
@@ -238,7 +238,7 @@ class TensorSections(SectionReader):
                 continue
             first = self.conditional(place, key, text, config_words(self.describes))
             if text not in self.words.get(first.name, ()):
-                raise self.error(place, f"{text!r} is no text of {first.name!r}")
+                raise self.error(place, f"{text!r} is not a text of {first.name!r}")
             yield first
 
     def template(self, place: str, key: str, kind: str = "{p}") -> Template:
@@ -259,7 +259,7 @@ class TensorSections(SectionReader):
                     continue  # an entry for one tensor counts more than one for several
                 if name not in tensors:
                     hint = did_you_mean(name, tensors)
-                    raise self.error(place, f"{name!r} is no canonical name", hint)
+                    raise self.error(place, f"{name!r} is not a canonical name", hint)
                 spelling, words = text.replace("{p}", kind), self.words_with(kind)
                 found[name] = Row(tensors[name], spelling, words, self.file, key)
         return found

@@ -68,7 +68,7 @@ def _with_head(header: Header, tower: Tower, head: str, layer: Collection[str]) 
     if found := [name for name in recognised.binding.ignored if name.startswith(layers)]:
         between = tower.prefix + found[0].split(".")[0]
         raise MissingFact(
-            f"Nothing tells whether the head {head} reads {between} or passes it by.",
+            f"It is unknown whether the head {head} reads {between}.",
             evidence={"tensors": ", ".join(tower.prefix + name for name in found)},
             meaning=f"The head of a {recognised.table.title} reads the class token itself.",
             hint=f"--ignore '{between}.*' says that this one does too; behind {between}, no "
@@ -121,7 +121,7 @@ def check_heads_beside(header: Header, part: FoundViT) -> None:
         # One linear layer, of a ViT that has none or another.
         table = part.recognised.table
         raise TensorMismatch(
-            "Nothing tells what the head beside this ViT reads.",
+            "It is unknown what the head of this ViT reads.",
             evidence={"head": ", ".join(beside), "dialect": f"{table.name} ({table.file})"},
             meaning="Models of this dialect have no head of this kind, or the ViT has its own "
             "already.",
@@ -155,7 +155,7 @@ def _no_linear_head(names: list[str], start: str, step: str) -> TensorMismatch:
         f"--ignore '{group}{separator_of(names[0])}*'" for group in groups if group != left
     )
     return TensorMismatch(
-        f"This ViT has {len(groups)} heads." if several else "This ViT's head is no linear layer.",
+        f"This ViT has {len(groups)} heads." if several else "The head is not a linear layer.",
         evidence={"heads" if several else "head": some(names, 6)},
         meaning="A ViT has one linear layer for its classes; no dialect has a place for more.",
         hint=f"{step} takes the ViT without {'them' if several else 'it'}"
@@ -315,12 +315,12 @@ def _check_guess(header: Header, part: FoundViT) -> None:
         return
     prefix = part.tower.prefix
     raise UnknownDialect(
-        "No table knows the model that config.json names.",
+        "The model that config.json names is unknown.",
         evidence={
             "config.json": f"model_type = {kind!r}",
             "nearest": f"{table.name} ({table.title}), which explains all below {prefix!r}",
         },
-        meaning="The larger model may compute something else with these tensors.",
+        meaning="The larger model may compute another function with these tensors.",
         hint=f"--tower {prefix.rstrip('./')} (in Python, tower=) reads them as a ViT of that kind.",
     )
 

@@ -56,7 +56,7 @@ def _compared(model: Any, against: Any, **options: Any) -> "ParityReport":
     """The report of `check_golden`, `compare` or `verify`, whichever takes these two."""
     if isinstance(against, str | PathLike) and is_golden(against):
         of_images = [name for name in _OF_IMAGES if options.pop(name, None) is not None]
-        refuse(of_images, "a golden file says itself which images are compared.")
+        refuse(of_images, "a golden file states which images are compared.")
         return check_golden(model, against, **options)
     if callable(model) or callable(against):
         return compare(model, against, **options)

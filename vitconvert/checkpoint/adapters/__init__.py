@@ -58,7 +58,7 @@ def separate_adapter(
             return container, open_adapter(options.adapter, options.lora_scale)
         if options.lora_scale is not None:
             raise UsageError(
-                "lora_scale is for an adapter, and there is none here.",
+                "lora_scale is for an adapter, and none is given.",
                 hint="--adapter (in Python, adapter=) names one; else leave the scale out.",
             )
         return container, None
@@ -75,7 +75,7 @@ def separate_adapter(
                 command = as_typed("vitconvert", "convert", located.reference)
                 merging = f"`{command}` merges it into {base}, as do verbs that read weights."
         raise TensorMismatch(
-            "This is an adapter alone, without the model that it changes.",
+            "This is only an adapter, without its base model.",
             evidence={
                 "file": container.path,
                 "its base": base or "not named by it",
@@ -85,7 +85,7 @@ def separate_adapter(
         )
     if options.adapter is not None:
         raise UsageError(
-            "The model has an adapter within, and another one is given.",
+            "The model contains an adapter, and another one is given.",
             evidence={"file": container.path, "holds": next(iter(names.changed)) + ".lora..."},
             hint="convert the model with its own first, then merge the other.",
         )
@@ -170,7 +170,7 @@ def open_adapter(reference: object, scale: float | None) -> Adapter:
     names = read_names(container.manifest)
     if not names.changed and not names.saved:
         raise TensorMismatch(
-            "Nothing in this file is called as the tensors of an adapter are, so it is no adapter.",
+            "No tensor of this file has the name of an adapter's, so it is not an adapter.",
             evidence={"file": path, "tensors": ", ".join(list(container.manifest)[:3])},
         )
     name = located.repo or path.parent.name
@@ -196,7 +196,7 @@ def _config(located: Located, container: Container, scale: float | None) -> Adap
         return _stated(located.adapter)
     if scale is None:
         raise MissingFact(
-            "Nothing says by what the low-rank matrices are to be multiplied.",
+            "The scale of the low-rank matrices is unknown.",
             evidence={"file": container.path, "missing": "adapter_config.json beside it"},
             meaning="The scale is lora_alpha / r in the program that trained them.",
             hint="--lora-scale NUMBER (in Python, lora_scale=) states it.",
@@ -223,7 +223,7 @@ def _adapter(
         raise TensorMismatch(
             "The file holds several adapters.",
             evidence={"file": file, "adapters": ", ".join(sorted(names.adapters))},
-            hint="save the one that is meant by itself, with PEFT's save_pretrained.",
+            hint="save only the one you need, with PEFT's save_pretrained.",
         )
     for key in (*saved.values(), *(k for roles in names.changed.values() for k in roles.values())):
         if not manifest[key].dtype.startswith(("float", "bfloat")):
@@ -288,7 +288,7 @@ def _low_rank(
     unknown = roles.keys() - {f"{prefix}down", f"{prefix}up", "up.bias", "magnitude"}
     if down is None or up is None or unknown:
         raise TensorMismatch(
-            "A module of the adapter has not the tensors of LoRA or DoRA.",
+            "A module of the adapter lacks the tensors of LoRA or DoRA.",
             evidence={"file": file, "module": module, "tensors": ", ".join(roles.values())},
             hint="the file is incomplete, or of a variant that is not merged here.",
         )
@@ -302,7 +302,7 @@ def _low_rank(
     magnitude = roles.get("magnitude")
     if config.dora is not None and config.dora != (magnitude is not None):
         raise ConflictingFact(
-            "adapter_config.json and the tensors of the adapter do not say the same of DoRA.",
+            "adapter_config.json and the tensors of the adapter contradict each other about DoRA.",
             evidence={
                 "file": file,
                 "adapter_config.json": f"use_dora = {str(config.dora).lower()}",
@@ -312,7 +312,7 @@ def _low_rank(
         )
     if magnitude and [n for n in shapes[magnitude] if n != 1] != [n for n in shape[:1] if n != 1]:
         raise TensorMismatch(
-            "A magnitude vector has not one number for each output.",
+            "A magnitude vector does not have one number for each output.",
             evidence={"file": file, magnitude: list(shapes[magnitude]), "outputs": shape[0]},
         )
     scale = config.scale_of(module, shapes[down][0])

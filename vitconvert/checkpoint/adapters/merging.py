@@ -184,7 +184,7 @@ class Merge:
                         raise _unknown_bias(self.adapter, key)
                     if steps & {None, link.our_step}:
                         raise TensorMismatch(
-                            "The adapter changes what the model's file has no tensor for.",
+                            "The adapter changes a tensor that the model's file does not have.",
                             evidence={"adapter": key, "model": f"{name}[{link.our_step}] is zero"},
                             hint="is the adapter for another model?",
                         )

@@ -226,7 +226,7 @@ def place(
             return next(iter(fitting.values()))
         tried += attempts
     nearest, left = min(tried, key=lambda attempt: len(attempt[1]))
-    left = left or {"all": "none of them is of the image tower"}
+    left = left or {"all": "none of them belongs to the vision encoder"}
     lines = [f"left over  {name}  {why}" for name, why in left.items()]
     more = [f"left over  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     raise TensorMismatch(
@@ -234,7 +234,7 @@ def place(
         evidence={
             "adapter": file,
             "model": f"{base.name} ({base.file})",
-            "nearest spelling": nearest.table.name,
+            "nearest layout": nearest.table.name,
         },
         details=[*lines[:_SHOWN], *more],
         meaning="Without them the model is not the one that was trained, so nothing was merged.",
@@ -329,9 +329,9 @@ def _attempt(
         elif name in inside and reason:
             ignored[name] = reason
         elif tower and name not in inside:
-            ignored[name] = "outside the image tower"
+            ignored[name] = "outside the vision encoder"
         else:
-            left[name] = f"{list(one.shape)}, of which {table.name} knows nothing"
+            left[name] = f"{list(one.shape)}, which {table.name} does not know"
     links = {n: several for n, several in found.items() if n not in left and n not in absent}
     placement = AdapterPlacement(
         table=table, links=links, ignored=ignored, absent=absent, heads=heads, sizes=sizes

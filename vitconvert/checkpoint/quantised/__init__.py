@@ -127,5 +127,5 @@ def describe_changes(part: FoundViT, weights: Mapping[str, Weight], dtype: str) 
         "those that it was made from"
     )
     if any(weight.rounds_inputs for weight in used):
-        change += "; the library also rounds what they are multiplied with, which is not done"
+        change += "; the library also rounds their inputs, which is not done here"
     return (change,)

@@ -38,7 +38,7 @@ def open_rows(container: Container, name: str, found: QuantisedNames) -> Weight:
     manifest = container.manifest
     shape = manifest[numbers].shape
     if manifest[numbers].dtype != "int8" or len(shape) != 2:
-        raise unfit(container, name, "is no matrix of int8")
+        raise unfit(container, name, "is not a matrix of int8")
     check_list(container, scales, "float32", shape[0])
     if math.prod(manifest[form].shape) != 1:
         raise unfit(container, form, "is not one number")
@@ -67,14 +67,14 @@ def open_four_bit(container: Container, name: str, found: QuantisedNames) -> Wei
     )
     info = container.manifest[state]
     if info.dtype != "uint8" or info.nbytes > _LONGEST_STATE:
-        raise unfit(container, state, "is no short text")
+        raise unfit(container, state, "is not a short text")
     stated = parsed(container, state, container.read(state).numpy().tobytes())
     shape = stated.get("shape")
     if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
         raise unfit(container, state, "says no shape")
     count, block = math.prod(shape), _block(container, state, stated, "blocksize")
     if container.manifest[packed].nbytes != (count + 1) // 2:
-        raise unfit(container, packed, f"has not the half bytes of {size_text(shape)} weights")
+        raise unfit(container, packed, f"lacks the half bytes of {size_text(shape)} weights")
     check_list(container, values, "float32", 16)
     nested = any(key.startswith("nested") for key in (*found.parts, *stated))
     blocks = -(-count // block)
@@ -131,7 +131,7 @@ def _nested_scales(
 def _block(container: Container, key: str, stated: Mapping[str, object], word: str) -> int:
     block = stated.get(word)
     if type(block) is not int or block not in _BLOCKS:
-        raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is none")
+        raise unfit(container, key, f"says {word} = {str(block)[:40]}, which is not valid")
     return block
 
 

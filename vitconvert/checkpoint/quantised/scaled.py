@@ -40,19 +40,19 @@ def open_scaled(
     numbers, scales = parts_of(container, name, found, "numbers", "scales")
     manifest = container.manifest
     if stated.get("transform_config"):
-        raise unfit(container, numbers, "was turned before it was quantised (transform_config)")
+        raise unfit(container, numbers, "was rotated before it was quantised (transform_config)")
     if more := found.parts.get("more"):
-        raise unfit(container, more, "is a second scale, of which nothing is known here")
+        raise unfit(container, more, "is a second scale, which is not supported")
     # Whole numbers under the second name are pairs of 4 bits, and nothing is known of the third.
     whole = manifest[numbers].dtype == "int8" and scales.endswith(".weight_scale")
     if manifest[numbers].dtype not in FLOATS_OF_8_BITS and not whole:
         raise unfit(container, numbers, f"is {manifest[numbers].dtype}, not floats of 8 bits")
     if manifest[scales].dtype not in _SCALES:
-        raise unfit(container, scales, f"is {manifest[scales].dtype}, which is no scale known here")
+        raise unfit(container, scales, f"is {manifest[scales].dtype}, not a supported scale")
     shape, each = manifest[numbers].shape, manifest[scales].shape
     zeros = found.parts.get("zeros")
     if zeros and manifest[zeros].shape != each:
-        raise unfit(container, zeros, "has not one number for each scale")
+        raise unfit(container, zeros, "does not have one number for each scale")
     blocks = _blocks(container, scales, shape, each, _stated_blocks(stated))
 
     def compute(read: Read) -> "Tensor":
@@ -92,7 +92,7 @@ def _blocks(
             options = {block} if block and -(-side // block) == count else options
         if len(options) != 1:
             known = f"is {size_text(each)} scales for a weight of {size_text(shape)}"
-            raise unfit(container, key, f"{known}, and nothing tells the size of its blocks")
+            raise unfit(container, key, f"{known}, and the size of its blocks is unknown")
         blocks += options
     return tuple(blocks)
 

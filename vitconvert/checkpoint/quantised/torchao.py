@@ -46,20 +46,20 @@ def open_torchao(
     own = container.metadata.get(name) or container.extras.get(f"{name}.{WORDS}")
     alike = {_understood(container, name, str(own))} if own else of_all()
     if len(alike) != 1:
-        raise unfit(container, name, "is quantised by torchao, and nothing says how")
+        raise unfit(container, name, "is quantised by torchao in an unknown way")
     (stated,) = alike
     if stated.kind not in _PLAIN:
         raise unfit(container, name, f"is a {stated.kind} of torchao, which is not read here")
     shape, each = manifest[numbers].shape, manifest[scales].shape
     if manifest[numbers].dtype not in _NUMBERS:
-        raise unfit(container, numbers, "has not whole numbers or floats of 8 bits")
+        raise unfit(container, numbers, "does not have integers or floats of 8 bits")
     if zeros and manifest[zeros].shape != each:
-        raise unfit(container, zeros, "has not one number for each scale")
+        raise unfit(container, zeros, "does not have one number for each scale")
     if len(each) != len(shape) or any(not b or a % b for a, b in zip(shape, each, strict=True)):
-        raise unfit(container, scales, f"has no whole number of weights of {size_text(shape)} each")
+        raise unfit(container, scales, f"does not divide into weights of {size_text(shape)} each")
     blocks = tuple(a // b for a, b in zip(shape, each, strict=True))
     if stated.blocks not in (None, size_text(blocks)):
-        raise unfit(container, scales, f"has not one number for each block of {stated.blocks}")
+        raise unfit(container, scales, f"lacks one number for each block of {stated.blocks}")
 
     def compute(read: Read) -> "Tensor":
         found = read(numbers).float()

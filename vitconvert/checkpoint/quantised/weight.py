@@ -170,7 +170,7 @@ def check_list(container: Container, key: str, dtype: str, count: int) -> None:
 def dtype_of(container: Container, name: str, dtype: object) -> str:
     """In which the library gives a weight, as the file says."""
     if dtype not in _COMPUTED:
-        raise unfit(container, name, f"says no dtype of weights, but {str(dtype)[:40]!r}")
+        raise unfit(container, name, f"has weights of the unknown dtype {str(dtype)[:40]!r}")
     return str(dtype)
 
 
@@ -179,7 +179,7 @@ def unfit(container: Container, key: str, fact: str) -> TensorMismatch:
     return TensorMismatch(
         f"{key!r} {fact}.",
         evidence={"file": container.path},
-        meaning="So it is not known which weights these numbers stand for.",
+        meaning="So the weights that these numbers stand for are unknown.",
         hint="convert the checkpoint that it was quantised from.",
     )
 

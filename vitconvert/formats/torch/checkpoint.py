@@ -78,9 +78,9 @@ def open_file(
             error.rescuable = True
             error.hint = (
                 "--rescue (in Python, rescue=True) takes its tensors as data "
-                f"({len(rescued.manifest)} of them) and runs nothing; what the classes do with "
-                "them stays unknown. Where you trust the file, the program that wrote it can save "
-                "them alone: torch.save(model.state_dict(), path)."
+                f"({len(rescued.manifest)} of them) and runs nothing; what the classes compute "
+                "stays unknown. If you trust the file, the program that wrote it can save only "
+                "the tensors: torch.save(model.state_dict(), path)."
             )
         raise
 
@@ -104,11 +104,11 @@ def _open_archive(
     elif records.get("version") not in _VERSIONS or folder + "data.pkl" not in members:
         fact = "The archive has no data.pkl and no version that torch reads."
     elif not all(number.strip().isdigit() for number in numbers):
-        fact = "Records of the archive that are whole numbers elsewhere are none here."
+        fact = "Some records of the archive are not integers, as they should be."
     elif records.get("byteorder", b"little") != b"little":
         fact = "The numbers of this archive are big-endian, which is not read here."
     elif len(folded) < len(members):
-        fact = "The archive holds two members whose names differ in capitals alone."
+        fact = "The archive holds two members whose names differ only in capitals."
     if fact:
         found = {name: repr(data[:20]) for name, data in records.items()}
         listed = ", ".join([*strangers, *members])[:160]

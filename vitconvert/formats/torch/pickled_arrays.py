@@ -90,7 +90,7 @@ class _Reader(PickleReader):
             "This Python pickle asks for more than arrays of NumPy.",
             evidence={"file": self.path, "class": name[:160]},
             meaning="Reading a pickle can run any code, so it was not opened.",
-            hint="where you trust the file, load it with the program that wrote it and save the "
+            hint="if you trust the file, load it with the program that wrote it and save the "
             "arrays with numpy.savez or safetensors.",
         )
 
@@ -124,7 +124,7 @@ class _Reader(PickleReader):
             case (OrderedDict(), dict()) | (StandIn(), _):
                 pass  # what stands beside the arrays
             case _:
-                raise StrangePickle("an array or a dtype that is no plain one")
+                raise StrangePickle("an array or a dtype that is not a plain one")
 
     def array(self, run: _Run, dtype: _DType, shape: object, *, fortran: bool) -> StoredTensor:
         """An array whose numbers lie in the file, the last axis fastest, or the first."""
@@ -157,7 +157,7 @@ class _Reader(PickleReader):
             case "STACK_GLOBAL":
                 module, name = self._last(2)
                 if not isinstance(module, str) or not isinstance(name, str):
-                    raise StrangePickle("a name that is no text")
+                    raise StrangePickle("a name that is not text")
                 self.stack.append(self.known(f"{module}.{name}"))
             case _ if opcode in _BYTES:
                 self.stack.append(self._run_before(len(argument)))

@@ -62,8 +62,8 @@ _KNOWN = {
     *(_COUNTER, _SIZE, _NAMESPACE, _HISTORY, _ATTRIBUTE, *STAND_INS, "typing.Any"),
 }
 SAVE_TENSORS = (
-    "where you trust the file, load it with the program that wrote it and save the tensors "
-    "alone: torch.save(model.state_dict(), path)."
+    "if you trust the file, load it with the program that wrote it and save only the "
+    "tensors: torch.save(model.state_dict(), path)."
 )
 _MOST_SIDES = 8  # of a block; the weights that are quantised are matrices and kernels
 # What FSDP keeps a part of a tensor in.
@@ -111,7 +111,7 @@ class CheckpointReader(PickleReader):
                 storage = untyped.storage
                 length, rest = divmod(storage.length, ITEM_SIZE.get(dtype[6:], 1))
                 if storage.dtype != "uint8" or rest:
-                    raise StrangePickle("an untyped storage that is no whole number of elements")
+                    raise StrangePickle("an untyped storage that is not a whole number of elements")
                 return replace(untyped, storage=replace(storage, dtype=dtype[6:], length=length))
             case name, (dict(counted),) if name == _COUNTER:
                 return counted

@@ -62,12 +62,12 @@ class RescueReader(CheckpointReader):
                 f"rescued: {objects} beside the tensors were not made ({some(self._passed)})",
             )
             if self._modules:
-                hooks = f"; {self._hooks} of their hooks were passed over" if self._hooks else ""
+                hooks = f"; {self._hooks} of their hooks were ignored" if self._hooks else ""
                 self.notes = (
                     f"rescued: the tensors of {some(dict.fromkeys(self._modules))}, read as data; "
                     f"{objects} were not made ({some(self._passed)}){hooks}",
-                    "rescued: the code of these classes was not read, so that the model computes "
-                    "what its tensors' names say is taken from the names alone",
+                    "rescued: the code of these classes was not read; what the model computes is "
+                    "taken from the names of its tensors",
                 )
         return value
 
@@ -127,7 +127,7 @@ class RescueReader(CheckpointReader):
             case "NEWOBJ" if self.stack[-1:] != [()]:
                 named, _ = self._last(2)
                 if type(named) is not Global:
-                    raise StrangePickle("an object of something that is no class")
+                    raise StrangePickle("an object of something that is not a class")
                 self.stack.append(self._opaque(named))
             case "REDUCE" if len(self.stack) > 1 and isinstance(self.stack[-2], Opaque):
                 called, _ = self._last(2)
@@ -178,7 +178,7 @@ class RescueReader(CheckpointReader):
             if inner is None:
                 continue
             if not isinstance(inner, Opaque) or not inner.is_module:
-                raise StrangePickle(f"{prefix}{name} is no module")
+                raise StrangePickle(f"{prefix}{name} is not a module")
             yield from self._state_dict(inner, f"{prefix}{name}.", depth + 1)
 
     def _count(self, depth: int) -> None:

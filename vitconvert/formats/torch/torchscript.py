@@ -70,12 +70,12 @@ class _TorchScriptReader(PickleReader):
 
     def made(self, named: Global) -> object:
         if not named.name.startswith(_MODULES):
-            raise StrangePickle("an object that is no module")
+            raise StrangePickle("an object that is not a module")
         return _Module()
 
     def set_attributes(self, made: object, attributes: object) -> None:
         if type(made) is not _Module or type(attributes) is not dict:
-            raise StrangePickle("attributes of something that is no module")
+            raise StrangePickle("attributes of something that is not a module")
         made.update(attributes)
 
 

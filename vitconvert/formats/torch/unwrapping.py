@@ -158,7 +158,7 @@ def container_of(
         raise corrupt(path, "The file holds no named tensors.", holds=holds)
     others = [key for key, kind in extras.items() if _is_weights(key, kind, len(tensors))]
     names = ", ".join(_name_inside(unwrapping, value, key) for key in others)
-    note = f"the weights are those under {'.'.join(wrapper)}; beside them lie {names} (--prefer)"
+    note = f"the weights are those under {'.'.join(wrapper)}; the file also has {names} (--prefer)"
     inner = value.items() if isinstance(value, dict) else ()
     nameless = [str(key) for key, one in inner if isinstance(one, dict) and _is_nameless(one)]
     without = f"{', '.join(nameless)}: averaged weights without names, which are not read"
@@ -229,7 +229,7 @@ class _Unwrapping:
             if isinstance(inner, MaybeWeight):
                 raise corrupt(
                     self.path,
-                    f"{name!r} lies among the tensors and is no tensor: it is a {inner!r}.",
+                    f"{name!r} is among the tensors, but is a {inner!r}.",
                     hint="save it as a tensor or apart from them, with the program that wrote it.",
                 )
             if not isinstance(inner, StoredTensor | OddTensor):
@@ -375,7 +375,7 @@ class _Unwrapping:
                 pending.append(inner)
                 self.steps += 1
             if self.steps > _MOST_STEPS:
-                fact = "The tensors of the file stand in more places than can be looked at."
+                fact = "The file has its tensors in too many places."
                 raise corrupt(self.path, fact)
         level, _ = self._around(value)
         named = isinstance(level, dict) and any(

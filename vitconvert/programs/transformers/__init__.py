@@ -97,7 +97,7 @@ class Transformers(Program):
                     f"{keeps} keeps the aspect ratio of images, and {other} does not"
                 )
             if preprocessing.of_sounds != ("num_mel_bins" in config):
-                raise NotRepresentable("images and recordings are prepared otherwise")
+                raise NotRepresentable("images and recordings are prepared differently")
             processor = preprocessing.to_huggingface()
         except NotRepresentable as error:
             left_out = f"preprocessor_config.json is left out: {error.fact}"

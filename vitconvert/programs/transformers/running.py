@@ -125,7 +125,7 @@ def texts_by_config(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
     whole = without_code(checkpoint.companions.whole_config)
     name = _TEXTS.get(str(whole.get("model_type")))
     if name is None:
-        raise NotRepresentable("config.json is of no model whose text tower transformers names.")
+        raise NotRepresentable("transformers has no text encoder for the model of config.json.")
     theirs = transformers.AutoConfig.for_model(**whole)
     kind, config, projected = getattr(transformers, name), theirs.text_config, "Projection" in name
     if projected:
