@@ -7,11 +7,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.adapters.writing import VIT
+from tests.huggingface.classes import CLASSES, outputs
 from tests.packages import peft, timm, transformers
 from tests.sampling import sampled
+from tests.saved_timm import save_timm, timm_model
 from tests.small_models import randomise_calmly, relative
-from vitconvert.api import load_checkpoint, load_model, plan_conversion
-from vitconvert.errors import ConflictingFact, TensorMismatch
+from vitconvert.api import convert, load_checkpoint, load_model, plan_conversion
+from vitconvert.errors import ConflictingFact, MissingFact, TensorMismatch
 
 TOLERANCE = 2e-5
 LINEAR = ["q_proj", "v_proj", "fc2"]
@@ -107,6 +109,63 @@ def test_a_bias_that_is_not_there_is_not_multiplied(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert relative(ours(images), adapted(images)) < TOLERANCE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["BEiT, classes", "DINOv3"])
+def test_of_transformers_a_key_without_a_bias(family, tmp_path):
+    model = randomise_calmly(CLASSES[family].model())
+    model.save_pretrained(tmp_path / "base")
+    layers = {"target_modules": ["q_proj", "k_proj", "v_proj"], "feedforward_modules": []}
+    adapted = _adapted(model, "IA3Config", layers)
+    adapted.save_pretrained(tmp_path / "adapter")
+    ours = load_model(tmp_path / "base", adapter=tmp_path / "adapter")
+    images = torch.randn(2, ours.config.in_channels, *ours.config.image_size)
+    final, tokens = outputs(adapted.merge_and_unload().eval(), images)
+    if final is None:
+        assert relative(ours.forward_features(images), tokens) < TOLERANCE
+    else:
+        assert relative(ours(images), final) < TOLERANCE
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["BEiT", "EVA-02"])
+def test_biases_outside_of_the_layer_are_timms(family, tmp_path):
+    """timm 1.0.31 keeps the biases of q and v beside qkv, where IA3 leaves them as they are."""
+    source = save_timm(tmp_path / "source", family)
+    layers = {"target_modules": ["qkv"], "feedforward_modules": []}
+    images, merged = torch.randn(2, 3, *load_model(source).config.image_size), []
+    for name, model in (("timm", timm_model(family)[0]), ("ours", load_model(source))):
+        adapted = _adapted(model, "IA3Config", layers)
+        adapted.save_pretrained(tmp_path / name)
+        merged.append(adapted.merge_and_unload().eval()(images))
+        ours = load_model(source, adapter=tmp_path / name)
+        assert relative(ours(images), merged[-1]) < TOLERANCE
+    assert relative(*merged) > 1e-3  # the same names and factors
+    file = tmp_path / "ours" / "adapter_config.json"
+    said = json.loads(file.read_text())
+    for other in (None, {"parent_library": "mine.models"}, {"parent_library": 3}, ["timm"]):
+        file.write_text(json.dumps({**said, "auto_mapping": other}))
+        with pytest.raises(MissingFact, match="for its bias too"):
+            load_checkpoint(source, adapter=tmp_path / "ours")
+
+
+@torch.no_grad()
+def test_in_names_of_timm_for_a_base_of_transformers(tmp_path):
+    """Dialects whose qkv has no bias explain the names as well, and fewer of the numbers."""
+    source = save_timm(tmp_path / "source", "plain")
+    convert(source, to="hf", output=tmp_path / "base", verify=False)
+    layers = {"target_modules": ["qkv"], "feedforward_modules": []}
+    adapted = _adapted(timm_model("plain")[0], "IA3Config", layers)
+    adapted.save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_config.json"
+    said = json.loads(file.read_text())
+    images = torch.randn(2, 3, 32, 32)
+    wanted = adapted(images)
+    for adapted_class in (said["auto_mapping"], None):
+        file.write_text(json.dumps({**said, "auto_mapping": adapted_class}))
+        ours = load_model(tmp_path / "base", adapter=tmp_path / "adapter")
+        assert relative(ours(images), wanted) < TOLERANCE
 
 
 def test_what_does_not_add_up(tmp_path):

@@ -7,12 +7,13 @@ import pickle
 
 import pytest
 import torch
+from PIL import Image
+from torch.nn.utils import prune
 
 import vitconvert
 from tests.hub_server import HubServer, use_hub
 from tests.huggingface.classes import CLASSES
 from tests.packages import peft, timm, transformers
-from tests.sampling import sampled
 from tests.saved_timm import FAMILIES, NAMES, save_timm
 from tests.small_models import randomise_calmly, small_config, tiny_config
 from vitconvert.model import FastViT
@@ -27,8 +28,8 @@ def _images(model):
 
 
 @torch.no_grad()
-def _check_opened(folder, model):
-    """Whatever opens the directory computes the model's logits, bit for bit."""
+def _check_opened_by_timm(folder, model):
+    """timm and vitconvert compute the model's logits, bit for bit."""
     images = _images(model)
     wanted = model(images)
     assert torch.equal(vitconvert.load_model(folder)(images), wanted)
@@ -37,6 +38,14 @@ def _check_opened(folder, model):
     if "architecture" in layout:
         theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
         assert torch.equal(theirs(images), wanted)
+
+
+@torch.no_grad()
+def _check_opened(folder, model):
+    """Whatever opens the directory does."""
+    _check_opened_by_timm(folder, model)
+    images = _images(model)
+    wanted = model(images)
     auto = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
     assert torch.equal(auto(images).logits, wanted)
 
@@ -45,12 +54,14 @@ def _record(folder):
     return json.loads((folder / "vitconvert.json").read_text())
 
 
-@pytest.mark.parametrize("kind", sampled(FAMILIES, 12, "slow"))
-def test_what_is_saved_is_what_convert_writes_and_opens_as_timms(kind, tmp_path):
+def _saved_and_converted(kind, tmp_path, *, verify):
+    """A model that was saved, beside its source as it is converted: the same files."""
     save_timm(tmp_path / "source", kind)
     model = vitconvert.ViT.from_pretrained(tmp_path / "source")
-    done = model.save_pretrained(tmp_path / "saved")
-    converted = vitconvert.convert(tmp_path / "source", output=tmp_path / "converted")
+    done = model.save_pretrained(tmp_path / "saved", verify=verify)
+    converted = vitconvert.convert(
+        tmp_path / "source", output=tmp_path / "converted", verify=verify
+    )
     assert done.target_dialect == converted.target_dialect
     saved, wanted = ((tmp_path / name) for name in ("saved", "converted"))
     assert sorted(p.name for p in saved.iterdir()) == sorted(p.name for p in wanted.iterdir())
@@ -58,6 +69,17 @@ def test_what_is_saved_is_what_convert_writes_and_opens_as_timms(kind, tmp_path)
     same = ("config", "preprocessing", "labels", "labels_origin", "function_hash", "target")
     assert [_record(saved)[name] for name in same] == [_record(wanted)[name] for name in same]
     assert vitconvert.load_checkpoint(saved).labels == NAMES
+    return saved, model
+
+
+def test_what_is_saved_is_what_convert_writes_and_opens_as_timms(tmp_path):
+    _check_opened_by_timm(*_saved_and_converted("plain", tmp_path, verify=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_of_every_family_for_every_program(kind, tmp_path):
+    saved, model = _saved_and_converted(kind, tmp_path, verify=True)
     assert vitconvert.verify(saved).verified
     _check_opened(saved, model)
 
@@ -157,7 +179,7 @@ def test_preprocessing_follows_the_size_and_channels_of_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "layout"),
     [
-        ({"in_channels": 4, "depth": 11}, "timm"),
+        pytest.param({"in_channels": 4, "depth": 11}, "timm", marks=pytest.mark.slow),
         ({"pooling": "prefix_avg", "num_registers": 2}, "vit"),
         ({"block_order": "post_norm"}, "vit"),
     ],
@@ -228,6 +250,31 @@ def _other_activation(model):
     model.blocks[0].mlp.act = torch.nn.functional.relu
 
 
+def _pruned_by_masks(model):
+    prune.l1_unstructured(model.blocks[1].mlp.fc1, "weight", 0.3)
+
+
+def _normed_as_before(model):
+    torch.nn.utils.weight_norm(model.blocks[1].mlp.fc2)
+
+
+def _quantised(model):
+    torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
+
+
+def _quantised_by_torchao(model):
+    quantization = pytest.importorskip("torchao.quantization")
+    quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+
+
+def _compiled(model):
+    model.blocks[1] = torch.compile(model.blocks[1])
+
+
+def _without_numbers(model):
+    model.blocks[2].to("meta")
+
+
 REFUSED = {
     _pruned: "qkv.weight",
     _shorter: "blocks.2",
@@ -236,13 +283,20 @@ REFUSED = {
     _adapted: "merge_and_unload",
     _hooked: "computes something else",
     _other_activation: "computes something else",
+    _pruned_by_masks: r"prune\.remove",
+    _normed_as_before: "remove_weight_norm",
+    _quantised: "before it is quantised",
+    _quantised_by_torchao: "before it is quantised",
+    _compiled: r"layer\.compile\(\)",
+    _without_numbers: "weights have no numbers",
 }
+SLOWLY_REFUSED = (_adapted, _quantised_by_torchao, _compiled)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "change",
-    [pytest.param(one, marks=[pytest.mark.slow] * (one is _adapted)) for one in REFUSED],
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOWLY_REFUSED)) for one in REFUSED],
     ids=lambda change: change.__name__,
 )
 def test_what_no_configuration_says_is_refused(change, tmp_path):
@@ -252,6 +306,131 @@ def test_what_no_configuration_says_is_refused(change, tmp_path):
     with pytest.raises(vitconvert.VitConvertError, match=REFUSED[change]):
         model.save_pretrained(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_of_several_processes(tmp_path):
+    """What the messages say to do gives the weights back."""
+    from torch import distributed
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    source = save_timm(tmp_path / "source")
+    model = vitconvert.load_model(source)
+    wanted = model(_images(model))
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        mesh = distributed.init_device_mesh("cpu", (1,))
+        inner, sharded = copy.deepcopy(model), copy.deepcopy(model)
+        inner.blocks[1] = DistributedDataParallel(inner.blocks[1])
+        with pytest.raises(vitconvert.VitConvertError, match="`module` that is wrapped"):
+            inner.save_pretrained(tmp_path / "inner")
+        inner.blocks[1] = inner.blocks[1].module
+        inner.save_pretrained(tmp_path / "inner", verify=False)
+        for block in sharded.blocks:
+            fully_shard(block, mesh=mesh)
+        older = FullyShardedDataParallel(copy.deepcopy(model), device_id=torch.device("cpu"))
+        for name, one in (("2", fully_shard(sharded, mesh=mesh)), ("1", older)):
+            with pytest.raises(vitconvert.VitConvertError, match="get_model_state_dict"):
+                one.save_pretrained(tmp_path / name)
+            whole = get_model_state_dict(one, options=StateDictOptions(full_state_dict=True))
+            own = vitconvert.ViT(model.config)
+            own.load_state_dict(whole)
+            own.save_pretrained(tmp_path / name, verify=False)
+        DistributedDataParallel(copy.deepcopy(model)).module.save_pretrained(
+            tmp_path / "outer", verify=False
+        )
+    finally:
+        distributed.destroy_process_group()
+    for name in ("inner", "outer", "1", "2"):
+        assert torch.equal(vitconvert.load_model(tmp_path / name)(_images(model)), wanted)
+
+
+def test_nothing_that_is_said_is_passed_over(tmp_path):
+    model = vitconvert.load_model(save_timm(tmp_path / "source"))
+    for unknown in ({"label": ["a"]}, {"state_dict": {}}, {"privat": True, "push_to_hub": True}):
+        with pytest.raises(TypeError, match=next(iter(unknown))):
+            model.save_pretrained(tmp_path / "out", verify=False, **unknown)
+    with pytest.raises(TypeError, match="privat"):
+        model.push_to_hub("me/vit", privat=True)
+
+    class Mine(vitconvert.ViT):
+        pass
+
+    with pytest.raises(vitconvert.VitConvertError, match="not a Mine"):
+        Mine.from_pretrained(tmp_path / "source")
+    of_other_size = vitconvert.load_checkpoint(tmp_path / "source", image_size=48).preprocessing
+    vitconvert.load_model(tmp_path / "source", in_channels=1).save_pretrained(
+        tmp_path / "grey", verify=False
+    )
+    of_grey = vitconvert.load_checkpoint(tmp_path / "grey").preprocessing
+    for other in (of_other_size, of_grey):
+        with pytest.raises(vitconvert.VitConvertError, match="for other images"):
+            model.save_pretrained(tmp_path / "out", preprocessing=other, verify=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_timm_is_for_the_size_of_the_model(tmp_path):
+    source = save_timm(tmp_path / "source")
+    larger = vitconvert.load_model(source, image_size=48)
+    larger.save_pretrained(tmp_path / "larger", preprocessing=source / "config.json", verify=False)
+    found = vitconvert.load_checkpoint(tmp_path / "larger").preprocessing
+    wanted = vitconvert.load_checkpoint(source, image_size=48).preprocessing
+    assert (found.image_size, found.resize_size) == (wanted.image_size, wanted.resize_size)
+    file = tmp_path / "larger" / "config.json"
+    stated = vitconvert.load_checkpoint(source, preprocessor=file).preprocessing
+    assert stated.image_size == (32, 32)
+
+
+def test_a_loaded_model_predicts_with_its_names(tmp_path):
+    source = save_timm(tmp_path / "source")
+    model, how = vitconvert.load_model(source), vitconvert.load_checkpoint(source).preprocessing
+    image = Image.new("RGB", (40, 50), (200, 30, 90))
+    of_model, of_files = (list(vitconvert.predict(one, [image], how)) for one in (model, source))
+    named = [candidate.label for candidate in of_model[0].top]
+    assert set(named) == set(NAMES)
+    assert named == [candidate.label for candidate in of_files[0].top]
+    model.reset_classifier(5)
+    with pytest.warns(UserWarning, match="labels: none"):
+        list(vitconvert.predict(model, [image], how))
+
+
+def _notes(folder):
+    return "\n".join(_record(folder)["ledger"]["notes"])
+
+
+def test_the_record_says_what_loading_changed(tmp_path):
+    source = save_timm(tmp_path / "source")
+    changed = vitconvert.load_model(source, image_size=48, in_channels=1, num_classes=3)
+    changed.save_pretrained(tmp_path / "changed", verify=False)
+    notes = _notes(tmp_path / "changed")
+    for text in (
+        "positions resampled from 2x2 to 3x3",
+        "channels changed from 3 to 1",
+        "head of 5 classes became one of 3, not trained",
+    ):
+        assert text in notes
+    assert "positions resampled" in (tmp_path / "changed" / "README.md").read_text()
+    vitconvert.load_model(source).save_pretrained(tmp_path / "same", verify=False)
+    assert "when it was loaded" not in _notes(tmp_path / "same")
+
+
+@pytest.mark.slow
+def test_the_record_says_that_texts_and_adapters_were_there(tmp_path):
+    source = save_timm(tmp_path / "source")
+    config = peft.LoraConfig(r=2, target_modules=["fc1"], init_lora_weights=False)
+    peft.get_peft_model(vitconvert.load_model(source), config).save_pretrained(tmp_path / "lora")
+    adapted = vitconvert.load_model(source, adapter=tmp_path / "lora")
+    adapted.save_pretrained(tmp_path / "adapted", verify=False)
+    assert "merged the LoRA adapter lora" in _notes(tmp_path / "adapted")
+    both = randomise_calmly(CLASSES["CLIP, both towers"].model())
+    both.save_pretrained(tmp_path / "both")
+    vitconvert.load_model(tmp_path / "both").save_pretrained(tmp_path / "images", verify=False)
+    assert "text encoder of what was loaded is not in it" in _notes(tmp_path / "images")
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_a_conversion_records_what_its_output_holds(output):
 def test_what_is_recorded_is_not_what_is_computed(output, run):
     name = name_of(output)
     assert f"function       {name} (recorded in vitconvert.json, not recomputed)\n" in run(
-        "inspect", output
+        "inspect", output, "-v"
     )
     assert f"function       {name} (computed, as vitconvert.json states)\n" in run(
         "inspect", output, "--hash"

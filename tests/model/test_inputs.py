@@ -84,6 +84,15 @@ def test_autocast_takes_other_floats(make_config, images):
             model(x.to(torch.uint8))
 
 
+def test_devices_without_autocast(make_config):
+    """Programs that only want shapes, and count operations, compute on "meta"."""
+    model = ViT(make_config(), device="meta")
+    images = torch.empty(2, 3, 32, 24, device="meta")
+    assert model(images).shape == (2, 7)
+    with pytest.raises(InputMismatch, match="float16"):
+        model(images.half())
+
+
 def test_empty_batch_gives_empty_logits(make_config, images):
     model = ViT(make_config()).eval()
     assert model(images(model.config)[:0]).shape == (0, 7)

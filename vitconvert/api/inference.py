@@ -168,7 +168,9 @@ def _ready(
         fast=options.fast,
     )
     running = ready(opened, preprocessing, options, computed=computed, make_engine=make_engine)
-    return running, opened.labels if isinstance(opened, Checkpoint) else None
+    if isinstance(opened, Checkpoint):
+        return running, opened.labels
+    return running, getattr(opened.head, "labels", None)  # a head that was loaded has them
 
 
 def engines_for(options: ComputeOptions, tell: Callable[[str], None] | None) -> "MakeEngine | None":

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vitconvert.api.loading import load_model
 from vitconvert.arguments import FLAG, NAMES_OF_CLASSES, PATH, TEXT, checked, such
 from vitconvert.checkpoint import Checkpoint, ReadOptions
+from vitconvert.config import ViTConfig
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.errors import UsageError
+from vitconvert.errors import UsageError, size_text
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import locate
@@ -153,10 +154,12 @@ def _stated(
 
     config, loaded = checkpoint.config, checkpoint.loaded
     known = checkpoint.preprocessing
-    if isinstance(preprocessing, Preprocessing):
-        known = preprocessing
-    elif preprocessing is not None:
-        known = preprocessing_in(Path(preprocessing), config)
+    if preprocessing is not None:
+        if isinstance(preprocessing, Preprocessing):
+            known = preprocessing
+        else:
+            known = preprocessing_in(Path(preprocessing), config)
+        _check_images(known, config)
     elif loaded is not None:
         known = preprocessing_for(known, loaded.config, config)
     named = stated_names(ReadOptions(labels=labels), config.num_classes)
@@ -170,6 +173,24 @@ def _stated(
         own_labels=named or checkpoint.own_labels,
         ledger=ledger,
     )
+
+
+def _check_images(stated: Preprocessing, config: ViTConfig) -> None:
+    """Make sure that a preprocessing makes what the model reads.
+
+    Raises:
+        UsageError: Its images have another size or other channels.
+    """
+    made = (stated.channels, *stated.image_size)
+    read = (config.in_channels, *config.image_size)
+    if made != read:
+        raise UsageError(
+            "The preprocessing is for other images than the model reads.",
+            evidence={"makes": size_text(made), "model reads": size_text(read)},
+            hint=f"preprocessing.at_size({config.image_size}) makes it one for that size."
+            if made[1:] != read[1:]
+            else "its mean and std have one number for each channel.",
+        )
 
 
 def _check_function(model: "ViT", checkpoint: Checkpoint) -> None:

@@ -5,7 +5,7 @@ data: they are copied and pickled with the model, and are in no state dict. The 
 head, as a new head is for other classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -33,15 +33,28 @@ REFERENCE = "a model in memory"
 _OWN = "vit"  # the dialect of the names that models have
 _SIZES = ("image_size", "patch_size", "in_channels", "num_classes")
 _SHOWN = 3  # modules
-# What makes other modules and tensors of a model's own, by the name of its Python module.
+_GATHERED = (
+    "gather the weights in a ViT of its own first: load_state_dict of "
+    "`get_model_state_dict` with full_state_dict=True."
+)
+_QUANTISED = "save the model before it is quantised, and quantise it once it is loaded."
+_BAKED = (
+    "bake them in first: remove, remove_weight_norm or remove_spectral_norm of torch.nn.utils "
+    "(`prune.remove` after pruning)."
+)
+# What makes other modules and tensors of a model's own, by its Python module or their names.
 _MAKERS = {
     "peft.": "merge the adapter first: `model = peft_model.merge_and_unload()`.",
-    "torch.distributed.": "gather the weights in a ViT of its own first: load_state_dict of "
-    "`get_model_state_dict` with full_state_dict=True.",
-    "torch.nn.parallel": "save `model.module`.",
+    "torch.distributed.": _GATHERED,
+    "_flat_param": _GATHERED,
+    "torch.nn.parallel": "save the `module` that is wrapped.",
     "torch.nn.utils.parametri": "bake them in first: "
     "`torch.nn.utils.parametrize.remove_parametrizations`.",
-    "torchao.": "save the model before it is quantised, and quantise it once it is loaded.",
+    **{f".{name}": _BAKED for name in ("weight_mask", "bias_mask", "weight_g", "weight_u")},
+    "torchao.": _QUANTISED,
+    "torch.ao.": _QUANTISED,
+    "torch._dynamo.": "compile layers in place, which leaves them what they are: "
+    "`layer.compile()`.",
 }
 
 
@@ -56,6 +69,7 @@ class LoadedFrom:
         name: The architecture, with its tag, that its reference named.
         called: As `Checkpoint.called`.
         config: The configuration, before the model was changed.
+        notes: What was changed on reading, and what of the file is not in the model.
         labelled: Whether it names its classes, or they are assumed.
         their_config: Its project's own configuration.
         assumed: As `Ledger.assumed`.
@@ -68,14 +82,24 @@ class LoadedFrom:
     name: str | None
     called: tuple[str, ...]
     config: ViTConfig
+    notes: tuple[str, ...]
     labelled: bool
     their_config: JsonObject = field(repr=False)
     assumed: Mapping[str, str] = field(repr=False)
     preprocessing: Preprocessing | None
 
 
-def remember(model: "ViT", checkpoint: Checkpoint) -> None:
-    """Give a model what its checkpoint says besides weights, and its head the names of classes."""
+def remember(model: "ViT", checkpoint: Checkpoint, changes: Sequence[str] = ()) -> None:
+    """Give a model what its checkpoint says besides weights, and its head the names of classes.
+
+    Args:
+        model: The model, with the checkpoint's tensors.
+        checkpoint: What it was built of.
+        changes: Further changes on the way, a sentence each.
+    """
+    notes = [f"when it was loaded: {text}" for text in (*checkpoint.ledger.changed, *changes)]
+    if checkpoint.text or checkpoint.text_problem:
+        notes.append("the text encoder of what was loaded is not in it: convert that to keep it")
     source = checkpoint.source_record(checkpoint.located.sha256)
     model.loaded_from = LoadedFrom(
         source=source,
@@ -84,6 +108,7 @@ def remember(model: "ViT", checkpoint: Checkpoint) -> None:
         name=checkpoint.name,
         called=checkpoint.called,
         config=checkpoint.config,
+        notes=tuple(notes),
         labelled=checkpoint.labels is not None,
         their_config=dict(checkpoint.their_config),
         assumed=dict(checkpoint.ledger.assumed),
@@ -100,9 +125,15 @@ def checkpoint_of(model: "ViT") -> Checkpoint:
 
     Raises:
         UsageError: `config` does not say what the model computes: layers were pruned, wrapped,
-            quantised or replaced.
+            quantised or replaced. Or its weights are on the device "meta".
     """
     check_as_configured(model)
+    if empty := [name for name, tensor in model.state_dict().items() if tensor.is_meta]:
+        raise UsageError(
+            'The model is on the device "meta", where weights have no numbers.',
+            evidence={"without numbers": len(empty), "the first": empty[0]},
+            hint="load its weights first: load_state_dict(..., assign=True).",
+        )
     config, loaded = model.config, model.loaded_from
     assert loaded is None or isinstance(loaded, LoadedFrom)
     if loaded is not None and not _is_like(config, loaded.config):
@@ -142,6 +173,7 @@ def _ledger(container: Container, loaded: LoadedFrom | None, labels: Labels | No
         notes = ["it was made in memory, of a configuration: what it learned is not known here"]
     else:
         notes = ["it was loaded, and whether its weights were trained since is not known here"]
+        notes += loaded.notes
         if loaded.labelled and labels is None:
             notes += ["labels: those that were loaded went with the head, which is another now"]
     names = tuple(container.manifest)
@@ -159,7 +191,8 @@ def check_as_configured(model: "ViT") -> None:
     differing = [name for name in {**found, **wanted} if wanted.get(name) != found.get(name)]
     if not differing:
         return
-    makers = [maker for name in differing for maker in _MAKERS if maker in found.get(name, "")]
+    described = [f"{name} {found.get(name, '')}" for name in differing]
+    makers = [maker for text in described for maker in _MAKERS if maker in text]
     hint = (
         _MAKERS[makers[0]]
         if makers
@@ -187,7 +220,9 @@ def _parts(model: "nn.Module") -> dict[str, str]:
         name: _kind(module) for name, module in model.named_modules(remove_duplicate=False) if name
     }
     tensors = model.state_dict(keep_vars=True).items()
-    return kinds | {name: f"{_kind(t)} {list(t.shape)}" for name, t in tensors}
+    # Layers that are quantised have no tensors there, but a dtype and what is packed.
+    sizes = {name: list(getattr(tensor, "shape", ())) for name, tensor in tensors}
+    return kinds | {name: f"{_kind(tensor)} {sizes[name]}" for name, tensor in tensors}
 
 
 def _kind(thing: object) -> str:

@@ -59,9 +59,13 @@ def build_model(
         ) from None
     tensors, config = checkpoint.tensors, checkpoint.config
     sizes = {"image_size": image_size, "patch_size": patch_size}
-    tensors, config, _ = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
-    if in_channels not in (None, config.in_channels):
-        tensors, config, _ = change_channels(tensors, config, in_channels)
+    tensors, config, changes = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
+    if in_channels is not None and in_channels != config.in_channels:
+        tensors, config, change = change_channels(tensors, config, in_channels)
+        changes = (*changes, change)
+    if num_classes is not None and num_classes != config.num_classes:
+        head = f"one of {num_classes}, not trained" if num_classes else "none"
+        changes = (*changes, f"the head of {config.num_classes} classes became {head}")
     if drop_rates:
         config = config.replace(**drop_rates)
     model = (FastViT if fast else ViT)(config, device="meta")
@@ -71,7 +75,7 @@ def build_model(
         if name.startswith(_ON_ONE_ROW) and tensor.data_ptr() % _ALIGNMENT
     }
     model.load_state_dict({**tensors, **aligned}, strict=True, assign=True)
-    remember(model, checkpoint)
+    remember(model, checkpoint, changes)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
     model.image_cfg = _image_cfg(checkpoint.preprocessing)

@@ -93,6 +93,8 @@ def preprocessing_in(file: Path, config: ViTConfig) -> Preprocessing:
     cfg = stated.get("pretrained_cfg", stated)
     if isinstance(cfg, dict) and ("input_size" in cfg or "pretrained_cfg" in stated):
         found = Preprocessing.from_timm(cfg, origin=origin)
+        if found.image_size != config.image_size:
+            found = found.at_size(config.image_size)
     elif is_image_converter(stated):
         size, channels = config.image_size, config.in_channels
         found = Preprocessing.from_keras_hub(

@@ -175,6 +175,8 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
     if not inspection.problem:
         yield line("classes", _classes(inspection))
         yield line("images", _images(inspection))
+    if inspection.function_hash:  # it was asked for
+        yield line("function", *_hashes(inspection))
     if inspection.text:
         yield line("text encoder", "not computed; converted too where the target has one")
     if inspection.ignored:

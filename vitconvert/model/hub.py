@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from vitconvert.errors import UsageError
+
 if TYPE_CHECKING:
     from vitconvert.api import Conversion, Preprocessing, Pushed
     from vitconvert.model.vit import ViT
@@ -30,7 +32,11 @@ class HubMethods:
         overwrite: bool = False,
         push_to_hub: bool = False,
         repo_id: str | None = None,
-        **pushing: Any,
+        private: bool = False,
+        revision: str | None = None,
+        commit_message: str | None = None,
+        create_pr: bool = False,
+        token: str | None = None,
     ) -> "Conversion":
         """Write what `vitconvert convert --to vit` writes, of the model as it is now.
 
@@ -48,7 +54,7 @@ class HubMethods:
             overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
             push_to_hub: Publish the directory too.
             repo_id: Where; by default, a repository of the directory's name.
-            pushing: As for `push_to_hub`.
+            private, revision, commit_message, create_pr, token: As for the method `push_to_hub`.
 
         Returns:
             What was written and compared.
@@ -79,7 +85,15 @@ class HubMethods:
             overwrite=overwrite,
         )
         if push_to_hub:
-            push_directory(done.output, repo_id or Path(save_directory).name, **pushing)
+            push_directory(
+                done.output,
+                repo_id or Path(save_directory).name,
+                private=private,
+                revision=revision,
+                commit_message=commit_message,
+                create_pr=create_pr,
+                token=token,
+            )
         return done
 
     def push_to_hub(
@@ -148,18 +162,26 @@ class HubMethods:
             options: As for `vitconvert.load_model`: `num_classes`, `image_size`, `dtype`, ...
 
         Raises:
+            UsageError: This is a subclass of somebody else's.
             VitConvertError: One of the errors of `vitconvert.load_model`.
         """
         from vitconvert.api.sharing import load_from
         from vitconvert.model.fast import FastViT
+        from vitconvert.model.vit import ViT
 
+        if cls not in (ViT, FastViT):
+            raise UsageError(
+                f"{cls.__name__}.from_pretrained would give a ViT, not a {cls.__name__}.",
+                hint="load a ViT, and give its weights to yours: "
+                "mine.load_state_dict(loaded.state_dict()).",
+            )
         model = load_from(
             pretrained_model_name_or_path,
             revision=revision,
             token=token,
             cache_dir=cache_dir,
             local_files_only=local_files_only,
-            fast=issubclass(cls, FastViT),
+            fast=cls is FastViT,
             **options,
         )
         return cast("Self", model)

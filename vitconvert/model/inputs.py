@@ -27,10 +27,16 @@ def checked_images(
         raise _wrong_channels(images, in_channels, wanted)
     if tuple(images.shape[2:]) != tuple(image_size):
         raise _wrong_size(images, image_size, wanted)
-    autocast = torch.is_autocast_enabled(images.device.type)
-    if images.dtype != weight.dtype and not (autocast and images.is_floating_point()):
+    if images.dtype != weight.dtype and not _is_cast(images):
         raise _wrong_dtype(images, weight.dtype)
     return images
+
+
+def _is_cast(images: Tensor) -> bool:
+    """Whether autocast makes images of another dtype fit; devices such as "meta" have none."""
+    device = images.device.type
+    available = torch.amp.is_autocast_available(device)
+    return available and torch.is_autocast_enabled(device) and images.is_floating_point()
 
 
 def chosen_layers(indices: int | Sequence[int] | None, depth: int) -> list[int]:

@@ -48,6 +48,7 @@ class AdapterConfig:
         revision: Of that model's repository; None: any.
         scale: The scale itself, where the user states it.
         feedforward: Modules whose inputs IA3 multiplies, by the end of their name, or a pattern.
+        library: The package whose class was adapted; None: not stated.
     """
 
     kind: str = LORA
@@ -62,6 +63,7 @@ class AdapterConfig:
     revision: str | None = None
     scale: float | None = None
     feedforward: tuple[str, ...] | str = ()
+    library: str | None = None
 
     def rank_of(self, module: str) -> int:
         """The rank that is stated of a module, where its tensors need not show it."""
@@ -125,6 +127,8 @@ def parse_adapter_config(content: JsonObject, file: str) -> AdapterConfig:
     if kind == LORA:
         _check_variant(content, file)
     saved, inputs = (content.get(n) or () for n in ("modules_to_save", "feedforward_modules"))
+    adapted = content.get("auto_mapping")  # left out where the adapter is for a task
+    module = adapted.get("parent_library") if isinstance(adapted, dict) else None
     return AdapterConfig(
         kind=kind,
         rank=content.get("r"),
@@ -137,6 +141,7 @@ def parse_adapter_config(content: JsonObject, file: str) -> AdapterConfig:
         base=content.get("base_model_name_or_path"),
         revision=content.get("revision"),
         feedforward=inputs if isinstance(inputs, str) else tuple(inputs),
+        library=module.partition(".")[0] if isinstance(module, str) else None,
     )
 
 

@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vitconvert.checkpoint.adapters.changes import Change, Factors, LowRank
 from vitconvert.checkpoint.adapters.config import LORA, MERGED, AdapterConfig
-from vitconvert.checkpoint.adapters.placement import HEAD, AdapterPlacement, Wanted, place
+from vitconvert.checkpoint.adapters.placement import (
+    HEAD,
+    AdapterPlacement,
+    Wanted,
+    place,
+    weight_of,
+)
 from vitconvert.checkpoint.weights import Weights
-from vitconvert.errors import TensorMismatch
+from vitconvert.errors import MissingFact, TensorMismatch
 from vitconvert.facts.plan import Plan, compose, plan_back, plan_overlay
 from vitconvert.formats import Container, TensorInfo
 from vitconvert.tables.binding import Link, links_of
@@ -25,6 +31,7 @@ from vitconvert.tables.canonical import instance
 from vitconvert.tables.detection import common_prefix
 from vitconvert.tables.parts import FoundViT
 from vitconvert.tables.towers import tower_prefixes
+from vitconvert.version import LIBRARY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MERGED = "adapter: "  # before the adapter's names in plans, where the file may have the same
+_LIBRARIES = ("timm", "transformers", LIBRARY)  # whose classes are known
 _KEPT = 4  # merged tensors: one for q, k and v may be read for three
 
 
@@ -168,7 +176,12 @@ class Merge:
                         touched.add(link.theirs)
                     continue
                 for key, changing in self._links.items():
+                    factors = isinstance(self.adapter.changes.get(key), Factors)
+                    if factors and self.adapter.config.library == LIBRARY:
+                        continue  # zero stays zero
                     steps = {one.our_step for one in changing if one.ours == name}
+                    if factors and steps & {None, link.our_step}:
+                        raise _unknown_bias(self.adapter, key)
                     if steps & {None, link.our_step}:
                         raise TensorMismatch(
                             "The adapter changes a tensor that the model's file does not have.",
@@ -297,6 +310,7 @@ def merge_into(base: Weights, adapter: Adapter, part: FoundViT) -> Merge:
 
     Raises:
         TensorMismatch, AmbiguousDialect: As `placement.place`.
+        MissingFact: As `_check_biases`.
     """
     tower = part.tower.prefix
     if part.head:  # the user's name of a head, for which the dialect has another
@@ -308,12 +322,47 @@ def merge_into(base: Weights, adapter: Adapter, part: FoundViT) -> Merge:
     # What names of the image tower may begin with where the adapter was trained.
     known = ("", common_prefix(wanted), tower, inner, f"model.{inner}", *tower_prefixes())
     there = dict.fromkeys(p for p in known if any(name.startswith(p) for name in wanted))
+    library = adapter.config.library
     placement = place(
         wanted,
         base.config,
         base.table,
         list(there),
         tower=bool(tower),
+        own=None if library not in _LIBRARIES else library == LIBRARY,
         file=str(adapter.container.path),
     )
+    if library not in _LIBRARIES:
+        _check_biases(base, placement, adapter)
     return Merge(base=base, adapter=adapter, placement=placement)
+
+
+def _check_biases(base: Weights, placement: AdapterPlacement, adapter: Adapter) -> None:
+    """Make sure that what IA3 multiplies does not depend on whose class was adapted.
+
+    timm's BEiT and EVA keep the biases of q and v outside of the layer, so that there its factors
+    are for the weight alone; in ours they are for both.
+
+    Raises:
+        MissingFact: It does.
+    """
+    for name in placement.absent:
+        for link in placement.links.get(weight_of(name), ()):
+            biases = base.recognised.binding.links.get(
+                f"{link.ours.removesuffix('weight')}bias", ()
+            )
+            steps = {None, link.our_step}
+            if any(
+                bias.theirs is not None and (bias.our_step in steps or link.our_step is None)
+                for bias in biases
+            ):
+                raise _unknown_bias(adapter, weight_of(name))
+
+
+def _unknown_bias(adapter: Adapter, layer: str) -> MissingFact:
+    return MissingFact(
+        "Nothing says whether the factors of a layer are for its bias too.",
+        evidence={"adapter": adapter.container.path, "layer": layer},
+        meaning="In timm's BEiT and EVA they are not, in vitconvert's ViT they are.",
+        hint="merge it with PEFT (merge_and_unload), and convert what that wrote.",
+    )

@@ -119,9 +119,11 @@ def read_names(names: Iterable[str]) -> AdapterNames:
     )
 
 
+OWN = "vit"  # the dialect of the names that models of vitconvert's have
 HEAD = "head"  # what the canonical names of a classifier begin with
 _OF_THE_HEAD = ("label", "feature")  # the axes that a new classifier is free in
 _WEIGHT, _IN_PROJ = (f".{name}" for name in _WEIGHTS)
+_BIAS = ".bias"
 _SHOWN = 6
 ANY = -1  # a size that an adapter does not show
 _KERNEL = (ANY, ANY, ANY)  # in, height, width
@@ -160,6 +162,7 @@ class AdapterPlacement:
         table: The dialect that its names are of.
         links: Name in the adapter -> the parts of canonical tensors that it is.
         ignored: Names of tensors that play no part in the image tower, and why.
+        absent: Optional names that the model, or the dialect, does not have.
         heads: Names of tensors of a whole new classifier.
         sizes: The size of every axis, after the adapter is merged.
     """
@@ -167,6 +170,7 @@ class AdapterPlacement:
     table: Table
     links: Mapping[str, tuple[Link, ...]]
     ignored: Mapping[str, str]
+    absent: frozenset[str]
     heads: frozenset[str]
     sizes: Mapping[str, int]
 
@@ -178,6 +182,7 @@ def place(
     prefixes: Sequence[str] = ("",),
     *,
     tower: bool = False,
+    own: bool | None = None,
     file: str = "",
 ) -> AdapterPlacement:
     """Find the place of every tensor of an adapter in a model.
@@ -188,6 +193,7 @@ def place(
         base: The dialect of the model's own file, which comes first; then those of its ecosystem.
         prefixes: What may stand before the names; what has none of it is outside a tower.
         tower: Whether the model is a tower, beside which an adapter may have other tensors.
+        own: Whether a model of vitconvert's was adapted, whose names are its own; None: unknown.
         file: What messages call the adapter.
 
     Raises:
@@ -195,8 +201,9 @@ def place(
         AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
     """
     tried: list[tuple[AdapterPlacement, Mapping[str, str]]] = []
-    for spellings in _spellings(wanted, config, base, prefixes):
+    for spellings in _spellings(wanted, config, base, prefixes, own):
         attempts = [_attempt(wanted, config, table, prefix, tower) for prefix, table in spellings]
+        whole = [len(placement.absent) for placement, left in attempts if not left]
         # By the place of every tensor: two spellings that agree on it are one answer.
         fitting = {
             frozenset(
@@ -205,7 +212,8 @@ def place(
                 for link in links
             ): placement
             for placement, left in reversed(attempts)
-            if placement.links and not left
+            # A dialect that has all biases explains more than one that lacks some.
+            if placement.links and not left and len(placement.absent) == min(whole)
         }
         if len(fitting) > 1:
             tables = [placement.table for placement in fitting.values()]
@@ -235,20 +243,28 @@ def place(
 
 
 def _spellings(
-    wanted: Mapping[str, Wanted], config: ViTConfig, base: Table, prefixes: Sequence[str]
+    wanted: Mapping[str, Wanted],
+    config: ViTConfig,
+    base: Table,
+    prefixes: Sequence[str],
+    own: bool | None,
 ) -> Iterator[list[tuple[str, Table]]]:
     """Prefixes and tables to try together, the likeliest first.
 
     Of the base's own ecosystem these are the spellings of its model alone: matrices of CLIP would
     often fit a ViT.
     """
+    if own:
+        yield [(prefix, builtin_tables()[OWN]) for prefix in prefixes]
+        return
     yield [(prefix, base) for prefix in prefixes]
     likely = []
     for prefix in prefixes:
         inside = (name.removeprefix(prefix) for name in wanted if name.startswith(prefix))
         modules = [name.rpartition(".")[0] or name for name in inside]
         tables = (builtin_tables()[name] for name in likely_dialects(modules))
-        likely += [(prefix, table) for table in tables if table.name != base.name]
+        known = {base.name} if own is None else {base.name, OWN}
+        likely += [(prefix, table) for table in tables if table.name not in known]
     family = family_of(base.name)
     yield [(prefix, table) for prefix, table in likely if family_of(table.name) == family]
     has, names = instances(config), canonical_tensors()
@@ -283,12 +299,14 @@ def _attempt(
     sizes |= {axis: known[axis] for axis in _OF_THE_HEAD if axis in known}
     expected = expected_tensors(config)
 
-    # A layer that is changed with its bias may have none.
-    absent = {
+    # A layer that is changed with its bias may have none, in this model or in this dialect.
+    absent = frozenset(
         name
-        for name, links in found.items()
-        if inside[name].optional and not any(link.ours in expected for link in links)
-    }
+        for name, one in inside.items()
+        if one.optional
+        and not any(link.ours in expected for link in found.get(name, ()))
+        and (name in found or weight_of(name) in found)
+    )
     wanted = {name: one for name, one in wanted.items() if name not in absent}
 
     def unfit(name: str) -> str:
@@ -315,9 +333,15 @@ def _attempt(
         else:
             left[name] = f"{list(one.shape)}, which {table.name} does not know"
     links = {n: several for n, several in found.items() if n not in left and n not in absent}
-    return AdapterPlacement(
-        table=table, links=links, ignored=ignored, heads=heads, sizes=sizes
-    ), left
+    placement = AdapterPlacement(
+        table=table, links=links, ignored=ignored, absent=absent, heads=heads, sizes=sizes
+    )
+    return placement, left
+
+
+def weight_of(bias: str) -> str:
+    """The name of the weight beside a bias."""
+    return bias.removesuffix(_BIAS) + _WEIGHT
 
 
 def _links(table: Table, inside: Mapping[str, Wanted], prefix: str) -> dict[str, tuple[Link, ...]]:
