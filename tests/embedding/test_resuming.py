@@ -232,7 +232,7 @@ def test_a_url_without_a_place_is_refused(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
     images = write_folder(tmp_path / "images", contents(2))
     for given in ([url, images], [tmp_path / "output", url]):
-        with pytest.raises(UsageError, match="not (a place|name a path)"):
+        with pytest.raises(UsageError, match=r"not (a place|name a path)"):
             embed_null(*given)
     assert {path.name for path in tmp_path.iterdir()} <= {"images", "output"}
 
