@@ -37,6 +37,7 @@ def save_model(
     output: str | PathLike[str],
     *,
     to: str = "vit",
+    allow: Sequence[str] = (),
     labels: "str | PathLike[str] | Sequence[str] | None" = None,
     preprocessing: "Preprocessing | str | PathLike[str] | None" = None,
     max_shard_size: int | str | None = None,
@@ -52,7 +53,7 @@ def save_model(
     checkpoint = _stated(checkpoint_of(model), labels, preprocessing)
     if verify:
         _check_function(model, checkpoint)
-    options = WriteOptions(to=to, max_shard_size=max_shard_size)
+    options = WriteOptions(to=to, allow=tuple(allow), max_shard_size=max_shard_size)
     return convert_checkpoint(
         checkpoint, options, output=Path(output), verify=verify, overwrite=overwrite
     )

@@ -25,6 +25,7 @@ class HubMethods:
         save_directory: str | PathLike[str],
         *,
         to: str = "vit",
+        allow: Sequence[str] = (),
         labels: str | PathLike[str] | Sequence[str] | None = None,
         preprocessing: "Preprocessing | str | PathLike[str] | None" = None,
         max_shard_size: int | str | None = None,
@@ -45,7 +46,7 @@ class HubMethods:
 
         Args:
             save_directory: The directory to write. It appears complete or not at all.
-            to: As for `vitconvert.convert`.
+            to, allow: As for `vitconvert.convert`.
             labels: Names of the classes, or a file of them, as for `vitconvert.load_checkpoint`.
             preprocessing: Of images; or a preprocessor_config.json, or timm's config.json.
             max_shard_size: Split the weights into files of at most this size, such as "5GB".
@@ -78,6 +79,7 @@ class HubMethods:
             cast("ViT", self),
             save_directory,
             to=to,
+            allow=allow,
             labels=labels,
             preprocessing=preprocessing,
             max_shard_size=max_shard_size,
@@ -116,8 +118,8 @@ class HubMethods:
             commit_message: Of the commit.
             create_pr: Propose the files in a pull request.
             token: By default, the one of `hf auth login`.
-            saving: As for `save_pretrained`: `labels`, `preprocessing`, `to`, `max_shard_size`,
-                `verify`.
+            saving: As for `save_pretrained`: `labels`, `preprocessing`, `to`, `allow`,
+                `max_shard_size`, `verify`.
 
         Returns:
             The files that were sent, and where they are.
