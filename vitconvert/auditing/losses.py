@@ -52,6 +52,7 @@ class Evidence:
         held: What the model holds.
         namesakes: Parameter -> tensors of the file of its name.
         landed: Tensors of the file that are in the model.
+        overwritten: Parameter -> the tensors of the file for it, by names that others landed by.
         partners: Parameter -> a tensor of the file with another name that is likely meant for it.
         shape_of: The shape of a tensor of the file.
     """
@@ -59,6 +60,7 @@ class Evidence:
     held: LoadedTensors
     namesakes: Mapping[str, Sequence[str]]
     landed: Collection[str]
+    overwritten: Mapping[str, Sequence[str]]
     partners: Mapping[str, str]
     shape_of: Callable[[str], Shape]
 
@@ -96,8 +98,10 @@ def _kind(name: str, evidence: Evidence) -> str:
         if evidence.shape_of(own[0]) != tuple(held.tensors[name].shape):
             return "size"
         return "prefix" if _prefixes(name, own[0], evidence) != ("", "") else "present"
+    if name in evidence.overwritten:
+        return "present"
     if name in evidence.partners:
-        return "renamed"
+        return "renamed" if _beginning(evidence) == ("", "") else "prefix"
     if _tied_to(name, evidence):
         return "tied"
     return "absent" if name in held.parameters else "buffer"
@@ -119,6 +123,21 @@ def _prefixes(name: str, own: str, evidence: Evidence) -> tuple[str, str]:
     return theirs, ours
 
 
+def _beginning(evidence: Evidence) -> tuple[str, str]:
+    """As `_prefixes`, where the class renames too, so that few names are the same without it.
+
+    All tensors that are meant for a parameter have to have it.
+    """
+    pairs = Counter(_prefixes(name, theirs, evidence) for name, theirs in evidence.partners.items())
+    for (theirs, ours), _ in pairs.most_common():
+        if bool(theirs) != bool(ours):
+            files, names = evidence.partners.values(), evidence.partners
+            both = all(n.startswith(theirs) for n in files), all(n.startswith(ours) for n in names)
+            if all(both):
+                return theirs, ours
+    return "", ""
+
+
 def _tied_to(name: str, evidence: Evidence) -> str | None:
     """The embedding of the model that an output layer without a tensor of its own is of shape of.
 
@@ -136,6 +155,9 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
     first = next(iter(parameters))
     if kind == "prefix":
         cause, remedy = _of_prefix(parameters, evidence)
+    elif kind == "present" and parameters.keys() & evidence.overwritten.keys():
+        title = "as initialised; the file has them by the names that other blocks landed by"
+        cause += "; the names are right, as other blocks landed by them"
     elif kind == "tied":
         cause = f"{cause}: the file has {_tied_to(first, evidence)} alone"
     elif kind in ("absent", "buffer"):
@@ -156,6 +178,7 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
             )
     meant = [one for name in parameters for one in evidence.namesakes.get(name, ())]
     meant += [evidence.partners[name] for name in parameters if name in evidence.partners]
+    meant += [one for name in parameters for one in evidence.overwritten.get(name, ())]
     return Loss(
         kind=kind,
         title=title,
@@ -182,8 +205,12 @@ def _pattern(name: str) -> str:
 
 
 def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, str]:
-    own = {name: evidence.namesakes[name][0] for name in parameters}
-    pairs = Counter(_prefixes(name, theirs, evidence) for name, theirs in own.items())
+    pairs = Counter(
+        _prefixes(name, evidence.namesakes[name][0], evidence)
+        if name in evidence.namesakes
+        else _beginning(evidence)
+        for name in parameters
+    )
     (theirs, ours), _ = pairs.most_common(1)[0]
     wrapper = prefixes().get(theirs)
     cause = f"names in the file begin with {theirs!r}" if theirs else ""
@@ -195,7 +222,9 @@ def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, 
     else:
         taken = f"name.removeprefix({theirs!r})" if theirs else "name"
         done = f"{{{ours!r} + {taken}: tensor for name, tensor in state.items()}}"
-    return cause, f"load {done}"
+    clean = "; or write clean names: vitconvert convert CHECKPOINT --to hf"
+    renames = any(name not in evidence.namesakes for name in parameters)
+    return cause, f"load {done}{clean if renames else ''}"
 
 
 # Kind -> what the parameters have in common, how that comes about, and what to do.
@@ -270,6 +299,7 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
         idle: Tensors of the file that are in no parameter, and theirs.
     """
     ours, theirs = _by_kind(lost), _by_kind(idle)
+    head = _head(lost, idle)
     pairs = []
     for kind, parameters in ours.items():
         for other, tensors in theirs.items():
@@ -277,7 +307,9 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
             if None in matched.values() or _differ(kind, other):
                 continue
             if all(lost[p] == idle[str(t)] for p, t in matched.items()):
-                alike = SequenceMatcher(None, kind, other, autojunk=False).ratio()
+                alike = SequenceMatcher(
+                    None, kind, other.removeprefix(head), autojunk=False
+                ).ratio()
                 pairs.append((alike, other, matched))
     found: dict[str, str] = {}
     taken: set[str] = set()
@@ -288,12 +320,15 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
     return found
 
 
-def beside(tensor: str, parameter: str) -> str:
-    """A name of the file without the words that the parameter's begins with, too."""
-    theirs, ours = tensor.split("."), parameter.split(".")
-    while len(theirs) > 1 and theirs[0] == ours[0]:
-        theirs, ours = theirs[1:], ours[1:]
-    return ".".join(theirs)
+def _head(lost: Collection[str], idle: Collection[str]) -> str:
+    """What all names in the file begin with, and without which one is that of a parameter."""
+    for name in idle:
+        words = name.split(".")
+        for depth in range(1, len(words)):
+            head = ".".join([*words[:depth], ""])
+            if ".".join(words[depth:]) in lost and all(one.startswith(head) for one in idle):
+                return head
+    return ""
 
 
 def _by_kind(names: Collection[str]) -> dict[str, dict[tuple[str, ...], str]]:
