@@ -265,6 +265,7 @@ class LoadAudit:
             overwritten=overwritten,
             partners=renamed_to,
             shape_of=search.shape_of,
+            head="" if landed else search.head,
         )
         unexplained = {name: found.changed[name] for name in found.unexplained}
         lost = (found.untouched, found.misplaced, unexplained)

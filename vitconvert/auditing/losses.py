@@ -55,6 +55,7 @@ class Evidence:
         overwritten: Parameter -> the tensors of the file for it, by names that others landed by.
         partners: Parameter -> a tensor of the file with another name that is likely meant for it.
         shape_of: The shape of a tensor of the file.
+        head: What all names of the file begin with, and none of the model's; "" if some landed.
     """
 
     held: LoadedTensors
@@ -63,6 +64,7 @@ class Evidence:
     overwritten: Mapping[str, Sequence[str]]
     partners: Mapping[str, str]
     shape_of: Callable[[str], Shape]
+    head: str
 
 
 def losses(
@@ -101,7 +103,7 @@ def _kind(name: str, evidence: Evidence) -> str:
     if name in evidence.overwritten:
         return "present"
     if name in evidence.partners:
-        return "renamed" if _beginning(evidence) == ("", "") else "prefix"
+        return "prefix" if evidence.head else "renamed"
     if _tied_to(name, evidence):
         return "tied"
     return "absent" if name in held.parameters else "buffer"
@@ -121,21 +123,6 @@ def _prefixes(name: str, own: str, evidence: Evidence) -> tuple[str, str]:
     if ours and not theirs and any(not own.startswith(ours) for own in evidence.landed):
         return "", ""
     return theirs, ours
-
-
-def _beginning(evidence: Evidence) -> tuple[str, str]:
-    """As `_prefixes`, where the class renames too, so that few names are the same without it.
-
-    All tensors that are meant for a parameter have to have it.
-    """
-    pairs = Counter(_prefixes(name, theirs, evidence) for name, theirs in evidence.partners.items())
-    for (theirs, ours), _ in pairs.most_common():
-        if bool(theirs) != bool(ours):
-            files, names = evidence.partners.values(), evidence.partners
-            both = all(n.startswith(theirs) for n in files), all(n.startswith(ours) for n in names)
-            if all(both):
-                return theirs, ours
-    return "", ""
 
 
 def _tied_to(name: str, evidence: Evidence) -> str | None:
@@ -208,7 +195,7 @@ def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, 
     pairs = Counter(
         _prefixes(name, evidence.namesakes[name][0], evidence)
         if name in evidence.namesakes
-        else _beginning(evidence)
+        else (evidence.head, "")
         for name in parameters
     )
     (theirs, ours), _ = pairs.most_common(1)[0]
@@ -288,7 +275,9 @@ _TEXTS = {
 }
 
 
-def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, str]:
+def partners(
+    lost: Mapping[str, Shape], idle: Mapping[str, Shape], head: str = ""
+) -> dict[str, str]:
     """Parameter -> the tensor of the file that is likely meant for it, by names and shapes.
 
     Names of one kind, as of all blocks, are matched together: each of them needs a tensor of its
@@ -297,9 +286,9 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
     Args:
         lost: Parameters that found nothing of their name, and their shapes.
         idle: Tensors of the file that are in no parameter, and theirs.
+        head: What all names of the file begin with, which makes none of them less alike.
     """
     ours, theirs = _by_kind(lost), _by_kind(idle)
-    head = _head(lost, idle)
     pairs = []
     for kind, parameters in ours.items():
         for other, tensors in theirs.items():
@@ -318,17 +307,6 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
             taken.add(other)
             found |= {parameter: str(tensor) for parameter, tensor in matched.items()}
     return found
-
-
-def _head(lost: Collection[str], idle: Collection[str]) -> str:
-    """What all names in the file begin with, and without which one is that of a parameter."""
-    for name in idle:
-        words = name.split(".")
-        for depth in range(1, len(words)):
-            head = ".".join([*words[:depth], ""])
-            if ".".join(words[depth:]) in lost and all(one.startswith(head) for one in idle):
-                return head
-    return ""
 
 
 def _by_kind(names: Collection[str]) -> dict[str, dict[tuple[str, ...], str]]:

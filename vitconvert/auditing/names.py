@@ -30,6 +30,17 @@ def heads_of(names: Collection[str]) -> list[str]:
     return ["", *(head for head, count in counts.items() if 10 * count >= len(names))]
 
 
+def head_before(file: Collection[str], model: Collection[str]) -> str:
+    """What all names of a file begin with, and without which some are names of a model; or ""."""
+    for name in file:
+        words = name.split(".")
+        for depth in range(1, len(words)):
+            head = ".".join([*words[:depth], ""])
+            if ".".join(words[depth:]) in model and all(one.startswith(head) for one in file):
+                return "" if any(one.startswith(head) for one in model) else head
+    return ""
+
+
 def namesakes(file: Collection[str], model: Collection[str]) -> Mapping[str, tuple[str, ...]]:
     """Parameter -> tensors of the file of its name, with and without what names begin with.
 

@@ -37,6 +37,7 @@ from vitconvert.auditing.losses import Shape, partners
 from vitconvert.auditing.names import (
     as_in_other_blocks,
     differ_in_a_word,
+    head_before,
     namesakes,
     numbers_in,
     part_of,
@@ -80,6 +81,7 @@ class TensorSearch:
         namesakes: Parameter -> tensors of the file of its name.
         varied: Weights of the file whose numbers are not all the same.
         computed_names: Weights of the file that stand for quantised ones.
+        head: What all names of the file begin with, and none of the model's.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class TensorSearch:
             or any(not self._kinds[own].fractions for own in self.namesakes.get(name, ()))
         ]
         self._contents: dict[torch.dtype, FileContent] = {}
+        self.head = head_before(names, held.tensors)
         self._tied = self._ties()
         self._whole = self._settled()
         self._origins: dict[str, Origin | None] = {}
@@ -301,7 +304,7 @@ class TensorSearch:
             return {}
         weights = (name for name, kind in self._kinds.items() if kind.weight)
         free = (name for name in weights if name not in landed and name not in named)
-        others = partners(lost, {name: self.shape_of(name) for name in free})
+        others = partners(lost, {name: self.shape_of(name) for name in free}, self.head)
         for name, other in others.items():
             if name in found.undecidable and not self._kinds[other].constant:
                 found.undecidable.remove(name)
