@@ -554,8 +554,8 @@ def test_videomae_of_transformers_4_loses_biases_in_5(audit, releases, monkeypat
     code, printed = audit("videomae", "--by", "transformers", *by_release("5.10.1"))
     assert code == 3 and "45 of 54 parameters" in printed and "transformers 5.10.1" in printed
     attention = "videomae.encoder.layer.{0..2}.attention.attention"
-    assert f"  {attention}.query.bias: the file has q_bias" in printed.splitlines()
-    assert f"  {attention}.value.bias: the file has v_bias" in printed.splitlines()
+    assert f"  {attention}.query.bias: the file has {attention}.q_bias" in printed.splitlines()
+    assert f"  {attention}.value.bias: the file has {attention}.v_bias" in printed.splitlines()
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^\$ vitconvert audit videomae .*\n((?:.+\n)+?)```", readme, re.M)
     assert printed.startswith(shown)
