@@ -42,6 +42,7 @@ from typing import ClassVar
 # Control characters, what turns the direction of writing, what ends a line for some programs, and
 # halves of characters, which no encoding can write (Unicode 16, chapter 23; UAX 9 and UAX 14).
 UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_COMMAND = re.compile(r"\S.*?  +vitconvert ")  # a line of evidence that is typed
 _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
@@ -186,16 +187,19 @@ class VitConvertError(Exception):
 def _shortened(evidence: list[str], details: list[str], count: int, room: int) -> list[str]:
     """As many of a message's lines as there is room for; the last says how many are left out.
 
-    The command to type stays, and so does the first of the details.
+    Commands to type stay as they are, and so does the first of the details.
     """
-    command = [line for line in evidence if line.startswith("command ")]
+    command = [line for line in evidence if _COMMAND.match(line)]
     others = [line for line in evidence if line not in command]
     others = others[: max(room - len(command) - len(details[:1]), 0)]
     shown = details[: max(room - len(command) - len(others), 1)]
     kept = [line for line in evidence if line in command or line in others] + shown
-    last = (shown or others or command)[-1]
-    if count > len(kept) and "-v" not in last:
-        kept[kept.index(last)] += f", and {count - len(kept)} more (-v)"
+    if count > len(kept):
+        last = (shown or others or [""])[-1]
+        if not last:
+            kept.append(f"and {count - len(kept)} more (-v)")
+        elif "-v" not in last:
+            kept[kept.index(last)] += f", and {count - len(kept)} more (-v)"
     return kept
 
 

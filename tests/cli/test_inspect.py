@@ -110,7 +110,7 @@ def test_the_options_that_a_file_needs_are_in_what_to_type_next(run, tmp_path):
     assert "missing" not in run("inspect", tmp_path / "bare vit.pth", "--set", "num_heads=3").out
     out = run("inspect", tmp_path / "bare vit.pth", "--set", "num_heads=3").out
     (command,) = re.findall("^next +vitconvert (convert .*)$", out, re.MULTILINE)
-    done = run(*shlex.split(command), "-o", tmp_path / "out", "--no-verify")
+    done = run(*shlex.split(command, comments=True), "-o", tmp_path / "out", "--no-verify")
     assert done.code == 0, done.err
 
 

@@ -225,7 +225,7 @@ def test_a_model_of_no_photographs_says_so(timm_directory, tmp_path):
     source = timm_directory(**SMALL, img_size=32, in_chans=4)
     conversion = vitconvert.convert(source, output=tmp_path / "out", verify=False)
     assert conversion.departures == ("no file states how images become the model's input",)
-    line = "images         no file states how images become the model's input"
+    line = "note           no file states how images become the model's input"
     assert line in list(conversion_report(conversion))
 
 

@@ -49,7 +49,7 @@ def begun(tmp_path):
 def test_another_function_or_source_is_refused_before_any_work(begun, changes, named):
     output, source = begun
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
-    with pytest.raises(ConflictingFact, match="other numbers") as caught:
+    with pytest.raises(ConflictingFact, match="not mixed") as caught:
         embed_null(output, source, **{"keep": ["n"], **changes})
     assert list(caught.value.evidence) == [named]
     after = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.is_file()}
@@ -60,7 +60,7 @@ def test_another_source_is_refused(begun, tmp_path):
     output, source = begun
     other = shutil.copy(source, tmp_path / "b.parquet")
     for given in ([other], [source, other]):
-        with pytest.raises(ConflictingFact, match="other numbers") as caught:
+        with pytest.raises(ConflictingFact, match="not mixed") as caught:
             embed_null(output, *given, keep=["n"])
         assert list(caught.value.evidence) == ["source sources"]
 
@@ -232,7 +232,7 @@ def test_a_url_without_a_place_is_refused(tmp_path, monkeypatch, url):
     monkeypatch.chdir(tmp_path)
     images = write_folder(tmp_path / "images", contents(2))
     for given in ([url, images], [tmp_path / "output", url]):
-        with pytest.raises(UsageError, match="not name a path"):
+        with pytest.raises(UsageError, match=r"not (a place|name a path)"):
             embed_null(*given)
     assert {path.name for path in tmp_path.iterdir()} <= {"images", "output"}
 

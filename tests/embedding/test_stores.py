@@ -99,7 +99,7 @@ def test_images_and_features_in_a_store(store, tmp_path):
     assert [row["class"] for row in rows] == ["cat"] * 3 + ["dog"] * 4
     assert check(output).whole
     assert embed_null(output, source, recursive=True).known == 8
-    with pytest.raises(ConflictingFact, match="other numbers"):
+    with pytest.raises(ConflictingFact, match="not mixed"):
         embed_null(output, source, recursive=True, task=NullTask("another"))
 
 

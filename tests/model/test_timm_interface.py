@@ -270,10 +270,10 @@ def test_a_new_head_leaves_fixed_positions_alone(make_config):
 
 def test_sizes_that_cannot_be():
     model = ours("vit_tiny_patch16_224")
-    with pytest.raises(UsageError, match="no whole number of patches"):
+    with pytest.raises(UsageError, match="does not divide into patches"):
         model.set_input_size(65)
     model.resampling_doubt = "two libraries have two rules"
-    with pytest.raises(MissingFact, match="Nothing tells by which rule"):
+    with pytest.raises(MissingFact, match="resamples positions is unknown"):
         model.set_input_size(32)
     model.patch_embed.proj = torch.nn.Sequential(model.patch_embed.proj)
     with pytest.raises(UsageError, match="wrapped in another layer"):

@@ -97,7 +97,7 @@ def test_the_command_line(tmp_path):
     stated = ["--set", "num_heads=3", "--set", "image_size=12"]
     answer = run_limited("inspect", FILES / "state", *stated, seconds=60, mebibytes=4096)
     assert answer.code == 0, answer
-    assert "orbax" in answer.out and "Google" in answer.out
+    assert "orbax" in answer.out and "dialect        google_jax" in answer.out
 
 
 def test_a_step_of_a_manager(tmp_path):

@@ -124,7 +124,7 @@ DAMAGE = {
     "endless words": ({STATE: torch.zeros(10**4, dtype=torch.uint8)}, "not a short text"),
     "other blocks": ({STATE: words(blocksize=128)}, "is not 15 numbers"),
     "no block": ({STATE: words(blocksize=0)}, "blocksize = 0"),
-    "many blocks": ({STATE: words(blocksize=10**30)}, "which is none"),
+    "many blocks": ({STATE: words(blocksize=10**30)}, "which is not valid"),
     "other shape": ({STATE: words(shape=[30, 32])}, "half bytes of 30x32"),
     "huge shape": ({STATE: words(shape=[2**40, 2**40])}, "half bytes"),
     "negative shape": ({STATE: words(shape=[-30, -64])}, "says no shape"),

@@ -313,8 +313,9 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     if len(departures) > 1:
         departures = (f"{len(departures)} preprocessing differences when opening the output",)
     ledger = conversion.ledger
-    sizes = [str(conversion.other_sizes)] if conversion.other_sizes else []
-    notes = [*sizes, *ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
+    notes = [*ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
+    if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
+        notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
     if notes:
         more = f" (and {len(notes) - 1} more in its README.md)" if len(notes) > 1 else ""
         yield line("note", notes[0] + more)

@@ -152,6 +152,8 @@ class Inspect(Computed):
         checkpoint = read_checkpoint(inspection.located, self.read_options())
         to, steps, _ = suggested_target(describe(checkpoint))
         more = "".join([f" --to {to}", *(f" --allow {step}" for step in steps)])
+        if inspection.labels is None and inspection.facts["num_classes"].value:
+            more += "  # add --labels FILE, one name a line, or classes have no names"
         (model,) = self.models
         yield typed_for("convert", but=_OF_INSPECT, models=model) + more
         yield typed_for("verify", but=_OF_INSPECT, models=model)
@@ -213,7 +215,9 @@ def _in_words(inspection: "Inspection") -> Iterator[str]:
     parts = [
         name if fact.value is True else f"{name} {show(fact.value)}"
         for name, fact in inspection.told.items()
-        if fact.value != plain[name] and name not in (*_SIZES, *_NUMERICS, *_ELSEWHERE)
+        if fact.value != plain[name]
+        and name not in (*_SIZES, *_NUMERICS, *_ELSEWHERE)
+        and inspection.has_part(name)
     ]
     if parts:
         yield f"unlike a plain ViT: {', '.join(parts)}"

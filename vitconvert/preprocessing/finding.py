@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitconvert.errors import UsageError, is_address, warn
+from vitconvert.errors import UsageError, is_address, some, warn
 
 ImageSource = str | PathLike[str] | Image.Image
 
@@ -46,7 +46,7 @@ def find_images(
     """
     if isinstance(sources, str | PathLike | Image.Image):
         sources = [sources]
-    images, passed_over = 0, Counter[str]()
+    images, passed_over, unsearched = 0, Counter[str](), list[Path]()
     for source in sources:
         images += 1
         if isinstance(source, Image.Image):
@@ -63,7 +63,8 @@ def find_images(
             found: Iterable[Path] = ()
             # os.path, because Path raises for names that are too long.
             if os.path.isdir(text):  # noqa: PTH112
-                found = _images_in(Path(text), suffixes, passed_over, recursive=recursive)
+                into = None if recursive else unsearched
+                found = _images_in(Path(text), suffixes, passed_over, into)
             elif glob.has_magic(text) and not os.path.lexists(text):
                 found = _matches(text, suffixes, passed_over, recursive=recursive)
             before = images
@@ -80,6 +81,11 @@ def find_images(
             )
     if passed_over and images:  # of none, the error tells it
         warn(f"{images} image{'s' * (images != 1)}; {not_read(passed_over)}")
+    if unsearched and images:
+        many = "subfolder was" if len(unsearched) == 1 else "subfolders were"
+        how = "--recursive (in Python, recursive=True) searches them too"
+        names = some(sorted(path.name for path in unsearched))
+        warn(f"{len(unsearched)} {many} not searched: {names}; {how}")
 
 
 def not_read(passed_over: Counter[str]) -> str:
@@ -96,7 +102,7 @@ def not_read(passed_over: Counter[str]) -> str:
 def not_images(folder: str | PathLike[str], suffixes: tuple[str, ...] = (*SUFFIXES, SOUND)) -> str:
     """The same of a folder alone; "" if it has no such files."""
     passed_over = Counter[str]()
-    for _ in _images_in(Path(folder), suffixes, passed_over, recursive=False):
+    for _ in _images_in(Path(folder), suffixes, passed_over, []):
         pass
     return not_read(passed_over) if passed_over else ""
 
@@ -107,7 +113,7 @@ def _matches(
     for match in map(Path, sorted(_glob(pattern))):
         if match.is_dir():
             if recursive:
-                yield from _images_in(match, suffixes, passed_over, recursive=True)
+                yield from _images_in(match, suffixes, passed_over, None)
         else:
             yield match
 
@@ -121,24 +127,30 @@ def _glob(pattern: str) -> set[str]:
     rest, matches = after[0] or "*", set[str]()
     for place in map(Path, _glob(before) if before else [""]):
         if place.is_dir():
-            for path, is_folder in _walk(place, recursive=True):
+            for path, is_folder in _walk(place, None):
                 if is_folder:
                     matches |= _glob(str(Path(glob.escape(str(path)), rest)))
     return matches
 
 
 def _images_in(
-    folder: Path, suffixes: tuple[str, ...], passed_over: Counter[str], *, recursive: bool
+    folder: Path,
+    suffixes: tuple[str, ...],
+    passed_over: Counter[str],
+    unsearched: list[Path] | None,
 ) -> Iterator[Path]:
-    """The images of a folder; other files of it are counted by their suffixes."""
-    for path, is_folder in _walk(folder, recursive=recursive):
+    """The images of a folder; other files of it are counted by their suffixes.
+
+    Its subfolders are searched too if `unsearched` is None; else that is where they are noted.
+    """
+    for path, is_folder in _walk(folder, unsearched):
         if is_folder is None or (not is_folder and path.name.lower().endswith(suffixes)):
             yield path
         elif not is_folder:
             passed_over[path.suffix.lower()] += 1
 
 
-def _walk(folder: Path, *, recursive: bool) -> Iterator[tuple[Path, bool | None]]:
+def _walk(folder: Path, unsearched: list[Path] | None) -> Iterator[tuple[Path, bool | None]]:
     """A folder and what is in it, sorted by name, without what is hidden; and whether it is a
     folder, each of which comes once, whatever links lead to it. None is for one that cannot be
     looked into: reading it raises the reason.
@@ -163,6 +175,8 @@ def _walk(folder: Path, *, recursive: bool) -> Iterator[tuple[Path, bool | None]
                         inside = entry.is_dir()
                     except OSError:  # a link that leads to itself
                         inside = False
-                    if recursive or not inside:
+                    if unsearched is None or not inside:
                         waiting.append((Path(entry.path), inside))
+                    else:
+                        unsearched.append(Path(entry.path))
         yield path, is_folder

@@ -121,7 +121,7 @@ class SectionReader:
         """Raise TableError if the configuration has no such field."""
         fields = field_names(self.describes)
         if field not in fields:
-            problem = f"{field!r} is no field of {self.describes.__name__}"
+            problem = f"{field!r} is not a field of {self.describes.__name__}"
             raise self.error(place, problem, did_you_mean(field, fields))
 
 

@@ -53,7 +53,7 @@ def timm_like(model: "nn.Module", config: ViTConfig, name: str) -> Reference:
 def fit_to(model: Foreign, images: "Tensor") -> None:
     """Have timm fit a model to the size of images, as `create_model(..., img_size=...)` does."""
     height, width = images.shape[-2:]
-    stated = getattr(model.patch_embed, "img_size", None)
+    stated = getattr(getattr(model, "patch_embed", None), "img_size", None)
     if stated and tuple(stated) != (height, width) and hasattr(model, "set_input_size"):
         model.set_input_size(img_size=(height, width))
 
