@@ -158,6 +158,36 @@ def load(path):
     assert len(printed.splitlines()) < 24
 
 
+def test_a_prefix_of_a_directory_of_transformers(audit, tmp_path):
+    file = saved_vit(tmp_path / "vit") / "model.safetensors"
+    state = {f"module.{name}": tensor for name, tensor in load_file(file).items()}
+    save_file(state, file, {"format": "pt"})
+    code, printed = audit("vit", "--by", "transformers")
+    assert code == 3 and f"0 of {len(state)} parameters" in printed
+    assert "names in the file begin with 'module.' (torch DataParallel" in printed
+    said = [line for line in printed.splitlines() if line.startswith("the loader said")]
+    whole = audit("vit", "--by", "transformers", "-v")[1]
+    told = [line for line in whole.splitlines() if line.startswith("the loader said")]
+    assert len(said) == 4 and said[:3] == told[:3]
+    assert said[3] == f"the loader said: and {len(told) - 3} more (-v lists all)"
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", "vit", "--to", "hf", "-o", "clean", "-q"])
+    assert not ended.value.code
+    assert audit("clean", "--by", "transformers")[0] == 0
+
+
+def test_no_loader_is_named(audit, tmp_path):
+    saved_vit(tmp_path / "vit")
+    for checkpoint in ("vit", "vit/model.safetensors"):
+        code, printed = audit(checkpoint)
+        assert code == 2 and len(printed.splitlines()) <= 5
+        assert "timm, open_clip, torchvision" in printed
+        assert "--by transformers, whose class ViTForImageClassification" in printed
+    torch.save(own_vit(), "vit.pth")
+    code, printed = audit("vit.pth")
+    assert code == 2 and "timm, open_clip" in printed and "config.json" not in printed
+
+
 @pytest.mark.slow
 def test_data_parallel(audit):
     """torch's prefix: timm takes it off, and torchvision's users get nothing."""
@@ -524,8 +554,8 @@ def test_videomae_of_transformers_4_loses_biases_in_5(audit, releases, monkeypat
     code, printed = audit("videomae", "--by", "transformers", *by_release("5.10.1"))
     assert code == 3 and "45 of 54 parameters" in printed and "transformers 5.10.1" in printed
     attention = "videomae.encoder.layer.{0..2}.attention.attention"
-    assert f"  {attention}.query.bias: the file has q_bias" in printed.splitlines()
-    assert f"  {attention}.value.bias: the file has v_bias" in printed.splitlines()
+    assert f"  {attention}.query.bias: the file has {attention}.q_bias" in printed.splitlines()
+    assert f"  {attention}.value.bias: the file has {attention}.v_bias" in printed.splitlines()
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^\$ vitconvert audit videomae .*\n((?:.+\n)+?)```", readme, re.M)
     assert printed.startswith(shown)

@@ -220,3 +220,75 @@ def test_rotary_rows_by_heads_are_a_layout():
     wrong = names["layers.1.attention.wq.weight"]
     model[wrong] = swapped(model[wrong])
     assert set(audited(model, file).misplaced) == {wrong}
+
+
+def loaded_vit(tmp_path_factory):
+    folder, state = saved_vit(tmp_path_factory)
+    return transformers.ViTForImageClassification.from_pretrained(folder), state
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("change", [torch.Tensor.normal_, torch.Tensor.zero_])
+@pytest.mark.parametrize(
+    "name, theirs",
+    [
+        ("mlp.fc1.weight", "intermediate.dense.weight"),
+        ("attention.q_proj.weight", "attention.attention.query.weight"),
+        ("attention.k_proj.bias", "attention.attention.key.bias"),
+    ],
+)
+def test_overwritten_where_the_class_renames(tmp_path_factory, live, change, name, theirs):
+    model, state = loaded_vit(tmp_path_factory)
+    assert f"vit.encoder.layer.1.{theirs}" in state
+    with torch.no_grad():
+        change(model.get_parameter(f"vit.layers.1.{name}"))
+    audit = vitconvert.audit_load(model if live else lambda: model, state)
+    (loss,) = audit.losses
+    whole = f"vit.encoder.layer.1.{theirs}"
+    assert loss.kind == "present" and loss.tensors == (whole,)
+    assert dict(loss.parameters) == {f"vit.layers.1.{name}": f"the file has it as {whole}"}
+    assert audit.renamed == {f"vit.layers.1.{name}": whole}
+    assert "initialised them again" in str(audit) and "release" not in str(audit)
+
+
+def test_all_of_a_kind_are_lost_where_the_class_renames(tmp_path_factory):
+    model, state = loaded_vit(tmp_path_factory)
+    with torch.no_grad():
+        for layer in model.vit.layers:
+            layer.mlp.fc1.weight.normal_()
+    (loss,) = vitconvert.audit_load(model, state).losses
+    assert loss.kind == "renamed"
+    names = [f"vit.encoder.layer.{i}.intermediate.dense.weight" for i in range(3)]
+    assert list(loss.tensors) == names
+    assert list(loss.parameters.values()) == [f"the file has {name}" for name in names]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_one_block_is_overwritten_whose_tensors_are_joined_or_taken_apart(split):
+    apart = blocks("q.weight", "k.weight", "v.weight", shape=(6, 16))
+    joined = {
+        f"layers.{i}.qkv.weight": torch.cat([apart[f"blocks.{i}.{n}.weight"] for n in "qkv"])
+        for i in range(DEPTH)
+    }
+    model, file = (apart, joined) if split else (joined, apart)
+    lost = "blocks.4.k.weight" if split else "layers.4.qkv.weight"
+    made = holding(model)
+    with torch.no_grad():
+        made.get_parameter(lost).normal_()
+    (loss,) = vitconvert.audit_load(lambda: made, file).losses
+    meant = ["layers.4.qkv.weight"] if split else [f"blocks.4.{n}.weight" for n in "qkv"]
+    assert loss.kind == "present" and list(loss.tensors) == meant and {*loss.parameters} == {lost}
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "learner."])
+def test_a_prefix_where_the_class_renames(tmp_path_factory, prefix):
+    model, state = loaded_vit(tmp_path_factory)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    file = {prefix + name: tensor for name, tensor in state.items()}
+    (loss,) = vitconvert.audit_load(lambda: model, file).losses
+    assert loss.kind == "prefix" and len(loss.parameters) == len(state)
+    assert loss.cause.startswith(f"names in the file begin with {prefix!r}")
+    assert f"removeprefix({prefix!r})" in loss.remedy and "convert CHECKPOINT" in loss.remedy
+    assert {*loss.tensors} == {*file}

@@ -255,13 +255,17 @@ class LoadAudit:
         for name, how in search.zeros_for_others(origins, landed):
             found.changed[name] = how
             found.unexplained.append(name)
-        renamed_to = search.partners(found, landed)
+        overwritten = search.overwritten(found, origins)
+        known = {tensor for tensors in overwritten.values() for tensor in tensors}
+        renamed_to = search.partners(found, {*landed, *known})
         evidence = Evidence(
             held=search.held,
             namesakes=search.namesakes,
             landed=landed,
+            overwritten=overwritten,
             partners=renamed_to,
             shape_of=search.shape_of,
+            head="" if landed else search.head,
         )
         unexplained = {name: found.changed[name] for name in found.unexplained}
         lost = (found.untouched, found.misplaced, unexplained)
@@ -279,7 +283,7 @@ class LoadAudit:
             unexplained=tuple(found.unexplained),
             missing=found.untouched,
             count=len(search.parameters),
-            renamed=renamed_to,
+            renamed={name: ", ".join(one) for name, one in overwritten.items()} | renamed_to,
             losses=losses(untouched, misplaced, unexplained, evidence),
             allowed=new,
         )

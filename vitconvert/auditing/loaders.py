@@ -55,6 +55,7 @@ _FIRST = {
     ),
     "timm": _OF_TIMM,
 }
+_LOADERS = {"loaders": ", ".join([*LOADERS, "package.module:function", "file.py:function"])}
 _NAMED = ("timm", "open_clip", "torchvision", "diffusers")  # that a NAME may or must follow
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PATIENCE = 2  # lines of an exception or of a broken environment that messages show
@@ -116,9 +117,21 @@ def parse_loader(text: str) -> Loader:
     near = nearest(library, LOADERS, 1)
     raise UsageError(
         f"There is no loader {text!r}.",
-        evidence={"loaders": ", ".join([*LOADERS, "package.module:function", "file.py:function"])},
+        evidence=_LOADERS,
         hint=f"did you mean {near[0]}?" if near else "your own code is package.module:function.",
     )
+
+
+def no_loader_named(located: Located) -> UsageError:
+    """The error of an audit that does not say what loads; it names what may."""
+    weights = located.weights
+    folder = weights if weights is None or weights.is_dir() else weights.parent
+    config = folder / "config.json" if folder else None
+    names = read_object(config).get("architectures") if config and config.is_file() else None
+    hint = "name the program that you load it with."
+    if isinstance(names, list) and names:
+        hint = f"--by transformers, whose class {names[0]} config.json names."
+    return UsageError("--by does not say what loads the checkpoint.", evidence=_LOADERS, hint=hint)
 
 
 def audit_loader(

@@ -52,15 +52,19 @@ class Evidence:
         held: What the model holds.
         namesakes: Parameter -> tensors of the file of its name.
         landed: Tensors of the file that are in the model.
+        overwritten: Parameter -> the tensors of the file for it, by names that others landed by.
         partners: Parameter -> a tensor of the file with another name that is likely meant for it.
         shape_of: The shape of a tensor of the file.
+        head: What all names of the file begin with, and none of the model's; "" if some landed.
     """
 
     held: LoadedTensors
     namesakes: Mapping[str, Sequence[str]]
     landed: Collection[str]
+    overwritten: Mapping[str, Sequence[str]]
     partners: Mapping[str, str]
     shape_of: Callable[[str], Shape]
+    head: str
 
 
 def losses(
@@ -96,8 +100,10 @@ def _kind(name: str, evidence: Evidence) -> str:
         if evidence.shape_of(own[0]) != tuple(held.tensors[name].shape):
             return "size"
         return "prefix" if _prefixes(name, own[0], evidence) != ("", "") else "present"
+    if name in evidence.overwritten:
+        return "present"
     if name in evidence.partners:
-        return "renamed"
+        return "prefix" if evidence.head else "renamed"
     if _tied_to(name, evidence):
         return "tied"
     return "absent" if name in held.parameters else "buffer"
@@ -136,6 +142,9 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
     first = next(iter(parameters))
     if kind == "prefix":
         cause, remedy = _of_prefix(parameters, evidence)
+    elif kind == "present" and parameters.keys() & evidence.overwritten.keys():
+        title = "as initialised; the file has them by the names that other blocks landed by"
+        cause += "; the names are right, as other blocks landed by them"
     elif kind == "tied":
         cause = f"{cause}: the file has {_tied_to(first, evidence)} alone"
     elif kind in ("absent", "buffer"):
@@ -156,6 +165,7 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
             )
     meant = [one for name in parameters for one in evidence.namesakes.get(name, ())]
     meant += [evidence.partners[name] for name in parameters if name in evidence.partners]
+    meant += [one for name in parameters for one in evidence.overwritten.get(name, ())]
     return Loss(
         kind=kind,
         title=title,
@@ -182,8 +192,12 @@ def _pattern(name: str) -> str:
 
 
 def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, str]:
-    own = {name: evidence.namesakes[name][0] for name in parameters}
-    pairs = Counter(_prefixes(name, theirs, evidence) for name, theirs in own.items())
+    pairs = Counter(
+        _prefixes(name, evidence.namesakes[name][0], evidence)
+        if name in evidence.namesakes
+        else (evidence.head, "")
+        for name in parameters
+    )
     (theirs, ours), _ = pairs.most_common(1)[0]
     wrapper = prefixes().get(theirs)
     cause = f"names in the file begin with {theirs!r}" if theirs else ""
@@ -195,7 +209,9 @@ def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, 
     else:
         taken = f"name.removeprefix({theirs!r})" if theirs else "name"
         done = f"{{{ours!r} + {taken}: tensor for name, tensor in state.items()}}"
-    return cause, f"load {done}"
+    clean = "; or write clean names: vitconvert convert CHECKPOINT --to hf"
+    renames = any(name not in evidence.namesakes for name in parameters)
+    return cause, f"load {done}{clean if renames else ''}"
 
 
 # Kind -> what the parameters have in common, how that comes about, and what to do.
@@ -259,7 +275,9 @@ _TEXTS = {
 }
 
 
-def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, str]:
+def partners(
+    lost: Mapping[str, Shape], idle: Mapping[str, Shape], head: str = ""
+) -> dict[str, str]:
     """Parameter -> the tensor of the file that is likely meant for it, by names and shapes.
 
     Names of one kind, as of all blocks, are matched together: each of them needs a tensor of its
@@ -268,6 +286,7 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
     Args:
         lost: Parameters that found nothing of their name, and their shapes.
         idle: Tensors of the file that are in no parameter, and theirs.
+        head: What all names of the file begin with, which makes none of them less alike.
     """
     ours, theirs = _by_kind(lost), _by_kind(idle)
     pairs = []
@@ -277,7 +296,9 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
             if None in matched.values() or _differ(kind, other):
                 continue
             if all(lost[p] == idle[str(t)] for p, t in matched.items()):
-                alike = SequenceMatcher(None, kind, other, autojunk=False).ratio()
+                alike = SequenceMatcher(
+                    None, kind, other.removeprefix(head), autojunk=False
+                ).ratio()
                 pairs.append((alike, other, matched))
     found: dict[str, str] = {}
     taken: set[str] = set()
@@ -286,14 +307,6 @@ def partners(lost: Mapping[str, Shape], idle: Mapping[str, Shape]) -> dict[str, 
             taken.add(other)
             found |= {parameter: str(tensor) for parameter, tensor in matched.items()}
     return found
-
-
-def beside(tensor: str, parameter: str) -> str:
-    """A name of the file without the words that the parameter's begins with, too."""
-    theirs, ours = tensor.split("."), parameter.split(".")
-    while len(theirs) > 1 and theirs[0] == ours[0]:
-        theirs, ours = theirs[1:], ours[1:]
-    return ".".join(theirs)
 
 
 def _by_kind(names: Collection[str]) -> dict[str, dict[tuple[str, ...], str]]:

@@ -30,6 +30,17 @@ def heads_of(names: Collection[str]) -> list[str]:
     return ["", *(head for head, count in counts.items() if 10 * count >= len(names))]
 
 
+def head_before(file: Collection[str], model: Collection[str]) -> str:
+    """What all names of a file begin with, and without which some are names of a model; or ""."""
+    for name in file:
+        words = name.split(".")
+        for depth in range(1, len(words)):
+            head = ".".join([*words[:depth], ""])
+            if ".".join(words[depth:]) in model and all(one.startswith(head) for one in file):
+                return "" if any(one.startswith(head) for one in model) else head
+    return ""
+
+
 def namesakes(file: Collection[str], model: Collection[str]) -> Mapping[str, tuple[str, ...]]:
     """Parameter -> tensors of the file of its name, with and without what names begin with.
 
@@ -235,6 +246,37 @@ def in_order(names: Sequence[str]) -> bool:
         )
         for numbers in alike.values()
     )
+
+
+def as_in_other_blocks(
+    parameter: str, held: Mapping[str, Sequence[str]], names: Collection[str]
+) -> tuple[str, ...]:
+    """The tensors that belong into a parameter if names change as those of other blocks did.
+
+    Args:
+        parameter: What is without its tensors.
+        held: Parameters of the same kind -> the tensors that each of them is made of.
+        names: All of the file.
+
+    Returns:
+        The tensors; none if no other block shows them.
+    """
+    numbers, votes = numbers_in(parameter), list[Counter[str]]()
+    for other, tensors in held.items():
+        pairs = zip(numbers, numbers_in(other), strict=True)
+        steps = [ours - theirs for ours, theirs in pairs if ours != theirs]
+        votes = votes or [Counter() for _ in tensors]
+        if len(steps) != 1 or len(votes) != len(tensors):
+            continue
+        for tensor, moved in zip(tensors, votes, strict=True):
+            pieces = re.split(r"(\d+)", tensor)
+            for at in range(1, len(pieces), 2):
+                number = str(int(pieces[at]) + steps[0])
+                moved["".join([*pieces[:at], number, *pieces[at + 1 :]])] += 1
+    taken = {tensor for tensors in held.values() for tensor in tensors}
+    free = [{name: n for name, n in one.items() if name in names} for one in votes]
+    free = [{name: n for name, n in one.items() if name not in taken} for one in free]
+    return tuple(max(one, key=lambda name: one[name]) for one in free) if all(free) else ()
 
 
 def answer_in_words(missing: Sequence[str], unexpected: Sequence[str]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def report_lines(audit: "LoadAudit", *, verbose: bool = False) -> Iterator[str]:
     yield from _of_changes(audit, most)
     yield from _of_unused(audit, most)
     if not audit.complete:
-        yield from _of_causes(audit)
+        yield from _of_causes(audit, None if verbose else _QUOTED)
     if verbose and audit.said:
         yield "the loader printed:"
         yield from (f"  {line}" for line in audit.said)
@@ -93,7 +93,7 @@ def _of_unused(audit: "LoadAudit", most: int | None) -> Iterator[str]:
             yield f"note: {head} are averaged weights, which are evaluated mostly: others landed"
 
 
-def _of_causes(audit: "LoadAudit") -> Iterator[str]:
+def _of_causes(audit: "LoadAudit", most: int | None) -> Iterator[str]:
     for loss in audit.losses[:_CAUSES]:
         yield f"likely cause: {loss.cause}"
         yield f"what to do:   {loss.remedy}"
@@ -103,7 +103,9 @@ def _of_causes(audit: "LoadAudit") -> Iterator[str]:
         told = admitted(audit.said)
         if not told:
             yield "the loader said nothing of this"
-        yield from (f"the loader said: {line}" for line in told[:_QUOTED])
+        yield from (f"the loader said: {line}" for line in told[:most])
+        if most is not None and len(told) > most:
+            yield f"the loader said: and {len(told) - most} more (-v lists all)"
 
 
 def admitted(said: Sequence[str]) -> list[str]:

@@ -33,9 +33,11 @@ from vitconvert.auditing.content import (
     plain,
 )
 from vitconvert.auditing.held import LoadedTensors
-from vitconvert.auditing.losses import Shape, beside, partners
+from vitconvert.auditing.losses import Shape, partners
 from vitconvert.auditing.names import (
+    as_in_other_blocks,
     differ_in_a_word,
+    head_before,
     namesakes,
     numbers_in,
     part_of,
@@ -79,6 +81,7 @@ class TensorSearch:
         namesakes: Parameter -> tensors of the file of its name.
         varied: Weights of the file whose numbers are not all the same.
         computed_names: Weights of the file that stand for quantised ones.
+        head: What all names of the file begin with, and none of the model's.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class TensorSearch:
             or any(not self._kinds[own].fractions for own in self.namesakes.get(name, ()))
         ]
         self._contents: dict[torch.dtype, FileContent] = {}
+        self.head = head_before(names, held.tensors)
         self._tied = self._ties()
         self._whole = self._settled()
         self._origins: dict[str, Origin | None] = {}
@@ -248,10 +252,49 @@ class TensorSearch:
         """The shape of a tensor of the file."""
         return tuple(self._kinds[name].shape)
 
+    def overwritten(
+        self, found: Verdicts, origins: Mapping[str, Origin]
+    ) -> dict[str, tuple[str, ...]]:
+        """Parameter -> the tensors that belong there by the names that other blocks landed by.
+
+        The class renames, and did so for them: that one was changed afterwards, or left out. One
+        of one number is lost too, where its tensors have others.
+        """
+        held: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
+        for name, origin in origins.items():
+            if name not in found.misplaced and origin.names:
+                held[template(name)][name] = origin.names
+        shown: dict[str, tuple[str, ...]] = {}
+        for name in (*found.untouched, *found.undecidable):
+            if name in self.namesakes or self.held.is_absent(name):
+                continue
+            alike = {
+                other: tensors
+                for other, tensors in held[template(name)].items()
+                if self.held.tensors[other].shape == self.held.tensors[name].shape
+            }
+            there = as_in_other_blocks(name, alike, self._kinds)
+            shapes = [[self.shape_of(one) for one in tensors] for tensors in alike.values()]
+            if not there or [self.shape_of(one) for one in there] not in shapes:
+                continue
+            parts = any(self.is_part(name, one) for one in there)
+            varied = not parts and any(not self._kinds[one].constant for one in there)
+            if name in found.untouched or varied:
+                shown[name] = there
+        for name, tensors in shown.items():
+            if name in found.undecidable:
+                found.undecidable.remove(name)
+            found.untouched[name] = f"the file has it as {', '.join(tensors)}"
+        return shown
+
     def partners(self, found: Verdicts, landed: Collection[str]) -> dict[str, str]:
         """Tensors in no parameter that are likely meant for one that found none of its name.
 
         A parameter of one number that has one with others is lost, and not undecidable.
+
+        Args:
+            found: What is known of parameters; what is said of them is changed.
+            landed: Tensors that are in a parameter, or known to belong into one.
         """
         named = {name for own in self.namesakes.values() for name in own}
         unnamed = (*found.untouched, *found.undecidable)
@@ -261,13 +304,13 @@ class TensorSearch:
             return {}
         weights = (name for name, kind in self._kinds.items() if kind.weight)
         free = (name for name in weights if name not in landed and name not in named)
-        others = partners(lost, {name: self.shape_of(name) for name in free})
+        others = partners(lost, {name: self.shape_of(name) for name in free}, self.head)
         for name, other in others.items():
             if name in found.undecidable and not self._kinds[other].constant:
                 found.undecidable.remove(name)
                 found.untouched[name] = ""
             if name in found.untouched:
-                found.untouched[name] = f"the file has {beside(other, name)}"
+                found.untouched[name] = f"the file has {other}"
         return {name: other for name, other in others.items() if name in found.untouched}
 
     def mixed(self, landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:

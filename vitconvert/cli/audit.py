@@ -22,7 +22,7 @@ class Audit(Fetching):
     )
 
     checkpoint: str = argument()
-    by: str = flag("What loads it.", metavar="LOADER", required=True)
+    by: str | None = flag("What loads it; always needed.", metavar="LOADER")
     python: Path | None = flag("Load with this interpreter, which need not have vitconvert.")
     allow: tuple[str, ...] = flag(
         "Parameters that may be new, as 'classifier.*'. May be repeated.",
@@ -32,11 +32,14 @@ class Audit(Fetching):
 
     def run(self) -> int:
         from vitconvert.api import audit_load
+        from vitconvert.auditing.loaders import no_loader_named
         from vitconvert.auditing.report import counts, report_lines
         from vitconvert.cli.report import Verdict
         from vitconvert.sources import locate
 
         located = locate(self.checkpoint, **self.fetching())
+        if self.by is None:
+            raise no_loader_named(located)
         audit = audit_load(self.by, located, python=self.python, allow=self.allow)
         first, verdict, *rest = report_lines(audit, verbose=self.verbose)
         self.report(
