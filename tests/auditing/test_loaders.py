@@ -128,9 +128,10 @@ def test_another_size(audit, tmp_path):
     config["id2label"] = {str(i): f"LABEL_{i}" for i in range(5)}
     config["label2id"] = {f"LABEL_{i}": i for i in range(5)}
     Path("vit/config.json").write_text(json.dumps(config))
-    code, printed = audit("vit", "--by", "transformers")  # which raises
+    # Which raises; in a process of its own, whose log no other test has turned elsewhere.
+    code, printed = audit("vit", "--by", "transformers", "--python", sys.executable)
     assert code == 1 and "The loader raised" in printed and "classifier" in printed
-    assert len(printed.splitlines()) < 9
+    assert len(printed[printed.index("error:") :].splitlines()) < 9
     by = own("""
 def load(path):
     import transformers
