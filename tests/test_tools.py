@@ -54,8 +54,9 @@ def test_every_tool_has_a_row_and_a_script():
 def test_a_tool_gives_timms_numbers(tool, models):
     bound = {"bit-identical": 0, "equal": 0, "within 1e-5": 1e-5, "within 5e-2": 5e-2}[ROWS[tool]]
     file, script = SCRIPTS[tool][0]
-    # Two processes that import torch need ten seconds.
-    for family in ["DINOv3"] if file else FAMILIES:
+    # Two processes that import torch need ten seconds, and compiling half a minute.
+    few = bool(file) or tool == "torch.compile"
+    for family in ["DINOv3"] if few else FAMILIES:
         with contextlib.chdir(models / family):
             found, wanted = (_result(file, script, of_timm=answer) for answer in (False, True))
         for ours, theirs in zip(_numbers(found), _numbers(wanted), strict=True):

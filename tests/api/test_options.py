@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -157,6 +158,7 @@ def values(at: Path) -> dict[str, Any]:
         "lora_scale": 2.0,
         "ignore": ["nonsense.*"],
         "rescue": True,
+        "python": sys.executable,
         "dequantise": "float32",
         "reading_a": {"dialect": "nonsense"},
         "reading_b": {"dialect": "nonsense"},

@@ -132,7 +132,10 @@ def test_error_a_refusal_says_what_the_step_would_change(fine_tuned, run, tmp_pa
     code, out, err = run("convert", fine_tuned, "--to", "timm", "-o", tmp_path / "out")
     assert (code, out) == (5, "")
     assert f"  command  vitconvert convert {fine_tuned} --to timm -o {tmp_path / 'out'}" in err
-    assert "  effect   norm-eps (lossy): the eps of all norms became 1e-06\n" in err
+    assert (
+        "  effect   norm-eps (lossy): the eps of all norms became 1e-06, and 3 more (-v)\n" in err
+    )
+    err = run("convert", fine_tuned, "--to", "timm", "-o", tmp_path / "out", "-v").err
     assert re.search(r"norm-eps: on noise, outputs change by \S+ at most \(relative \S+\)", err)
 
 
@@ -169,7 +172,7 @@ def test_on_a_terminal_it_asks_and_goes_on_with_yes(answer, code, fine_tuned, tm
     assert "Go on with --allow norm-eps? [y/N]" in seen
     assert place.exists() == (code == 0)
     if code == 0:
-        assert "\x1b[32mproof" in seen  # green
+        assert "\x1b[32mparity" in seen  # green
         record = json.loads((place / "vitconvert.json").read_text())
         assert record["command"].endswith("--allow norm-eps")
         theirs = timm.create_model(f"local-dir:{place}", pretrained=True).eval()

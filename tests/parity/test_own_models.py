@@ -66,9 +66,9 @@ def test_layers_that_are_mapped_by_hand(weights, checkpoint):
     assert report.first_divergence.layer == "blocks.0.attn output"
     assert "computes as if attention_scale is embed_dim ** -0.5" in report.first_divergence.cause
     assert {"blocks.3.mlp", "norm", "output"} < {layer.layer for layer in report.layers}
-    with pytest.raises(UsageError, match="no module of the module"):
+    with pytest.raises(UsageError, match="not a module of the module"):
         compare(team(weights), against=checkpoint, layers={"encoder.0": "blocks.0"})
-    with pytest.raises(UsageError, match="no module of what it is compared with"):
+    with pytest.raises(UsageError, match="not a module of what it is compared with"):
         compare(team(weights), against=checkpoint, layers={"layers.0": "blocks.11"})
 
 

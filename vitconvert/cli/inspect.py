@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,8 +150,10 @@ class Inspect(Computed):
         from vitconvert.checkpoint import read_checkpoint
         from vitconvert.conversion.target import describe, suggested_target
 
-        checkpoint = read_checkpoint(inspection.located, self.read_options())
-        to, steps, _ = suggested_target(describe(checkpoint))
+        to, steps = "vit", tuple[str, ...]()
+        with suppress(VitConvertError):  # of a larger model's repository, the header alone is here
+            checkpoint = read_checkpoint(inspection.located, self.read_options())
+            to, steps, _ = suggested_target(describe(checkpoint))
         more = "".join([f" --to {to}", *(f" --allow {step}" for step in steps)])
         if inspection.labels is None and inspection.facts["num_classes"].value:
             more += "  # add --labels FILE, one name a line, or classes have no names"
