@@ -38,6 +38,7 @@ DOCUMENTS = {
     "vitconvert/README.md": "code-layout.md",
     "benchmarks/README.md": "figures.md",
     "benchmarks/conversion.svg": "conversion.svg",
+    ".github/CONTRIBUTING.md": "contributing.md",
     "docs/security.md": "security.md",
     "docs/policy.md": "policy.md",
     "docs/changelog.md": "changelog.md",
