@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from vitconvert.auditing.content import Origin, is_weight
 from vitconvert.auditing.held import LoadedTensors, Model, dequantised_by_us, held_by, title_of
-from vitconvert.auditing.losses import Evidence, Loss, allowed, losses
+from vitconvert.auditing.losses import Loss, LossEvidence, allowed, losses
 from vitconvert.auditing.names import answer_in_words, astray, split_out_of_order
 from vitconvert.auditing.report import counts, report_lines
 from vitconvert.auditing.search import TensorSearch, Verdicts
@@ -258,7 +258,7 @@ class LoadAudit:
         overwritten = search.overwritten(found, origins)
         known = {tensor for tensors in overwritten.values() for tensor in tensors}
         renamed_to = search.partners(found, {*landed, *known})
-        evidence = Evidence(
+        evidence = LossEvidence(
             held=search.held,
             namesakes=search.namesakes,
             landed=landed,

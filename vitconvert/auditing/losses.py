@@ -45,7 +45,7 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class LossEvidence:
     """What kinds are told by.
 
     Attributes:
@@ -71,7 +71,7 @@ def losses(
     untouched: Mapping[str, str],
     misplaced: Mapping[str, str],
     unexplained: Mapping[str, str],
-    evidence: Evidence,
+    evidence: LossEvidence,
 ) -> tuple[Loss, ...]:
     """Sort what was lost by kind, the most frequent first."""
     kinds: dict[str, dict[str, str]] = {}
@@ -92,7 +92,7 @@ def allowed(names: Collection[str], patterns: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if any(fnmatchcase(name, one) for one in patterns))
 
 
-def _kind(name: str, evidence: Evidence) -> str:
+def _kind(name: str, evidence: LossEvidence) -> str:
     held, own = evidence.held, evidence.namesakes.get(name, ())
     if held.is_absent(name):
         return "meta"
@@ -109,7 +109,7 @@ def _kind(name: str, evidence: Evidence) -> str:
     return "absent" if name in held.parameters else "buffer"
 
 
-def _prefixes(name: str, own: str, evidence: Evidence) -> tuple[str, str]:
+def _prefixes(name: str, own: str, evidence: LossEvidence) -> tuple[str, str]:
     """What the name in the file and that in the model begin with, if nothing else differs.
 
     A prefix that the loader took off other tensors is no reason.
@@ -125,7 +125,7 @@ def _prefixes(name: str, own: str, evidence: Evidence) -> tuple[str, str]:
     return theirs, ours
 
 
-def _tied_to(name: str, evidence: Evidence) -> str | None:
+def _tied_to(name: str, evidence: LossEvidence) -> str | None:
     """The embedding of the model that an output layer without a tensor of its own is of shape of.
 
     `lm_head.weight` is the same tensor as `embed_tokens.weight` where a configuration ties both.
@@ -137,7 +137,7 @@ def _tied_to(name: str, evidence: Evidence) -> str | None:
     return next((n for n in landed if evidence.shape_of(n) == tuple(shape)), None)
 
 
-def _loss(kind: str, parameters: Mapping[str, str], evidence: Evidence) -> Loss:
+def _loss(kind: str, parameters: Mapping[str, str], evidence: LossEvidence) -> Loss:
     title, cause, remedy = _TEXTS[kind]
     first = next(iter(parameters))
     if kind == "prefix":
@@ -191,7 +191,7 @@ def _pattern(name: str) -> str:
     return ".".join("*" if word.isdigit() else word for word in name.split("."))
 
 
-def _of_prefix(parameters: Mapping[str, str], evidence: Evidence) -> tuple[str, str]:
+def _of_prefix(parameters: Mapping[str, str], evidence: LossEvidence) -> tuple[str, str]:
     pairs = Counter(
         _prefixes(name, evidence.namesakes[name][0], evidence)
         if name in evidence.namesakes
