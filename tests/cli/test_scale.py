@@ -169,7 +169,6 @@ def test_error_an_option_of_directories_without_one(run, workplace):
         "--only": "1/2",
         "--max-errors": 3,
         "--engine": "local",
-        "--workers": 2,
         "--address": "x:1",
         "--cpus-per-worker": 1,
         "--gpus-per-worker": 0,
@@ -231,9 +230,7 @@ def test_error_another_runtime_computes_in_float32(run, workplace):
     assert not (workplace / "features").exists()
 
 
-@pytest.mark.parametrize(
-    "option", ["--address", "--workers", "--cpus-per-worker", "--gpus-per-worker"]
-)
+@pytest.mark.parametrize("option", ["--address", "--cpus-per-worker", "--gpus-per-worker"])
 def test_error_an_option_of_ray_without_ray(run, workplace, option):
     code, _, err = run(*EVERYTHING, option, 1)
     assert (code, err) == (2, f"error: usage\n  {option} is for --engine ray.\n")
