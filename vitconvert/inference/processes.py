@@ -22,7 +22,8 @@ from itertools import islice
 from math import prod
 from pathlib import Path
 from shutil import disk_usage
-from typing import Any, NamedTuple
+from threading import Thread
+from typing import Any, NamedTuple, cast
 
 import torch
 from PIL import Image, ImageFile
@@ -32,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitconvert.errors import VitConvertError
 from vitconvert.inference.preparing import Batch, Output, Picture, Prepare, Tell
 from vitconvert.preprocessing.image_files import share_turns
-from vitconvert.settings import take_threads, without_main
+from vitconvert.settings import take_threads, without_main, without_warnings
 
 _AHEAD = 2  # chunks that each worker has: the one that it prepares, and the next
 _FLOAT32 = 4  # bytes
@@ -130,15 +131,18 @@ Found = list[tuple[VitConvertError | None, list[str]]]
 class _Images(Dataset[Found]):
     """What each worker has, and what it does."""
 
-    def __init__(self, prepare: Prepare, slots: list[Tensor], turns: Any) -> None:
+    def __init__(self, prepare: Prepare, slots: list[Tensor], turns: Any, pids: Tensor) -> None:
         self.prepare = prepare
         self.slots = slots
         self.turns = turns
+        self.pids = pids
         self.pillow = _Pillow()
 
-    def begin(self, _worker: int) -> None:
+    def begin(self, worker: int) -> None:
         """In each worker, once."""
+        self.pids[worker] = os.getpid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which ends us
+        Thread(target=_end_with_the_program, daemon=True).start()
         share_turns(self.turns)
         self.pillow.apply()
 
@@ -157,6 +161,13 @@ class _Images(Dataset[Found]):
         assert prepared.shape == row.shape, (prepared.shape, row.shape)
         row.copy_(prepared)
         return None, facts
+
+
+def _end_with_the_program() -> None:
+    """torch's workers look at the process that started them, and that is not always the program."""
+    if program := multiprocessing.parent_process():
+        program.join()
+        os._exit(1)
 
 
 @dataclass(kw_only=True)
@@ -206,11 +217,7 @@ def prepared_by_processes(
         VitConvertError: A worker ended, as where memory ran out.
     """
     sizes = Sizes.of(batch, workers, held)
-    slots = [
-        torch.empty(batch, *shape, dtype=torch.float32, device="cpu") for _ in range(sizes.slots)
-    ]
-    for slot in slots:
-        slot.share_memory_()  # type: ignore[no-untyped-call]
+    slots = [_shared(batch, *shape, dtype=torch.float32) for _ in range(sizes.slots)]
     free = deque(range(sizes.slots))
     sent: deque[tuple[_Started, list[int]]] = deque()  # the rows of each chunk, in order
 
@@ -250,7 +257,8 @@ def prepared_by_processes(
     context = multiprocessing.get_context(_METHOD)
     if _METHOD == "forkserver":  # which imports once what each worker would
         context.set_forkserver_preload([__name__])
-    images = _Images(prepare, slots, context.Lock())
+    pids = _shared(workers, dtype=torch.int64)
+    images = _Images(prepare, slots, context.Lock(), pids)
     with ThreadPoolExecutor(threads, initializer=partial(take_threads, 1)) as pool:
         # By another thread: where the main one begins workers, and one of them ends, torch raises
         # an error in whatever the main thread does then (torch 2.14, `_set_SIGCHLD_handler`).
@@ -266,7 +274,16 @@ def prepared_by_processes(
                 if not one.left:
                     yield _batch(one, slots[one.slot], partial(free.append, one.slot))
         finally:
-            del loaded  # so that torch ends the workers now
+            del loaded  # torch ends the workers now, unless an error holds them
+            for process in multiprocessing.active_children():
+                if process.pid in pids.tolist():
+                    process.terminate()
+
+
+def _shared(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Memory that processes share."""
+    made = torch.zeros(*shape, dtype=dtype, device="cpu")
+    return cast("Tensor", made.share_memory_())  # type: ignore[no-untyped-call]
 
 
 def _file(picture: Picture) -> str | bytes | None:
@@ -293,18 +310,18 @@ def _batch(one: _Started, slot: Tensor, release: Callable[[], None]) -> Batch:
 
 def _begin(images: _Images, chunks: Iterator[Chunk], workers: int, context: Any) -> Iterator[Found]:
     """Start the workers."""
-    loader = DataLoader(
-        images,
-        batch_size=None,  # what a worker prepares at once is for the sampler to say
-        sampler=chunks,
-        collate_fn=_same,
-        num_workers=workers,
-        prefetch_factor=_AHEAD,
-        worker_init_fn=images.begin,
-        multiprocessing_context=context,
-        generator=torch.Generator(),  # else it draws from the program's random numbers
-    )
-    with without_main():
+    with without_main(), without_warnings(UserWarning):  # of more workers than processors
+        loader = DataLoader(
+            images,
+            batch_size=None,  # what a worker prepares at once is for the sampler to say
+            sampler=chunks,
+            collate_fn=_same,
+            num_workers=workers,
+            prefetch_factor=_AHEAD,
+            worker_init_fn=images.begin,
+            multiprocessing_context=context,
+            generator=torch.Generator(),  # else it draws from the program's random numbers
+        )
         return iter(loader)
 
 
