@@ -391,20 +391,20 @@ def _start_batch(model: ViT, compute: Compute, batch: Batch) -> Callable[[], lis
     on_gpu = _on_gpu(model)
     with plain_arithmetic(), torch.inference_mode():
         if on_gpu:
-            gathered = torch.empty(
-                (len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=True
-            )
-            if batch.images is None:
-                torch.stack(images, out=gathered)
-            else:
-                gathered.copy_(batch.images)
+            shape = (len(images), *images[0].shape)
+            gathered = torch.empty(shape, dtype=images[0].dtype, pin_memory=True)
+            _gather(batch, images, gathered)
             rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
             rows = rows.to("cpu", non_blocking=True)
             # Blocking: a thread that waits leaves its processor.
             written = torch.Event(like.device, blocking=True)
             written.record()
         else:
-            together = torch.stack(images) if batch.images is None else batch.images
+            together = batch.images
+            if together is None:
+                together = _gather(
+                    batch, images, torch.empty(len(images), *images[0].shape, dtype=images[0].dtype)
+                )
             rows = compute(together.to(like)).float().cpu()
             if batch.images is not None:  # rows may be a part of them
                 rows = rows.clone()
@@ -421,3 +421,15 @@ def _start_batch(model: ViT, compute: Compute, batch: Batch) -> Callable[[], lis
         ]
 
     return finish
+
+
+def _gather(batch: Batch, images: list[Tensor], together: Tensor) -> Tensor:
+    """Write the images of a batch into one tensor, by one thread.
+
+    All of torch's would share each image, and the last of them waits for a processor that decodes
+    the next: on two busy ones, 0.7 to 22 ms for an image instead of 0.09.
+    """
+    with torch_threads(1):
+        if batch.images is None:
+            return torch.stack(images, out=together)
+        return together.copy_(batch.images)
