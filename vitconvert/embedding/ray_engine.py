@@ -38,12 +38,13 @@ def check_workers(task: Task, options: RunOptions) -> None:
 
     Raises:
         MissingPackage: ray is not installed, or not with what Ray Data needs.
-        UsageError: They would wait for GPUs that they do not use, or use what Ray does not give.
+        UsageError: There are to be none; or they would wait for GPUs that they do not use, or use
+            what Ray does not give.
     """
-    require_package("ray")
-    require_package("pandas")
     if task.computing.workers == 0:
         raise UsageError("Nobody computes without workers of Ray.", hint="--workers 1, or more.")
+    require_package("ray")
+    require_package("pandas")
     given, device = options.gpus_per_worker > 0, task.computing.device
     if given == (device != "cpu"):
         return

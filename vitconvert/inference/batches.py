@@ -189,7 +189,8 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         max_pixels=options.max_image_pixels,
     )
     held = streams if concurrent else 0
-    workers = _workers(running, prepare, threads, few=count is not None, held=held)
+    few = count is not None
+    workers = _workers(running, prepare, threads, few=few, held=held) if first else 0
 
     batches = _prepared(
         running, images, prepare, left_out, threads=threads, workers=workers, held=held
