@@ -20,7 +20,7 @@ from vitconvert.errors import TableError, UsageError
 
 Sections = Mapping[str, Any]
 
-TEXT = "text/"  # the folder of the tables of text towers
+TEXT = "text/"  # the folder of the tables of text encoders
 CORES = "cores/"  # of what several tables begin with, and which is no dialect itself
 COMPILED = "compiled.jsonl"
 
@@ -53,7 +53,7 @@ class CompiledTables:
 
     Attributes:
         checksum: Of what was compiled.
-        summaries: Of those that others may extend: the dialects, the text towers, and `cores/`.
+        summaries: Of those that others may extend: the dialects, the text encoders, and `cores/`.
     """
 
     def __init__(self, text: str) -> None:

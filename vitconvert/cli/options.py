@@ -328,7 +328,7 @@ class Reading(Fetching):
         if adapter:
             from vitconvert.sources import locate
 
-            # As the model is, but for its revision and tower.
+            # As the model is, but for its revision and --tower.
             adapter = locate(adapter, **self.fetching() | {"revision": None})
         read = {
             **self.read,

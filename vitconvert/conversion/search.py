@@ -119,7 +119,7 @@ def attempts(
 
 
 def with_any_eps(model: DescribedModel) -> DescribedModel:
-    """The model whose text tower may become one of another eps."""
+    """The model whose text encoder may become one of another eps."""
     return replace(model, text=replace(model.text, any_eps=True)) if model.text else model
 
 

@@ -136,7 +136,7 @@ def builtin_tables() -> Mapping[str, Table]:
 
 @functools.cache
 def text_table(name: str) -> Table:
-    """The table of a kind of text tower, of `weights_map/text/`.
+    """The table of a kind of text encoder, of `weights_map/text/`.
 
     Raises:
         TableError: There is none of this name, or it does not parse.
@@ -149,7 +149,7 @@ def text_table(name: str) -> Table:
 
 
 def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
-    """The tables of text towers that a dialect may hold beside this image tower."""
+    """The tables of text encoders that a dialect may hold beside this vision encoder."""
     return [text_table(t.name) for t in table.text_towers if t.holds_for(config)]
 
 

@@ -319,7 +319,7 @@ def merge_into(base: Weights, adapter: Adapter, part: FoundViT) -> Merge:
         }
         adapter = adapter.renamed({theirs: tower + name for name, theirs in of_head.items()})
     wanted, inner = adapter.wanted, tower.removeprefix("model.")
-    # What names of the image tower may begin with where the adapter was trained.
+    # What names of the vision encoder may begin with where the adapter was trained.
     known = ("", common_prefix(wanted), tower, inner, f"model.{inner}", *tower_prefixes())
     there = dict.fromkeys(p for p in known if any(name.startswith(p) for name in wanted))
     library = adapter.config.library

@@ -161,7 +161,7 @@ class AdapterPlacement:
     Attributes:
         table: The dialect that its names are of.
         links: Name in the adapter -> the parts of canonical tensors that it is.
-        ignored: Names of tensors that play no part in the image tower, and why.
+        ignored: Names of tensors that play no part in the vision encoder, and why.
         absent: Optional names that the model, or the dialect, does not have.
         heads: Names of tensors of a whole new classifier.
         sizes: The size of every axis, after the adapter is merged.
@@ -191,8 +191,8 @@ def place(
         wanted: Names of the model's tensors, as the adapter spells them.
         config: The model.
         base: The dialect of the model's own file, which comes first; then those of its ecosystem.
-        prefixes: What may stand before the names; what has none of it is outside a tower.
-        tower: Whether the model is a tower, beside which an adapter may have other tensors.
+        prefixes: What may stand before the names; what has none of it is outside an encoder.
+        tower: Whether the model is an encoder, beside which an adapter may have other tensors.
         own: Whether a model of vitconvert's was adapted, whose names are its own; None: unknown.
         file: What messages call the adapter.
 

@@ -182,7 +182,7 @@ class Transformers(Program):
             options=', backend="pil"' if on_pillow else "",
             patches=patches,
         )
-        if target.text:  # the same with the functions of a class of both towers
+        if target.text:  # the same with the functions of a class of both encoders
             code = example.code.replace("output = model(", "output = model.get_image_features(")
             ids = f"ids = {blank_text(target)}  # of your tokenizer"
             texts = "texts = model.get_text_features(input_ids=ids).pooler_output"
