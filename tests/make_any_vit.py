@@ -69,7 +69,7 @@ def stated(package: str) -> dict[str, str]:
 
 
 def _refused(why: str) -> str:
-    return f"not supported: {why}"
+    return f"not supported ({why})"
 
 
 def _code(names: Iterable[str]) -> str:
