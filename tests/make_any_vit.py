@@ -84,7 +84,7 @@ def _source(package: str) -> Path:
 
 
 def _of_transformers() -> Iterator[Row]:
-    """A row for each module with a class that takes images, or sounds in patches."""
+    """A row for each module with a class that takes images, or audio in patches."""
     by_class = {name: row.split("`")[1] for name, row in committed().items()}
     for file in sorted(_source("transformers").glob("models/*/modeling_*.py")):
         text = file.read_text(encoding="utf-8")
@@ -207,7 +207,7 @@ def _row_of_class(package: str, name: str) -> Row:
 
 
 PACKAGES = {
-    "transformers": ("5.24.0", "by modules: classes that take images, or sounds", _of_transformers),
+    "transformers": ("5.24.0", "by modules: classes that take images, or audio", _of_transformers),
     "timm": ("1.0.31", "by modules: their classes", _of_timm),
     "open_clip": ("3.3.0", "by vision encoders: configurations that have them", _of_open_clip),
     "keras_hub": ("0.32.0", "by classes", _of_keras_hub),
