@@ -73,7 +73,7 @@ class Origin:
 
 
 def columns() -> list[str]:
-    """The ecosystems of which a dialect can be written; other files hold more than a ViT."""
+    """The libraries of which a dialect can be written; other files hold more than a ViT."""
     return sorted({table.ecosystem for table in builtin_tables().values() if _written(table)})
 
 

@@ -320,8 +320,8 @@ class NotRepresentable(VitConvertError):
     Attributes:
         steps: Names of the steps that together make it fit, each allowed by `--allow STEP`.
         without_head: Those that make it fit without its head, if only that stands in the way.
-        holders: Ecosystems that hold the function as it is.
-        source: The ecosystem that it comes from.
+        holders: Libraries that hold the function as it is.
+        source: The library that it comes from.
     """
 
     code = "not-representable"

@@ -226,7 +226,7 @@ def _section_on_top(name: str, parent: Sections, own: Sections) -> Any:
 
 
 def _of_another_ecosystem(parent: Sections, own: Sections) -> bool:
-    """Whether a table extends one of another ecosystem, which is no core of several."""
+    """Whether a table extends one of another library, which is no core of several."""
     top, base = own.get("dialect"), parent["dialect"]
     if not isinstance(top, dict) or str(top.get("extends")).startswith(CORES):
         return False

@@ -1,4 +1,4 @@
-"""A checkpoint: its header, explained and proved, and its tensors, read when first used."""
+"""A checkpoint: its header, explained and verified, and its tensors, read when first used."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ State = tuple[int, int, int, int] | None
 class Checkpoint:
     """A checkpoint under canonical names, with everything that decides its function.
 
-    It is made only after the header has proved that every tensor of the file is used once, or
+    It is made only after the header has shown that every tensor of the file is used once, or
     ignored for a reason.
 
     Attributes:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from vitconvert.facts.plan import Assembly
     from vitconvert.sources import Located
 
-# Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
+# Libraries whose models have names, and the prefix that `sources.locate` knows them by.
 _NAMED = {
     "timm": "timm",
     "hf": "hf",
@@ -68,13 +68,13 @@ _NAMED = {
     "torchvision": "torchvision",
     "dino": "dino",
 }
-# Verbs that stand for several ecosystems each: the dialect is detected among all.
+# Verbs that stand for several libraries each: the dialect is detected among all.
 _DETECTED = ("convert", "file", "hf", "jax", "openclip", "dino")
 _MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
 def _targets(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Ecosystems that a shell offers after --to, and where none begins so, dialects."""
+    """Libraries that a shell offers after --to, and where none begins so, dialects."""
     from vitconvert.tables.dialects import builtin_tables
 
     tables = builtin_tables()
@@ -87,7 +87,7 @@ def _targets(_: click.Context, __: click.Parameter, typed: str) -> list[Completi
 
 @dataclass(kw_only=True)
 class Convert(Reading):
-    """Converts a checkpoint, of the ecosystem that the verb names."""
+    """Converts a checkpoint, of the library that the verb names."""
 
     model: str = argument("SOURCE")
     to: str = flag("Target library or dialect.", default="vit", shell_complete=_targets)
@@ -322,7 +322,7 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:
-    """Everything that was found, assumed, done and proved."""
+    """Everything that was found, assumed, done and verified."""
     proof = conversion.proof
     yield source_line(conversion.located)
     if conversion.first_source:
@@ -352,7 +352,7 @@ def _told(ledger: "Ledger") -> Iterator[str]:
 
 
 def _verdict(conversion: "Conversion", text: str) -> Verdict:
-    """Of a conversion that passed; nothing was proved where nothing was compared."""
+    """Of a conversion that passed; nothing was verified where nothing was compared."""
     verified = conversion.parity is not None and conversion.parity.verified
     return Verdict(text, True if verified else None)
 

@@ -86,7 +86,7 @@ def _every_trip(shown: "Demonstration") -> Iterator[str]:
 
 
 def _refused(shown: "Demonstration") -> dict[str, str]:
-    """Why, for each ecosystem that has no dialect for the model; `--json` has every dialect."""
+    """Why, for each library that has no dialect for the model; `--json` has every dialect."""
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}
     held = {ecosystem[one.dialect] for one in shown.round_trips}
     held |= {ecosystem[one.dialect] for one in shown.untried}

@@ -48,7 +48,7 @@ class ConversionPlan:
         source: After the steps of the target too, with its text encoder if that is carried.
         target: Where it goes.
         steps: The steps, in their order.
-        passed_over: Other dialects of the target's ecosystem, and why they cannot hold it.
+        passed_over: Other dialects of the target's library, and why they cannot hold it.
         options: What was asked for.
         other_sizes: How the target treats images of other sizes otherwise than the source, or None.
     """

@@ -91,7 +91,7 @@ def _kept(config: JsonObject) -> JsonDict:
 
 
 def tokenizer_files(source: Checkpoint, target: Target) -> Tokenizer:
-    """What goes along of the tokenizer beside the source, by its names in the output.
+    """The files of the tokenizer that are copied: beside the source, by its names in the output.
 
     Raises:
         SourceError: One cannot be read, or is a link to somewhere else: what is copied may be

@@ -265,7 +265,7 @@ def open_ledger(
     notes: tuple[str, ...],
     wrappers_own: Mapping[str, str] | None = None,
 ) -> Ledger:
-    """The accounts of a checkpoint whose plan was proved."""
+    """The accounts of a checkpoint whose plan was verified."""
     own = wrappers_own or {}
     empty = set(_empty_and_unwanted(binding, config))
     used = {link.theirs for links in binding.links.values() for link in links} - empty

@@ -19,7 +19,7 @@ CONVERTER = "image_converter.json"  # of KerasHub
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
 RECORD = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
-# Of transformers' tokenizers, and so of open_clip's; they go along with a text encoder.
+# Of transformers' tokenizers, and so of open_clip's; they are copied with a text encoder.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),

@@ -95,7 +95,7 @@ class Merge:
     """An adapter and its place in a file of weights.
 
     Attributes:
-        base: The file, explained and proved.
+        base: The file, explained and verified.
         adapter: What is merged into it.
         placement: Where its tensors belong.
         effects: Name of a tensor in the adapter -> its largest change and the error of rounding,

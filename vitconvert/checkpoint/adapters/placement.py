@@ -190,7 +190,7 @@ def place(
     Args:
         wanted: Names of the model's tensors, as the adapter spells them.
         config: The model.
-        base: The dialect of the model's own file, which comes first; then those of its ecosystem.
+        base: The dialect of the model's own file, which comes first; then those of its library.
         prefixes: What may stand before the names; what has none of it is outside an encoder.
         tower: Whether the model is an encoder, beside which an adapter may have other tensors.
         own: Whether a model of vitconvert's was adapted, whose names are its own; None: unknown.
@@ -198,7 +198,7 @@ def place(
 
     Raises:
         TensorMismatch: Tensors are left over, or have other shapes than the model's.
-        AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
+        AmbiguousDialect: Two spellings of other libraries explain them in two ways.
     """
     tried: list[tuple[AdapterPlacement, Mapping[str, str]]] = []
     for spellings in _spellings(wanted, config, base, prefixes, own):
@@ -251,7 +251,7 @@ def _spellings(
 ) -> Iterator[list[tuple[str, Table]]]:
     """Prefixes and tables to try together, the likeliest first.
 
-    Of the base's own ecosystem these are the spellings of its model alone: matrices of CLIP would
+    Of the base's own library these are the spellings of its model alone: matrices of CLIP would
     often fit a ViT.
     """
     if own:
