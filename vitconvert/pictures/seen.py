@@ -152,6 +152,16 @@ class MapsOfImage:
         """Patches down and across."""
         return self.photograph.grid
 
+    def __repr__(self) -> str:
+        """In one line, without numbers."""
+        shapes = {"grid": size_text(self.grid)}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                shapes[name] = size_text(value.shape)
+        said = (f"{name} {shape}" for name, shape in shapes.items())
+        path = "an open image" if self.path is None else repr(str(self.path))
+        return f"<{type(self).__name__} of {path}: {', '.join(said)}>"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen:
