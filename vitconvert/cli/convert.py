@@ -298,6 +298,10 @@ def _naming_the_command() -> Iterator[None]:
         raise
 
 
+# What a user may have to act on -> what notes on it contain
+_TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF", "crop": "crop"}
+
+
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
     """What became what, the parity, where it lies: three lines, and one or two to know."""
     proof, place = conversion.proof, place_of(conversion.located)
@@ -317,8 +321,15 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
     if notes:
-        more = f" (and {len(notes) - 1} more in its README.md)" if len(notes) > 1 else ""
-        yield line("note", notes[0] + more)
+        first, *others = notes
+        step = first.partition(" (lossy)")[0]  # of which the measured effect is said at once
+        if effect := next((one for one in others if one.startswith(f"{step}: on ")), None):
+            others.remove(effect)
+            first += f"; {effect.removeprefix(f'{step}: ')}"
+        topics = [name for name, begin in _TOPICS.items() if any(begin in one for one in others)]
+        about = f": {', '.join(topics)}" if topics else ""
+        more = f" (and {len(others)} more in its README.md{about})" if others else ""
+        yield line("note", first + more)
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:

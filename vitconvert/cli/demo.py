@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.options import Reporting, flag
-from vitconvert.cli.report import Verdict, tell
+from vitconvert.cli.report import Verdict, line, tell
 from vitconvert.tables.dialects import builtin_tables
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def demo_report(shown: "Demonstration", *, verbose: bool) -> Iterator[str]:
     yield "\n".join(["\nWhat it reads in the sample images:", *fives, ""])
     agreed = "All bytes returned, all numbers agreed."
     yield Verdict(agreed if shown.ok else "Something disagreed.", shown.ok)
+    if shown.ok:
+        yield line("next", "vitconvert inspect FILE_OR_REPOSITORY    # a checkpoint of your own")
 
 
 def _trips(shown: "Demonstration") -> Iterator[str]:

@@ -119,6 +119,8 @@ class Conversion:
 
     def __repr__(self) -> str:
         verdict = self.parity.verdict if self.parity else "not verified"
+        if not (self.parity and self.parity.verified) and self.opened:
+            verdict = "; ".join(opened.summary() for opened in self.opened)
         return (
             f"<Conversion {self.located.reference!r}: {self.source_dialect} to "
             f"{self.target_dialect} in {str(self.output)!r}, {verdict}>"

@@ -18,7 +18,7 @@ from vitconvert.formats import written_module
 from vitconvert.formats.content import content_of
 from vitconvert.formats.format_modules import Surroundings
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import (
     TOKENIZER_CONFIG,

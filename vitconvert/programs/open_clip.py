@@ -15,7 +15,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.fact import state
 from vitconvert.facts.project_config import put, written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
 from vitconvert.programs.isolation import silent
 from vitconvert.programs.program import (

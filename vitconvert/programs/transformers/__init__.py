@@ -12,7 +12,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.preprocessing.transformers import of_any_size
 from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import (
