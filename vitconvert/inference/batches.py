@@ -192,16 +192,27 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
     few = count is not None
     workers = _workers(running, prepare, threads, few=few, held=held) if first else 0
 
+    def prepare_here(image: Picture) -> Output:
+        prepared = prepare(image)
+        left_out.add(image, prepared.remarks)
+        return prepared
+
     batches = _prepared(
-        running, images, prepare, left_out, threads=threads, workers=workers, held=held
+        running,
+        images,
+        prepare,
+        prepare_here,
+        left_out,
+        threads=threads,
+        workers=workers,
+        held=held,
     )
 
     def compute_batch(batch: Batch) -> list[Output]:
         return _start_batch(model, compute, batch)()
 
     def prepare_and_compute(pictures: list[Picture]) -> list[Output]:
-        outputs = [prepare(picture, tell=left_out.add) for picture in pictures]
-        return compute_batch(Batch(outputs=outputs))
+        return compute_batch(Batch(outputs=[*map(prepare_here, pictures)]))
 
     def start(batch: Batch) -> Callable[[], list[Output]]:
         with torch_threads(running.threads):
@@ -233,6 +244,7 @@ def _prepared(
     running: Ready,
     images: Iterator[Picture],
     prepare: Prepare,
+    prepare_here: Prepare,
     left_out: LeftOut,
     *,
     threads: int,
@@ -243,7 +255,7 @@ def _prepared(
     size, asked = running.options.batch_size, running.options.workers is not None
     few = 0 if asked else -(-_FEW // size) * size
     outputs = map_with_prefetch(
-        partial(prepare, tell=left_out.add),
+        prepare_here,
         islice(images, few) if workers else images,
         prefetch=size + threads,
         threads=threads,
@@ -255,7 +267,7 @@ def _prepared(
             images,
             prepare,
             shape=_shape(running.preprocessing),
-            tell=left_out.add,
+            left_out=left_out,
             batch=size,
             workers=workers,
             threads=threads,
@@ -263,7 +275,9 @@ def _prepared(
         )
 
 
-def _workers(running: Ready, prepare: Prepare, threads: int, *, few: bool, held: int) -> int:
+def _workers(
+    running: Ready, prepare: Callable[[Picture], Output], threads: int, *, few: bool, held: int
+) -> int:
     """How many processes prepare images: as many as are asked for, or for a GPU if it has many.
 
     Raises:
@@ -384,7 +398,7 @@ def _start_batch(model: ViT, compute: Compute, batch: Batch) -> Callable[[], lis
     none of it away that is still being copied.
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html.
     """
-    images = [image for _, image in batch.outputs if isinstance(image, Tensor)]
+    images = [one.result for one in batch.outputs if isinstance(one.result, Tensor)]
     if not images:
         batch.release()
         return lambda: batch.outputs
@@ -417,8 +431,8 @@ def _start_batch(model: ViT, compute: Compute, batch: Batch) -> Callable[[], lis
         # Who keeps rows keeps no page-locked memory.
         rest = iter(rows.clone() if on_gpu else rows)
         return [
-            (path, next(rest) if isinstance(image, Tensor) else image)
-            for path, image in batch.outputs
+            one._replace(result=next(rest)) if isinstance(one.result, Tensor) else one
+            for one in batch.outputs
         ]
 
     return finish

@@ -2,11 +2,11 @@
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple
 
 import torch
 from PIL import Image
@@ -20,11 +20,16 @@ from vitconvert.preprocessing.transform import transformed
 # A file, an open image, the content of a file, what reads that, or the reason why there is none.
 Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
 
-# The path of a file, None for other images; and its tensor, or the reason why there is none.
-Output = tuple[Path | None, Tensor | VitConvertError]
 
-# Is told what is left out of an image, and its name, "" of one without.
-Tell = Callable[[str, Path | str], None]
+class Output(NamedTuple):
+    """What becomes of an image."""
+
+    path: Path | None  # None for other images than files
+    result: Tensor | VitConvertError  # or the reason why there is none
+    remarks: tuple[str, ...] = ()  # what of the file was left out
+
+
+Prepare = Callable[[Picture], Output]  # `prepare_image`, whose options are known
 
 _NAMED = 3  # files, of which something is left out
 
@@ -44,27 +49,22 @@ class LeftOut:
         self._names = defaultdict[str, list[str]](list)
         self._lock = Lock()
 
-    def add(self, fact: str, file: Path | str) -> None:
-        """Note a fact of `image_files.left_out` of a file, or of an image without a name: ""."""
-        with self._lock:
-            self._counts[fact] += 1
-            if file:  # the same names, whichever thread is first
-                self._names[fact] = sorted([*self._names[fact], Path(file).name])[:_NAMED]
+    def add(self, image: Picture, remarks: Iterable[str]) -> None:
+        """Count the remarks on an image, which may have a name."""
+        name = image if isinstance(image, Path) else getattr(image, "filename", "")
+        for fact in remarks:
+            with self._lock:
+                self._counts[fact] += 1
+                if name:  # the same names, whichever thread is first
+                    self._names[fact] = sorted([*self._names[fact], Path(name).name])[:_NAMED]
 
     def warn(self) -> None:
         """Tell the user, a warning for each fact."""
         for fact, count in self._counts.items():
             names = self._names[fact]
-            more = f" and {count - len(names)} more" if count > len(names) else ""
+            more = f" and {count - len(names)} more, see remarks" if count > len(names) else ""
             named = f" ({', '.join(names)}{more})" if names else ""
             warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
-
-
-class Prepare(Protocol):
-    """`prepare_image`, whose options are known."""
-
-    def __call__(self, image: Picture, *, tell: Tell | None = None) -> Output:
-        """What becomes of an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +88,12 @@ def prepare_image(
     *,
     fast: bool = False,
     max_pixels: int | None = None,
-    tell: Tell | None = None,
 ) -> Output:
-    """An image's path, None for an open image; and what the model reads of it, or the reason.
-
-    What is left out of it is told, or warned of.
-    """
+    """What the model reads of an image, or the reason why it reads nothing."""
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
-        return None, image
+        return Output(None, image)
+    remarks: list[str] = []
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
             others = not_images(path)
@@ -107,19 +104,11 @@ def prepare_image(
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        left_out = LeftOut()
-        told = tell or left_out.add
-        name: Path | str = path or str(getattr(image, "filename", ""))
         prepared = transformed(
-            image,
-            preprocessing,
-            fast=fast,
-            max_pixels=max_pixels,
-            tell=lambda fact: told(fact, name),
+            image, preprocessing, fast=fast, max_pixels=max_pixels, tell=remarks.append
         )
-        left_out.warn()
-        return path, torch.from_numpy(prepared)
+        return Output(path, torch.from_numpy(prepared), tuple(remarks))
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))
-        return path, error
+        return Output(path, error, tuple(remarks))

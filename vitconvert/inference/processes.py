@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitconvert.errors import VitConvertError
-from vitconvert.inference.preparing import Batch, Output, Picture, Prepare, Tell
+from vitconvert.inference.preparing import Batch, LeftOut, Output, Picture, Prepare
 from vitconvert.preprocessing.image_files import share_turns
 from vitconvert.settings import take_threads, without_main, without_warnings
 
@@ -124,8 +124,9 @@ class Chunk(NamedTuple):
     folder: str
 
 
-# Of each image of a chunk: its error, and what was left out of it.
-Found = list[tuple[VitConvertError | None, list[str]]]
+# Of each image of a chunk: its error, and the remarks on it.
+WhatBecame = tuple[VitConvertError | None, tuple[str, ...]]
+Found = list[WhatBecame]
 
 
 class _Images(Dataset[Found]):
@@ -152,15 +153,13 @@ class _Images(Dataset[Found]):
         slot = self.slots[chunk.slot]
         return [self._found(f, slot[r]) for f, r in zip(chunk.files, chunk.rows, strict=True)]
 
-    def _found(self, file: str | bytes, row: Tensor) -> tuple[VitConvertError | None, list[str]]:
-        facts: list[str] = []
-        picture = Path(file) if isinstance(file, str) else file
-        _, prepared = self.prepare(picture, tell=lambda fact, _name: facts.append(fact))
+    def _found(self, file: str | bytes, row: Tensor) -> WhatBecame:
+        _, prepared, remarks = self.prepare(Path(file) if isinstance(file, str) else file)
         if isinstance(prepared, VitConvertError):
-            return prepared, facts
+            return prepared, remarks
         assert prepared.shape == row.shape, (prepared.shape, row.shape)
         row.copy_(prepared)
-        return None, facts
+        return None, remarks
 
 
 def _end_with_the_program() -> None:
@@ -177,13 +176,13 @@ class _Started:
     Attributes:
         slot: The number of its memory.
         paths: Of its images; None of those without.
-        found: Of each image its tensor or error, once it is known.
+        found: What became of each image, once it is known.
         left: How many chunks are not done.
     """
 
     slot: int
     paths: list[Path | None]
-    found: dict[int, Tensor | VitConvertError]
+    found: dict[int, Output]
     left: int
 
 
@@ -192,7 +191,7 @@ def prepared_by_processes(
     prepare: Prepare,
     *,
     shape: tuple[int, ...],
-    tell: Tell,
+    left_out: LeftOut,
     batch: int,
     workers: int,
     threads: int,
@@ -207,7 +206,7 @@ def prepared_by_processes(
         pictures: The images.
         prepare: `prepare_image` with its options, which is sent to the workers.
         shape: Of a prepared image, (C, H, W).
-        tell: What `prepare_image` tells.
+        left_out: Gets the remarks on images.
         batch: How many images a batch has.
         workers: How many processes there are, with a thread each.
         threads: Of this process.
@@ -228,7 +227,11 @@ def prepared_by_processes(
                 picture = picture()
             except VitConvertError as error:
                 picture = error
-        return picture if isinstance(picture, bytes) else prepare(picture, tell=tell)
+        if isinstance(picture, bytes):
+            return picture
+        prepared = prepare(picture)
+        left_out.add(picture, prepared.remarks)
+        return prepared
 
     def chunks() -> Iterator[Chunk]:
         rest = iter(pictures)
@@ -243,10 +246,11 @@ def prepared_by_processes(
             ):
                 if isinstance(known, bytes):
                     files[row] = known
-                elif isinstance(known[1], Tensor):
-                    one.found[row] = slots[one.slot][row].copy_(known[1])
+                elif isinstance(known.result, Tensor):
+                    there = slots[one.slot][row].copy_(known.result)
+                    one.found[row] = known._replace(result=there)
                 else:
-                    one.found[row] = known[1]
+                    one.found[row] = known
             del together  # contents of files, perhaps
             for start in starts:
                 every = range(start, min(start + sizes.chunk, len(paths)))
@@ -266,10 +270,10 @@ def prepared_by_processes(
         try:
             while (found := _next(loaded)) is not None:
                 one, rows = sent.popleft()
-                for row, (error, facts) in zip(rows, found, strict=True):
-                    one.found[row] = error or slots[one.slot][row]
-                    for fact in facts:
-                        tell(fact, one.paths[row] or "")
+                for row, (error, remarks) in zip(rows, found, strict=True):
+                    path, result = one.paths[row], error or slots[one.slot][row]
+                    one.found[row] = Output(path, result, remarks)
+                    left_out.add(path or b"", remarks)
                 one.left -= 1
                 if not one.left:
                     yield _batch(one, slots[one.slot], partial(free.append, one.slot))
@@ -302,8 +306,8 @@ def _folder() -> str:
 
 def _batch(one: _Started, slot: Tensor, release: Callable[[], None]) -> Batch:
     count = len(one.paths)
-    outputs = [(path, one.found[row]) for row, path in enumerate(one.paths)]
-    kept = [row for row in range(count) if isinstance(one.found[row], Tensor)]
+    outputs = [one.found[row] for row in range(count)]
+    kept = [row for row in range(count) if isinstance(outputs[row].result, Tensor)]
     images = slot[:count] if len(kept) == count else slot[kept]
     return Batch(outputs=outputs, images=images if kept else None, release=release)
 
