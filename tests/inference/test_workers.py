@@ -305,9 +305,12 @@ def test_workers_end_when_the_caller_stops(files: list[Path]) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_of_who_gives_the_images_is_raised_as_it_is(files: list[Path]) -> None:
+@pytest.mark.parametrize("before", [6, 27])
+def test_an_error_of_who_gives_the_images_is_raised_as_it_is(
+    files: list[Path], before: int
+) -> None:
     def pictures() -> Iterator[Path]:
-        yield from files[:3] * 9
+        yield from (files[:3] * 9)[:before]
         raise ZeroDivisionError("of the caller")
 
     with pytest.raises(ZeroDivisionError, match="of the caller"):

@@ -1,8 +1,8 @@
 """Images prepared by processes: the workers of torch's `DataLoader`, in memory that all share.
 
-Threads of one process take turns with its interpreter and with its memory: benchmarks/README.md
-has the measurements. Processes do not. A prepared image is written once, into memory that is used
-again for each batch: it is neither sent nor copied, and nothing is allocated for it.
+Threads of one process take turns with its interpreter, and allocate memory for each image:
+benchmarks/README.md has the measurements. Processes do not. A prepared image is written once, into
+memory that is used again for each batch.
 
 These processes are no copies of the program ("fork"), which would wait for ever for whatever one
 of its threads holds just then. They begin anew, without the program's own script, and are told what
@@ -16,6 +16,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -33,7 +34,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitconvert.errors import VitConvertError
 from vitconvert.inference.preparing import Batch, LeftOut, Output, Picture, Prepare
 from vitconvert.preprocessing.image_files import share_turns
-from vitconvert.settings import take_threads, without_main, without_warnings
+from vitconvert.settings import plain_arithmetic, take_threads, without_main, without_warnings
 
 _AHEAD = 2  # chunks that each worker has: the one that it prepares, and the next
 _FLOAT32 = 4  # bytes
@@ -132,16 +133,14 @@ Found = list[WhatBecame]
 class _Images(Dataset[Found]):
     """What each worker has, and what it does."""
 
-    def __init__(self, prepare: Prepare, slots: list[Tensor], turns: Any, pids: Tensor) -> None:
+    def __init__(self, prepare: Prepare, slots: list[Tensor], turns: Any) -> None:
         self.prepare = prepare
         self.slots = slots
         self.turns = turns
-        self.pids = pids
         self.pillow = _Pillow()
 
-    def begin(self, worker: int) -> None:
+    def begin(self, _worker: int) -> None:
         """In each worker, once."""
-        self.pids[worker] = os.getpid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which ends us
         Thread(target=_end_with_the_program, daemon=True).start()
         share_turns(self.turns)
@@ -241,9 +240,8 @@ def prepared_by_processes(
             starts = range(0, len(together), sizes.chunk)
             paths = [picture if isinstance(picture, Path) else None for picture in together]
             one = _Started(slot=free.popleft(), paths=paths, found={}, left=len(starts))
-            for row, known in zip(
-                ours, pool.map(here, map(together.__getitem__, ours)), strict=True
-            ):
+            known_here = pool.map(here, [together[row] for row in ours])
+            for row, known in zip(ours, known_here, strict=True):
                 if isinstance(known, bytes):
                     files[row] = known
                 elif isinstance(known.result, Tensor):
@@ -258,16 +256,15 @@ def prepared_by_processes(
                 sent.append((one, [*given]))
                 yield Chunk(one.slot, [*given], [*given.values()], _folder())
 
-    context = multiprocessing.get_context(_METHOD)
-    if _METHOD == "forkserver":  # which imports once what each worker would
-        context.set_forkserver_preload([__name__])
-    pids = _shared(workers, dtype=torch.int64)
-    images = _Images(prepare, slots, context.Lock(), pids)
+    processes: list[Any] = []
+    context = _context(processes)
+    images = _Images(prepare, slots, context.Lock())
     with ThreadPoolExecutor(threads, initializer=partial(take_threads, 1)) as pool:
-        # By another thread: where the main one begins workers, and one of them ends, torch raises
-        # an error in whatever the main thread does then (torch 2.14, `_set_SIGCHLD_handler`).
-        loaded = pool.submit(_begin, images, chunks(), workers, context).result()
         try:
+            # By another thread: where the main one begins workers, and one of them ends, torch
+            # raises an error in whatever the main thread does then (torch 2.14,
+            # `_set_SIGCHLD_handler`).
+            loaded = pool.submit(_begin, images, chunks(), workers, context).result()
             while (found := _next(loaded)) is not None:
                 one, rows = sent.popleft()
                 for row, (error, remarks) in zip(rows, found, strict=True):
@@ -278,16 +275,33 @@ def prepared_by_processes(
                 if not one.left:
                     yield _batch(one, slots[one.slot], partial(free.append, one.slot))
         finally:
-            del loaded  # torch ends the workers now, unless an error holds them
-            for process in multiprocessing.active_children():
-                if process.pid in pids.tolist():
+            loaded = iter(())  # torch ends the workers now, unless an error holds what it has
+            for process in processes:
+                if process.is_alive():
                     process.terminate()
+                    process.join()
+
+
+def _context(processes: list[Any]) -> Any:
+    """What starts workers; each is noted."""
+    context: Any = copy(multiprocessing.get_context(_METHOD))
+    make = context.Process
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        processes.append(make(*arguments, **named))
+        return processes[-1]
+
+    context.Process = noted
+    if _METHOD == "forkserver":  # it imports once what each worker would
+        context.set_forkserver_preload([__name__])
+    return context
 
 
 def _shared(*shape: int, dtype: torch.dtype) -> Tensor:
     """Memory that processes share."""
-    made = torch.zeros(*shape, dtype=dtype, device="cpu")
-    return cast("Tensor", made.share_memory_())  # type: ignore[no-untyped-call]
+    with plain_arithmetic():
+        made = torch.zeros(*shape, dtype=dtype, device="cpu")
+        return cast("Tensor", made.share_memory_())  # type: ignore[no-untyped-call]
 
 
 def _file(picture: Picture) -> str | bytes | None:
