@@ -275,9 +275,7 @@ def _prepared(
         )
 
 
-def _workers(
-    running: Ready, prepare: Callable[[Picture], Output], threads: int, *, few: bool, held: int
-) -> int:
+def _workers(running: Ready, prepare: Prepare, threads: int, *, few: bool, held: int) -> int:
     """How many processes prepare images: as many as are asked for, or for a GPU if it has many.
 
     Raises:
