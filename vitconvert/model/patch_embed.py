@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.inputs import checked_images
+from vitconvert.model.inputs import checked_images, whole_patches
 from vitconvert.model.layers import norm_if, norm_of
 from vitconvert.model.stem import stem_of
 from vitconvert.model.timm_interface import PatchEmbedInterface
@@ -53,7 +53,13 @@ class PatchEmbed(PatchEmbedInterface):
     def checked(self, images: Tensor) -> Tensor:
         """The images, or InputMismatch if they do not fit the model."""
         config = self.config
-        return checked_images(images, config.in_channels, config.image_size, self.a_weight())
+        size = config.image_size if self.strict_img_size else None
+        images = checked_images(images, config.in_channels, size, self.a_weight())
+        if not self.strict_img_size and not torch.compiler.is_compiling():
+            config.replace(image_size=(images.shape[2], images.shape[3]))  # which refuses what
+            if not self.cuts_off:  # no model can have
+                whole_patches(images, config)
+        return images
 
     def a_weight(self) -> Tensor:
         """A tensor that has the dtype and the device of the weights."""

@@ -54,12 +54,8 @@ def resize(
             hint="choose an image size that is a multiple of the patch size.",
         )
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
-    if doubt and config.learned_positions and config.grid_size != wanted.grid_size:
-        raise MissingFact(
-            "The rule by which the library resamples positions is unknown.",
-            details=[f"position_resampling  {doubt}"],
-            hint="--set position_resampling=... (in Python, overrides={...}) states it.",
-        )
+    if config.grid_size != wanted.grid_size:
+        require_rule(config, doubt)
     resampled, changed_positions = _resampled_positions(tensors, config, wanted)
     changes = (*changed_kernel, *changed_positions)
     if not changes:  # fixed positions and rotations are computed anew
@@ -87,6 +83,20 @@ def _resized_kernel(
     return {name: kernel}, (
         f"patches resized from {size_text(config.patch_size)} to {size_text(patch_size)} pixels",
     )
+
+
+def require_rule(config: ViTConfig, doubt: str) -> None:
+    """Refuse to resample positions where `doubt` says why the library's rule is not known.
+
+    Raises:
+        MissingFact: There are positions to which the rule matters.
+    """
+    if doubt and config.learned_positions:
+        raise MissingFact(
+            "The rule by which the library resamples positions is unknown.",
+            details=[f"position_resampling  {doubt}"],
+            hint="--set position_resampling=... (in Python, overrides={...}) states it.",
+        )
 
 
 def _resampled_positions(
