@@ -36,6 +36,9 @@ class PatchEmbed(PatchEmbedInterface):
         # As cuDNN computes it, the convolution of a base takes a tenth of the time of the whole
         # model (bfloat16, 256 images, H200, torch 2.11). FastViT sets it.
         self.product_on_gpu = False
+        # Of a graph for any size: a product of patches, because its reshape fails where pixels are
+        # left over, which a convolution would leave out.
+        self.product_of_whole = False
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, height, width) to (B, patches, D).
@@ -68,13 +71,14 @@ class PatchEmbed(PatchEmbedInterface):
 
     def _project(self, x: Tensor) -> Tensor:
         apart = self.config.patch_stride in ((), self.config.patch_size)
-        as_product = self.product_on_gpu and apart and x.is_cuda
+        as_product = (self.product_on_gpu and apart and x.is_cuda) or self.product_of_whole
         if self.pre_norm is None and not as_product:
             grid: Tensor = self.proj(x)
             return grid.flatten(2).transpose(1, 2)
         height, width = self.config.patch_size
         rows, columns = x.shape[2] // height, x.shape[3] // width
-        x = x[:, :, : rows * height, : columns * width]  # as a convolution leaves the rest out
+        if not self.product_of_whole:  # as a convolution leaves the rest out
+            x = x[:, :, : rows * height, : columns * width]
         grid = x.reshape(x.shape[0], x.shape[1], rows, height, columns, width)
         patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its

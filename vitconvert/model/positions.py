@@ -248,7 +248,7 @@ def _sine_and_cosine(places: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     Not every runtime has sines in float64. Where the number of places is open, they are those of a
     sum: of eight bits of each frequency, whose products are exact, and of the rest.
     """
-    if not is_open((len(places), 0)):
+    if not is_open((places.shape[0], 0)):
         angles = places[:, None] * omega
         return angles.sin(), angles.cos()
     first = omega.to(torch.bfloat16).to(omega.dtype)

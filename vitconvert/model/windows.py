@@ -145,8 +145,9 @@ class WindowedAttention(Attention):
 
 def _by_offset(vectors: Tensor) -> Tensor:
     """(2 S - 1, K) to (S, S, K): of each row or column of q to each of k."""
-    places = torch.arange((len(vectors) + 1) // 2, device=vectors.device)
-    return vectors[places[:, None] - places + len(places) - 1]
+    side = (vectors.shape[0] + 1) // 2
+    places = torch.arange(side, device=vectors.device)
+    return vectors[places[:, None] - places + side - 1]
 
 
 class WindowedBlock(Block):
