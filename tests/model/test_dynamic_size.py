@@ -162,9 +162,7 @@ def test_an_unknown_rule_is_asked_for(tmp_path):
     with pytest.raises(MissingFact, match="resamples positions is unknown"):
         vitconvert.load_model(tmp_path / "backbone.safetensors", dynamic_size=True, **reading)
     reading["overrides"]["position_resampling"] = "bicubic"
-    found = vitconvert.load_model(
-        tmp_path / "backbone.safetensors", dynamic_size=True, **reading
-    )
+    found = vitconvert.load_model(tmp_path / "backbone.safetensors", dynamic_size=True, **reading)
     images = noise((40, 16))
     wanted = vitconvert.load_model(
         tmp_path / "backbone.safetensors", image_size=(40, 16), **reading

@@ -277,8 +277,8 @@ def export_model(
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
     checkpoint = loaded_at(source, ReadOptions.of(reading).cast(dtype).sized(image_size))
     if dynamic_size and image_size is not None and checkpoint.ledger.changed:
-        about = "a file for images of any size keeps the positions as they are"
-        refuse(["image_size"], f"{about}, and these were resampled.")
+        why = "a file for images of any size keeps the positions as they are"
+        refuse(["image_size"], f"{why}, and these were resampled.")
     return export_checkpoint(
         checkpoint,
         Path(output),

@@ -68,9 +68,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         require_directory(self.images, None)
         model = self._opened()
         sized = self._sized()
-        predictions = predict(
-            model, self.named_images(), sized, topk=self.topk, **self.computing()
-        )
+        predictions = predict(model, self.named_images(), sized, topk=self.topk, **self.computing())
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
             top = [(printable(c.label or str(c.index)), c.in_words()) for c in prediction.top]

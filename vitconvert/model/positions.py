@@ -142,10 +142,10 @@ def _fitted(table: Tensor, config: ViTConfig, grid: Grid) -> Tensor:
         if rule not in ("first", "tile"):
             square = config.position_square
             return resized(table, grid, mode=rule, square=square).flatten(1, 2)
-        down, across = (torch.arange(size, device=table.device) for size in grid)
+        y, x = (torch.arange(size, device=table.device) for size in grid)
         if rule == "tile":
-            down, across = down % table.shape[1], across % table.shape[2]
-        return table[:, down][:, :, across].flatten(1, 2)
+            y, x = y % table.shape[1], x % table.shape[2]
+        return table[:, y][:, :, x].flatten(1, 2)
     if config.position_grid == grid:
         return table.flatten(1, 2)
     if rule == "first":

@@ -172,7 +172,8 @@ class ViT(HubMethods, TimmInterface):
     ) -> Tensor:
         """Tokens (B, N, D) to logits, or to what the head reads if `pre_logits`.
 
-        `grid` is that of the patches, which mergers read; by default the model's own. With `dist_head`, the mean of both heads' logits, in training too: timm's default.
+        With `dist_head`, the mean of both heads' logits, in training too: timm's default. `grid` is
+        that of the patches, which mergers read; by default the model's own.
         """
         if self.head_dist is not None:
             cls, dist = self._features(x[:, 0]), self._features(x[:, 1])
@@ -285,9 +286,7 @@ class ViT(HubMethods, TimmInterface):
         ropes: Sequence[Tensor | None] = [None] * len(layers)
         if self.rope is not None:
             ropes = rotary_tables(self.rope, self.patch_embed.a_weight(), grid)
-        return (
-            TokenPositions(ropes[layer], index, offsets, bias, grid=fitted) for layer in layers
-        )
+        return (TokenPositions(ropes[layer], index, offsets, bias, grid=fitted) for layer in layers)
 
     def _features(self, pooled: Tensor) -> Tensor:
         features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))

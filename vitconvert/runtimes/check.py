@@ -181,9 +181,8 @@ def compare_at_size(
     """
     height, width = expected.model.config.image_size
     size = f"{height + rest[0]}x{width + rest[1]} pixels"
-    padding = (0, rest[1], 0, rest[0])
-    if expected.shape.pixels is not None:  # channels are last
-        padding = (0, 0, *padding)
+    last = [] if expected.shape.pixels is None else [0, 0]  # channels, which are not padded
+    padding = [*last, 0, rest[1], 0, rest[0]]
     batch = expected.shape.batch or 2
     for kind, images in expected.images(preprocessing, batch=batch).items():
         yield compare_outputs(

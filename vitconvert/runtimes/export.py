@@ -338,16 +338,13 @@ def left_over(checkpoint: Checkpoint) -> str:
 
 def _size_notes(checkpoint: Checkpoint) -> Iterator[str]:
     """By which rule a model of free image size fits its positions, and where that comes from."""
-    config = checkpoint.config
-    for field, there in (
-        ("position_resampling", config.learned_positions or config.own_grid),
-        ("relative_resampling", config.relative_positions in ("block", "shared")),
-    ):
-        if there:
-            origin = config.origins.get(field, "assumed: vitconvert's default")
-            what = field.replace("position_", "positions ").replace("relative_", "relative positions ")
-            what = what.replace("resampling", "at other sizes")
-            yield f"{what}: {getattr(config, field)} ({origin})"
+    config, assumed = checkpoint.config, "assumed: vitconvert's default"
+    if config.learned_positions or config.own_grid:
+        origin = config.origins.get("position_resampling", assumed)
+        yield f"positions at other sizes: {config.position_resampling} ({origin})"
+    if config.block_relative_positions or config.shared_relative_positions:
+        origin = config.origins.get("relative_resampling", assumed)
+        yield f"relative positions at other sizes: {config.relative_resampling} ({origin})"
     yield f"pixels beyond the last whole patch: {left_over(checkpoint)}"
 
 

@@ -188,7 +188,7 @@ class _SettledPositions(Positions):
         super().__init__(config)
         self.register_buffer("result", result, persistent=False)
 
-    def fitted(self, grid: Grid) -> Tensor:  # noqa: ARG002
+    def fitted(self, grid: Grid) -> Tensor:
         return self.result
 
 
@@ -204,7 +204,7 @@ class _SettledRope(nn.Module):
             self.register_buffer(name, table, persistent=False)
             self.names.append(name)
 
-    def tables(self, like: Tensor, grid: Grid) -> list[Tensor]:  # noqa: ARG002
+    def tables(self, like: Tensor, grid: Grid) -> list[Tensor]:
         return [self.get_buffer(name) for name in self.names]
 
 

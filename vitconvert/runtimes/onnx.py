@@ -182,10 +182,10 @@ def _name_sizes(graph: "Graph") -> None:
     Those are the batch size and, of images of any size, rows and columns of patches or pixels.
     """
     stated = [str(size.value) for size in graph.inputs[0].shape or () if not isinstance(size, int)]
-    sides = ("height", "width") if stated[-1:] and stated[-1].isidentifier() else ("rows", "columns")
-    names = ["batch"] if len(stated) == 1 else ["batch", *sides][-len(stated) :]
-    symbols = [re.sub(r"^\d+\*", "", size) for size in stated]
-    known = dict(zip(symbols, names, strict=True)) if stated else {}
+    symbols = [size.rpartition("*")[2] for size in stated]  # of "16*s5", which counts patches
+    sides = ["height", "width"] if stated == symbols else ["rows", "columns"]
+    names = ["batch"] if len(stated) == 1 else ["batch", *sides][3 - len(stated) :]
+    known = dict(zip(symbols, names, strict=False))
     values = [*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)]
     for shape in (value.shape for value in values if value.shape is not None):
         for axis, size in enumerate(shape):
