@@ -52,7 +52,7 @@ def _no_gradients():
         yield
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sampled(KINDS, 3))
 def test_equals_the_model_of_each_size(kind):
     config = small_config(**KINDS[kind])
     torch.manual_seed(3)
@@ -101,7 +101,8 @@ TIMM = {
 }
 
 
-@pytest.mark.parametrize("kind", sampled(TIMM, 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TIMM)
 def test_equals_timm(kind, tmp_path):
     name, arguments = TIMM[kind]
     source = save_timm(tmp_path, name, **arguments)
