@@ -25,6 +25,9 @@ KINDS = {
     "mixed": {"rope": "mixed", "head_dim": 12},
     "dinov3": {"rope": "dinov3", "head_dim": 12},
     "registers of dinov2": {"position_resampling": "bicubic_offset", "num_registers": 3},
+    "windows and global blocks": PARTS["windows"] | {"global_blocks": (1,)},
+    "hidden padding": PARTS["windows"] | {"window_padding": False, "relative_positions": "none"},
+    "merged": {"class_token": False, "pooling": "avg", "merge_size": 1},
     **PARTS,
 }
 GRIDS = ((3, 3), (2, 7), (6, 5), (7, 2))
