@@ -534,7 +534,7 @@ VALUES: Mapping[str, Values] = {
     **dict.fromkeys(("tell", "notify", "preprocess"), such(callable, "a function", "print")),
     **dict.fromkeys(
         (
-            *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
+            *("fast", "dynamic_size", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("probabilities", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
             *("header", "background", "append", "retry_failed", "with_hash", "probes"),
         ),
