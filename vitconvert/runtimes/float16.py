@@ -104,7 +104,7 @@ class HalfGraph(Graph):
     """A graph in float16 but for what is kept in float32.
 
     Args:
-        model: In float32; its weights are rounded in place.
+        model: In float32; its weights are replaced.
         shape: As of `Graph`.
         kept: What stays.
         rounded: Whether norms and softmax, where they do not stay, round each of their operations:
@@ -129,10 +129,13 @@ def _round_weights(model: nn.Module, kept: InFloat32) -> None:
             stays = name in kept.layers
         else:
             stays = RESIDUAL in kept.kinds or (NORMS in kept.kinds and isinstance(module, _NORMS))
-        tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-        for tensor in () if stays else tensors:
-            if tensor.is_floating_point():
-                tensor.data = tensor.data.half()
+        if stays:
+            continue
+        for part, weights in list(module.named_parameters(recurse=False)):
+            setattr(module, part, nn.Parameter(weights.detach().half(), requires_grad=False))
+        for part, table in list(module.named_buffers(recurse=False)):
+            if table.is_floating_point():
+                setattr(module, part, table.half())
 
 
 class _Arithmetic(TorchFunctionMode):
@@ -156,7 +159,8 @@ class _Arithmetic(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return self.rules.get(func, _called)(func, *args, **(kwargs or {}))
+        rule: Callable[..., Any] = self.rules.get(func, _called)
+        return rule(func, *args, **(kwargs or {}))
 
 
 def _called(func: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -279,7 +283,7 @@ def kept_in_float32(build: Callable[[], ViT], shape: Shape, *, tolerance: float)
     The first choice is taken that differs by half the tolerance at most, else the closest one.
 
     Args:
-        build: Makes the model in float32, each time another whose weights may be changed.
+        build: Makes the model in float32, each time another whose weights may be replaced.
         shape: What the graph takes and gives.
         tolerance: Of the file, relative to the largest output.
     """
@@ -297,7 +301,7 @@ def kept_in_float32(build: Callable[[], ViT], shape: Shape, *, tolerance: float)
     for kinds in choices:
         kept = InFloat32(kinds=kinds, layers=layers)
         graph = HalfGraph(build(), shape, kept, rounded=True)
-        tried[kinds] = relative_difference(graph(both), wanted)  # type: ignore[arg-type]
+        tried[kinds] = relative_difference(graph(both), wanted)
         if tried[kinds] <= _MARGIN * tolerance:
             break
     best = min(tried, key=tried.__getitem__)
