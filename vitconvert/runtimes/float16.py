@@ -1,10 +1,10 @@
 """A graph in float16, and what of it stays in float32: decided by measuring.
 
 float16 ends at 65,504 and has eleven bits. Some models compute larger numbers: one channel of a
-register, or of a patch that serves as one, may hold numbers far larger than all others from block to block (Sun et al.,
-"Massive Activations in Large Language Models", https://arxiv.org/abs/2402.17762; Darcet et al.,
-https://arxiv.org/abs/2309.16588). On GPUs they become infinite, and norms that are computed in
-float16 square numbers that are much smaller.
+register, or of a patch that serves as one, may be far larger than all others, from block to block
+(Sun et al., "Massive Activations in Large Language Models", https://arxiv.org/abs/2402.17762;
+Darcet et al., https://arxiv.org/abs/2309.16588). On GPUs they may become infinite, and norms that
+are computed in float16 square numbers that are much smaller.
 
 A processor hides this: ONNX Runtime and OpenVINO compute most of a float16 file in float32 there.
 So what is measured is this module's own arithmetic, which rounds the result of each operation to
