@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from tests.towers.families import LANGUAGE, NECK
 from tests.uses import embedded, in_onnx_runtime
 from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
 from vitconvert.programs.reference import as_tokens
+from vitconvert.programs.transformers.modules import MODULES
 from vitconvert.programs.transformers.running import class_named, run_opened
 
 SAM = {"mlp_dim": 50, "output_channels": 9, "window_size": 2, "global_attn_indexes": [3, 10]}
@@ -576,3 +577,12 @@ def test_a_whole_qianfan_with_a_last_norm(tmp_path):
     ours = vitconvert.load_model(tmp_path)
     assert relative(ours(images), run_opened(inner, images)) < 1e-6
     assert vitconvert.verify(tmp_path).verdict == "equal"
+
+
+@pytest.mark.slow
+def test_windows_whose_tables_have_other_sizes_explain_no_difference(tmp_path, monkeypatch):
+    ENCODERS["GOT-OCR 2"].made((24, 24)).save_pretrained(tmp_path)
+    places = MODULES["got_ocr2_vision"]  # float64 is apart then, by the softmax in float32
+    monkeypatch.setitem(MODULES, "got_ocr2_vision", replace(places, rounded=""))
+    report = vitconvert.verify(tmp_path)
+    assert report.verdict == "not equal" and "likely cause   unknown" in report.summary()
