@@ -129,9 +129,7 @@ class Modules:
     processor: str = ""  # the class of its image processor, where that cuts images into patches
     in_one_row: bool = False  # whether it gives the tokens of all images one after another
     in_squares: bool = False  # whether its tokens come in squares that nothing merges
-    renamed: tuple[
-        tuple[str, str], ...
-    ] = ()  # patterns of names that the class alone does not read
+    renamed: tuple[tuple[str, str], ...] = ()  # patterns of names that the class does not read
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
     summed: str = ""  # what vitconvert computes of it in float32
