@@ -464,8 +464,6 @@ SOURCES: Mapping[str, Source] = {
         title="MLCDVisionModel",
         write=write_mlcd,
     ),
-    "hf GIT": of_class("GitVision", "Model"),
-    "hf Qianfan-OCR": of_class("QianfanOCRVision", "Model"),
     "hf BLIP": of_class("BlipVision", "Model"),
     "hf InternVL": of_class("InternVLVision", "Model", image_size=(24, 24), patch_size=(8, 8)),
     "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
@@ -534,4 +532,6 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=deepseek),
         stated={"image_size": (24, 32)},
     ),
+    "hf GIT": of_class("GitVision", "Model"),
+    "hf Qianfan-OCR": of_class("QianfanOCRVision", "Model"),
 }
