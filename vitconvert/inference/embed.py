@@ -12,14 +12,13 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.batches import (
     Compute,
-    Output,
-    Picture,
     Ready,
     check_fit,
     not_finite,
     run_in_batches,
 )
 from vitconvert.inference.options import POOLS, FeatureOptions
+from vitconvert.inference.preparing import Output, Picture
 from vitconvert.model import ViT
 
 
