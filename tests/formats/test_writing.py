@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from vitconvert.errors import UsageError
 from vitconvert.formats import (
+    Content,
+    content_of,
     gguf,
     hdf5,
     msgpack,
@@ -47,6 +49,24 @@ def _random(dtype: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 def _raw(tensor: torch.Tensor) -> bytes:
     """The bytes of the elements: NaNs of random bits equal themselves only so."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@every_writer
+def test_each_chunk_is_good_until_the_next(write, tmp_path):
+    """As those are that come from another file, of more than 1 MiB, through one buffer."""
+    tensor = torch.randn(70, 33)
+    data = tensor.numpy().tobytes()
+
+    def chunks():
+        buffer = memoryview(bytearray(64))
+        for begin in range(0, len(data), 64):
+            part = data[begin : begin + 64]
+            buffer[: len(part)] = part
+            yield buffer[: len(part)]
+
+    write(tmp_path / "x", {"a.b": Content(info=content_of("a.b", tensor).info, chunks=chunks)})
+    with open_container(tmp_path / "x") as container:
+        assert torch.equal(container.read("a.b"), tensor)
 
 
 names = st.text(

@@ -201,6 +201,13 @@ class Content:
     info: TensorInfo
     chunks: Callable[[], Iterable[memoryview]]
 
+    def whole(self) -> bytearray:
+        """All bytes at once. Not `join`, which holds all chunks before it copies the first."""
+        held = bytearray()
+        for chunk in self.chunks():
+            held += chunk
+        return held
+
 
 def content_of(name: str, tensor: torch.Tensor) -> Content:
     """A tensor in memory.

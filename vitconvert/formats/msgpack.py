@@ -254,7 +254,7 @@ def _write_branch(file: HashingWriter, package: Untyped, tree: _Branch) -> None:
         if not isinstance(value, Content):
             _write_branch(file, package, value)
             continue
-        info, data = value.info, b"".join(value.chunks())
+        info, data = value.info, bytes(value.whole())
         if info.nbytes <= _CHUNK:
             file.write(packer.pack(_array(package, info, data)))
             continue

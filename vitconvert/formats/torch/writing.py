@@ -32,7 +32,7 @@ def write_file(
 
     contents = checked_contents(tensors, list(ITEM_SIZE), "torch")
     held: dict[str, object] = {
-        name: tensor_from_buffer(bytearray().join(content.chunks()), 0, content.info)
+        name: tensor_from_buffer(content.whole(), 0, content.info)
         for name, content in contents.items()
     }
     if surroundings.wrapper:
