@@ -9,9 +9,11 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -29,6 +31,7 @@ from vitconvert.errors import (
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.clips import clip_array
 from vitconvert.preprocessing.finding import not_images
 from vitconvert.preprocessing.transform import transformed
 from vitconvert.settings import plain_arithmetic, take_threads, torch_threads
@@ -208,6 +211,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         return prepare_image(
             image,
             running.preprocessing,
+            frames=model.config.frames,
             fast=options.fast_preprocessing,
             max_pixels=options.max_image_pixels,
             left_out=left_out,
@@ -323,16 +327,20 @@ def prepare_image(
     image: Picture,
     preprocessing: Preprocessing,
     *,
+    frames: int = 0,
     fast: bool = False,
     max_pixels: int | None = None,
     left_out: LeftOut | None = None,
 ) -> Output:
-    """An image's path, None for an open image; and what the model reads of it, or the reason."""
+    """An image's path, None for an open image; and what the model reads of it, or the reason.
+
+    With `frames`, those of the folder of a clip.
+    """
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
         return None, image
     try:
-        if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
+        if not frames and path is not None and os.path.isdir(path):  # noqa: PTH112 (no error)
             others = not_images(path)
             raise SourceError(
                 "There are no images in this folder.",
@@ -343,9 +351,10 @@ def prepare_image(
             image = image()
         told = left_out or LeftOut()
         name: Path | str = path or str(getattr(image, "filename", ""))
-        prepared = transformed(
+        make = partial(_clip, count=frames) if frames else transformed
+        prepared = make(
             image,
-            preprocessing,
+            steps=preprocessing,
             fast=fast,
             max_pixels=max_pixels,
             tell=lambda fact: told.add(fact, name),
@@ -357,6 +366,13 @@ def prepare_image(
         if path is not None:
             error.evidence.setdefault("image", str(path))
         return path, error
+
+
+def _clip(folder: Path | Image.Image | bytes, **how: Any) -> NDArray[np.float32]:
+    """The clip in a folder of frames."""
+    if not isinstance(folder, Path):
+        raise InputMismatch("The model reads clips: a folder of frames each, and no open image.")
+    return clip_array(folder, **how)
 
 
 def not_finite(what: str, model: ViT) -> VitConvertError:

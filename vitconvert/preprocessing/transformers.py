@@ -69,6 +69,14 @@ _GLM = dataclasses.replace(
     size={"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
     limits="frames",
 )
+# Of each frame of a clip. Classes of image processors have variants for Pillow, of videos none.
+_VIDEOMAE = dataclasses.replace(
+    _CLIP_LIKE,
+    mean_std=HALVES,
+    resample=2,
+    convert_rgb=False,
+    refused={"do_sample_frames": "which frames it takes depends on the video's rate"},
+)
 _PROCESSORS = {
     "ViTImageProcessor": _Processor(mean_std=HALVES, resample=2, size=_SQUARE),
     "DeiTImageProcessor": _Processor(
@@ -91,6 +99,8 @@ _PROCESSORS = {
     "DINOv3ViTImageProcessor": _Processor(
         mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True, pillow=False
     ),
+    "VideoMAEImageProcessor": _VIDEOMAE,
+    "VideoMAEVideoProcessor": _VIDEOMAE,
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
     "Qwen2VLImageProcessor": _QWEN,
     "Glm4vImageProcessor": _GLM,
@@ -178,6 +188,7 @@ _OTHERS = {
 # models/auto: the processor of a model whose file names none
 _MODEL_TYPES = {
     "vit": "ViTImageProcessor",
+    "videomae": "VideoMAEImageProcessor",
     "vit_mae": "ViTImageProcessor",
     "vit_msn": "ViTImageProcessor",
     "ijepa": "ViTImageProcessor",
@@ -295,9 +306,8 @@ def of_any_size(config: JsonObject, model_type: str | None) -> bool:
 def _processor_name(config: JsonObject, model_type: str | None) -> str:
     """The class that AutoImageProcessor takes: the file's, its old extractor's, the model's."""
     legacy = str(config.get("feature_extractor_type") or "")
-    named = config.get("image_processor_type") or legacy.replace(
-        "FeatureExtractor", "ImageProcessor"
-    )
+    named = config.get("image_processor_type") or config.get("video_processor_type")
+    named = named or legacy.replace("FeatureExtractor", "ImageProcessor")
     name = str(named or _MODEL_TYPES.get(str(model_type), ""))
     name = name.removesuffix("Fast").removesuffix("Pil")
     if not name:

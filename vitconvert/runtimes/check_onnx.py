@@ -330,8 +330,11 @@ def differences(model: Model, compute: Compute) -> dict[str, float]:
     taken = model.inputs[0]
     sizes = [int(size) for size in taken.shape[1:]]
     pixels = taken.dtype == 2  # uint8
-    height, width, channels = sizes if pixels else (*sizes[1:], sizes[0])
-    both = images(channels, height, width, pixels=pixels)
+    # The frames of a clip are one above the other.
+    channels, height, width = sizes[0], int(np.prod(sizes[1:-1])), sizes[-1]
+    if pixels:
+        height, width, channels = sizes
+    both = images(channels, height, width, pixels=pixels).reshape(IMAGES, *sizes)
     count = taken.shape[0]
     rows = [[0, 1], [0], [1]]
     if isinstance(count, int):

@@ -145,6 +145,8 @@ def export_checkpoint(
 ) -> Exported:
     """Write a file for another runtime; see `vitconvert.export_model`."""
     shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
+    if images is not None or wanted.calibrated:
+        checkpoint.config.require_images("An export that is checked or calibrated with images")
     if images is not None:
         needed_preprocessing(checkpoint)
     calibration = None
@@ -344,7 +346,7 @@ def _record(
     checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
     config, own = checkpoint.config, checkpoint.companions.own
     pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
-    sides = [*size, channels] if pixels else [channels, *size]
+    sides = [*size, channels] if pixels else [*config.input_shape]
     return {
         "vitconvert": VERSION,
         "command": command and without_secrets(command),

@@ -76,7 +76,7 @@ class Graph(nn.Module):
                 self.register_buffer(name, levels.view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """(B, C, H, W) float32, or (B, H, W, C) uint8 with `pixels`, to float32."""
+        """(B, C, H, W) or (B, C, T, H, W) float32, or (B, H, W, C) uint8 with `pixels`."""
         if self.shape.pixels is not None:
             images = (images.permute(0, 3, 1, 2).float() - self.mean) / self.std
         images = images.to(self.dtype)
@@ -99,7 +99,7 @@ class Graph(nn.Module):
         if self.shape.pixels is not None:
             size = (batch, *config.image_size, config.in_channels)
             return torch.zeros(size, dtype=torch.uint8)
-        return torch.zeros(batch, config.in_channels, *config.image_size, dtype=torch.float32)
+        return torch.zeros(batch, *config.input_shape, dtype=torch.float32)
 
 
 class _SettledPositions(Positions):

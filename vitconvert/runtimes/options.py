@@ -92,6 +92,8 @@ class ExportOptions:
                 evidence={"problem_type": f"regression ({origin})"},
                 hint="leave out --probabilities: the file gives the numbers themselves.",
             )
+        if self.with_preprocessing:
+            checkpoint.config.require_images("A file with the preprocessing inside")
         pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
         batch, probes = self.batch_size, self.probes
         return Shape(output=output, scores=scores, pixels=pixels, batch=batch, probes=probes)

@@ -47,6 +47,9 @@ _OF_ANY_SHAPE = (
 )
 
 
+_OF_CLIPS = {"videomae": "VideoMAEImageProcessor"}
+
+
 class Transformers(Program):
     """transformers, in the layout of `save_pretrained`."""
 
@@ -103,6 +106,8 @@ class Transformers(Program):
             if preprocessing.of_sounds != ("num_mel_bins" in config):
                 raise NotRepresentable("images and recordings are prepared differently")
             processor = preprocessing.to_huggingface()
+            if of_clips := _OF_CLIPS.get(config["model_type"]):
+                processor = {**processor, "image_processor_type": of_clips}
         except NotRepresentable as error:
             left_out = f"preprocessor_config.json is left out: {error.fact}"
             return CompanionFiles(files=files, departures=(left_out,))
@@ -231,7 +236,17 @@ def transformers_example(
         options: Further arguments of AutoImageProcessor.
         patches: Whether the class reads patches, with their mask and grid.
     """
-    if has_processor:
+    model: list[str] = []
+    if config.clips:
+        imports = ["import torch", f"from transformers import {kind}"]
+        channels, frames, *size = config.input_shape
+        sizes = ", ".join(map(str, (1, frames, channels, *size)))
+        images = [f"clips = torch.zeros({sizes})  # (batch, frames, channels, height, width)"]
+        model = [
+            f'model = {kind}.from_pretrained(".").eval()',
+            "output = model(pixel_values=clips)",
+        ]
+    elif has_processor:
         read = "" if patches else '["pixel_values"]'
         imports = [f"from transformers import AutoImageProcessor, {kind}"]
         imports.append("from transformers.image_utils import load_image")
@@ -245,7 +260,7 @@ def transformers_example(
     else:
         imports = ["import torch", f"from transformers import {kind}"]
         images = [f"images = {zeros(config)}"]
-    model = [
+    model = model or [
         f'model = {kind}.from_pretrained(".").eval()',
         f"output = model({'**images' if patches else 'pixel_values=images'})",
     ]

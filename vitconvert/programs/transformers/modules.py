@@ -36,6 +36,10 @@ def _frames(_: Foreign, images: Tensor) -> Inputs:
     return {"pixel_values_videos": images[:, None], "skip_predictor": True}
 
 
+def _clips(_: Foreign, clips: Tensor) -> Inputs:
+    return {"pixel_values": clips.transpose(1, 2)}  # (B, frames, channels, height, width)
+
+
 def _pixels_in_order(model: Foreign, images: Tensor) -> Inputs:
     """Masks nothing, but the class sorts patches by this noise: keep them in order."""
     noise = torch.arange(model.embeddings.patch_embeddings.num_patches).expand(len(images), -1)
@@ -255,6 +259,7 @@ MODULES = {
     "vitpose_backbone": replace(
         _VIT, kind="VitPoseBackbone", block="encoder.layer.{i}", summed="sums of positions"
     ),
+    "videomae": replace(_VIT, block="encoder.layer.{i}", inputs=_clips),
     "vjepa2": replace(
         _DINOV2,
         patches="encoder.embeddings.patch_embeddings",

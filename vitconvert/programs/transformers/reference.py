@@ -118,7 +118,10 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
     from transformers.models.auto import modeling_auto
 
     bare = modeling_auto.MODEL_MAPPING_NAMES
-    classifiers = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    classifiers = {
+        **modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        **modeling_auto.MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES,
+    }
     if "classifier.layernorm.weight" in tensors:
         return "ASTForAudioClassification"
     if "cls_classifier.weight" in tensors:
