@@ -18,6 +18,7 @@ from tests.small_models import assert_same_tensors, relative
 from tests.uses import in_onnx_runtime
 from vitconvert.errors import (
     InputMismatch,
+    MissingFact,
     NotRepresentable,
     SourceError,
     UnknownDialect,
@@ -70,6 +71,7 @@ def _output(output):
 
 
 VIDEOMAE = {"intermediate_size": 50, "image_size": [24, 40], "patch_size": 8, "tubelet_size": 2}
+VIVIT = {"intermediate_size": 50, "image_size": [24, 40], "tubelet_size": [2, 8, 8]}
 FAMILIES = {
     "VideoMAE": Family(
         kind="VideoMAEForVideoClassification",
@@ -98,6 +100,23 @@ FAMILIES = {
         | {"decoder_num_attention_heads": 2, "decoder_intermediate_size": 9},
         inner="videomae",
         memory="hf_videomae_memory",
+    ),
+    "ViViT": Family(
+        kind="VivitForVideoClassification",
+        dialect="hf_vivit",
+        arguments=VIVIT | {"num_labels": 5, "layer_norm_eps": 1e-3},
+        memory="hf_vivit_memory",
+    ),
+    "ViViT with a pooler": Family(
+        kind="VivitModel",
+        dialect="hf_vivit_pooler",
+        arguments=VIVIT
+        | {"tubelet_size": [3, 8, 4], "num_channels": 1, "pooler_output_size": 9}
+        | {"pooler_act": "relu", "hidden_act": "gelu"},
+        lengths=(3, 7),
+        channels=1,
+        run=lambda model, clips: model(clips.transpose(1, 2)).pooler_output,
+        memory="hf_vivit_pooler_memory",
     ),
 }
 
@@ -199,6 +218,25 @@ def test_other_lengths_and_sizes_are_computed_by_positions_of_their_own(tmp_path
         vitconvert.load_model(tmp_path, patch_size=4)
 
 
+def test_learned_positions_of_clips_say_how_large_they_are_and_are_not_resampled(tmp_path):
+    its = FAMILIES["ViViT"]
+    model = its.made(num_hidden_layers=2, image_size=24)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="positions of clips cannot be resampled"):
+        vitconvert.load_model(tmp_path, image_size=32)
+    with pytest.raises(MissingFact, match="do not form a square grid for each of 4 steps in time"):
+        vitconvert.load_model(tmp_path, overrides={"frames": 8})
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(MissingFact) as missing:
+        vitconvert.load_checkpoint(tmp_path, overrides={"num_heads": 3})
+    assert "frames  the model reads clips, and no tensor shows how many" in str(missing.value)
+    stated = {"num_heads": 3, "frames": 4, "activation": "gelu_tanh", "norm_eps": 1e-3}
+    ours = vitconvert.load_model(tmp_path, overrides=stated)
+    assert ours.config.image_size == (24, 24)
+    clips = torch.randn(2, 3, 4, 24, 24)
+    assert relative(ours(clips), its.expected(model, clips)) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("shape", "hint"),
     [
@@ -275,6 +313,33 @@ def test_the_processor_of_videos_is_read_too(clips, tmp_path):
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(stated))
     notes = vitconvert.load_checkpoint(tmp_path).ledger.notes
     assert any("do_sample_frames of VideoMAEVideoProcessor" in note for note in notes)
+
+
+@pytest.mark.parametrize("offset", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_frames_of_vivit_are_prepared_as_its_processors_do(clips, offset, normalize, tmp_path):
+    *_, frames = clips
+    its = FAMILIES["ViViT"]
+    its.made(num_hidden_layers=1, image_size=24).save_pretrained(tmp_path)
+    said = {"size": {"shortest_edge": 28}, "crop_size": {"height": 24, "width": 24}}
+    said |= {"do_normalize": normalize, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.5]}
+    processor = transformers.VivitImageProcessor(**said, offset=offset)
+    processor.save_pretrained(tmp_path)
+    taken = [Image.fromarray(frame) for frame in frames[:4]]
+    theirs = processor(taken, return_tensors="pt")["pixel_values"][0].transpose(0, 1)
+    steps = vitconvert.load_checkpoint(tmp_path).preprocessing
+    assert relative(steps.clip(taken), theirs) < 1e-6
+    vitconvert.convert(tmp_path, to="hf", output=tmp_path / "out", verify=False)
+    again = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out")
+    written = again(taken, return_tensors="pt")["pixel_values"][0].transpose(0, 1)
+    assert type(again) is type(processor) and relative(written, theirs) < 1e-6
+    (tmp_path / "preprocessor_config.json").unlink()
+    of_videos = transformers.VivitVideoProcessor(**said)
+    of_videos.save_pretrained(tmp_path)
+    pixels = torch.from_numpy(frames[:4]).permute(0, 3, 1, 2)
+    theirs = of_videos(pixels, return_tensors="pt")["pixel_values"][0].transpose(0, 1)
+    steps = vitconvert.load_checkpoint(tmp_path).preprocessing
+    assert relative(steps.clip(taken), theirs) < 1e-6
 
 
 def test_folders_of_frames_are_classified_and_embedded(clips, tmp_path):

@@ -95,8 +95,6 @@ MODELS = {
         "HieraModel": "a Hiera of transformers",
         "Sam2Model": "the Hiera of SAM 2",
         "Sam2HieraDetModel": "the Hiera of SAM 2",
-        "VivitModel": "ViViT",
-        "VivitForVideoClassification": "ViViT",
         "TimesformerForVideoClassification": "TimeSformer of transformers",
         "XCLIPModel": "X-CLIP",
         "VideoPrismVisionModel": "VideoPrism",

@@ -85,6 +85,11 @@ class Properties(Fields):
         return self.frames // self.tubelet if self.clips else 1
 
     @property
+    def tubelet_size(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of a patch."""
+        return (self.tubelet, *self.patch_size)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Channels, the frames of a clip, height and width."""
         return (self.in_channels, *([self.frames] if self.clips else ()), *self.image_size)

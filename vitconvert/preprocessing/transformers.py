@@ -35,6 +35,9 @@ class _Processor:
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False  # before resizing
     pillow: bool = True  # whether there is a variant for Pillow; another falls back to torchvision
+    pillow_only: bool = False
+    rescale_factor: float = 1 / 255
+    offset: bool = False  # whether 1 is taken away after rescaling, before the mean is
     patches: bool = False  # the size follows from a limit of patches
     # Images keep their size, as far as it is in whole squares of so many patches and within limits
     squares: int = 0
@@ -77,6 +80,9 @@ _VIDEOMAE = dataclasses.replace(
     convert_rgb=False,
     refused={"do_sample_frames": "which frames it takes depends on the video's rate"},
 )
+_VIVIT = dataclasses.replace(
+    _VIDEOMAE, size={"shortest_edge": 256}, rescale_factor=1 / 127.5, offset=True
+)
 _PROCESSORS = {
     "ViTImageProcessor": _Processor(mean_std=HALVES, resample=2, size=_SQUARE),
     "DeiTImageProcessor": _Processor(
@@ -100,7 +106,9 @@ _PROCESSORS = {
         mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True, pillow=False
     ),
     "VideoMAEImageProcessor": _VIDEOMAE,
-    "VideoMAEVideoProcessor": _VIDEOMAE,
+    "VideoMAEVideoProcessor": dataclasses.replace(_VIDEOMAE, pillow=False),
+    "VivitImageProcessor": dataclasses.replace(_VIVIT, pillow_only=True),
+    "VivitVideoProcessor": dataclasses.replace(_VIVIT, pillow=False),
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
     "Qwen2VLImageProcessor": _QWEN,
     "Glm4vImageProcessor": _GLM,
@@ -245,7 +253,8 @@ def from_preprocessor_config(
     listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
     channels = max(listed, default=3)
     normalize = bool(config.get("do_normalize", processor.normalize))
-    rescale, factor = bool(config.get("do_rescale", True)), config.get("rescale_factor", 1 / 255)
+    rescale = bool(config.get("do_rescale", True))
+    factor = config.get("rescale_factor", processor.rescale_factor)
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
     code, interpolation = config.get("resample", processor.resample), "bilinear"
@@ -259,11 +268,15 @@ def from_preprocessor_config(
     if processor.rescale_first:
         arithmetic = "transformers_float"
     else:
-        on_pillow = backend == "pil" and processor.pillow
+        on_pillow = processor.pillow_only or (backend == "pil" and processor.pillow)
         arithmetic = "transformers_pil" if on_pillow else "transformers"
+    means = numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels
+    if processor.offset and rescale and (processor.pillow is False or config.get("offset", True)):
+        means, normalize = tuple(each + 1 for each in means), True
+        std = std if config.get("do_normalize", processor.normalize) else 1.0
     return {
         **sizes,
-        "mean": numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels,
+        "mean": means,
         "std": numbers(std, "image_std", channels) if normalize else (1.0,) * channels,
         "rescale_factor": positive(factor, "rescale_factor") if rescale else None,
         "normalize": normalize,

@@ -47,7 +47,10 @@ _OF_ANY_SHAPE = (
 )
 
 
-_OF_CLIPS = {"videomae": "VideoMAEImageProcessor"}
+_OF_CLIPS: Mapping[str, JsonObject] = {
+    "videomae": {"image_processor_type": "VideoMAEImageProcessor"},
+    "vivit": {"image_processor_type": "VivitImageProcessor", "offset": False},
+}
 
 
 class Transformers(Program):
@@ -107,7 +110,7 @@ class Transformers(Program):
                 raise NotRepresentable("images and recordings are prepared differently")
             processor = preprocessing.to_huggingface()
             if of_clips := _OF_CLIPS.get(config["model_type"]):
-                processor = {**processor, "image_processor_type": of_clips}
+                processor = {**processor, **of_clips}
         except NotRepresentable as error:
             left_out = f"preprocessor_config.json is left out: {error.fact}"
             return CompanionFiles(files=files, departures=(left_out,))

@@ -260,6 +260,7 @@ MODULES = {
         _VIT, kind="VitPoseBackbone", block="encoder.layer.{i}", summed="sums of positions"
     ),
     "videomae": replace(_VIT, block="encoder.layer.{i}", inputs=_clips),
+    "vivit": replace(_VIT, inputs=_clips),
     "vjepa2": replace(
         _DINOV2,
         patches="encoder.embeddings.patch_embeddings",

@@ -143,7 +143,7 @@ def _built(
     options = {}
     if kind in ("BeitModel", "Data2VecVisionModel"):
         options = {"add_pooling_layer": checkpoint.config.pooling != "none"}
-    elif kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel"):
+    elif kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel", "VivitModel"):
         pooler = any(name.endswith("pooler.dense.weight") for name in tensors)
         options = {"add_pooling_layer": pooler}
     projection = None
