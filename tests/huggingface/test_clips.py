@@ -44,6 +44,7 @@ class Family:
     )
     inner: str = ""  # the encoder in a larger model
     memory: str = ""  # the dialect of the names in memory
+    reading: dict[str, Any] = field(default_factory=dict)  # how it is read
 
     def made(self, frames=None, **changes):
         """A model with every parameter random."""
@@ -72,6 +73,16 @@ def _output(output):
 
 VIDEOMAE = {"intermediate_size": 50, "image_size": [24, 40], "patch_size": 8, "tubelet_size": 2}
 VIVIT = {"intermediate_size": 50, "image_size": [24, 40], "tubelet_size": [2, 8, 8]}
+VJEPA2 = {"crop_size": 24, "patch_size": 8, "mlp_ratio": 2, "pred_hidden_size": 24}
+VJEPA2 |= {"pred_num_hidden_layers": 1, "pred_num_attention_heads": 2, "num_pooler_layers": 1}
+AS_CLIPS = {
+    "dialect": "hf_vjepa2_clips",
+    "reading": {"dialect": "hf_vjepa2_clips"},
+    "size": (24, 24),
+    "word": "frames_per_clip",
+    "lengths": (6, 9),
+    "run": lambda model, clips: model(clips.transpose(1, 2), skip_predictor=True).last_hidden_state,
+}
 FAMILIES = {
     "VideoMAE": Family(
         kind="VideoMAEForVideoClassification",
@@ -118,6 +129,18 @@ FAMILIES = {
         run=lambda model, clips: model(clips.transpose(1, 2)).pooler_output,
         memory="hf_vivit_pooler_memory",
     ),
+    "V-JEPA 2": Family(kind="VJEPA2Model", arguments=VJEPA2, **AS_CLIPS),
+    "V-JEPA 2, odd heads": Family(
+        kind="VJEPA2Model",
+        arguments=VJEPA2 | {"num_attention_heads": 4, "tubelet_size": 3, "qkv_bias": False},
+        **AS_CLIPS,
+    ),
+    "V-JEPA 2 that classifies": Family(
+        kind="VJEPA2ForVideoClassification",
+        arguments=VJEPA2 | {"num_attention_heads": 6},
+        inner="vjepa2",
+        **AS_CLIPS,
+    ),
 }
 
 
@@ -127,10 +150,10 @@ def test_outputs_are_those_of_its_class_at_two_lengths(name, tmp_path):
     for frames in its.lengths:
         model, clips = its.made(frames), its.clips(frames)
         model.save_pretrained(tmp_path)
-        found = vitconvert.load_checkpoint(tmp_path)
+        found = vitconvert.load_checkpoint(tmp_path, **its.reading)
         assert (found.dialect, found.config.frames) == (its.dialect, frames)
         for fast in (False, True):
-            ours = vitconvert.load_model(tmp_path, fast=fast)
+            ours = vitconvert.load_model(tmp_path, fast=fast, **its.reading)
             assert relative(ours(clips), its.expected(model, clips)) < 1e-6
 
 
@@ -162,14 +185,16 @@ def test_it_is_verified_and_written_again(name, tmp_path):
     its = FAMILIES[name]
     model, clips = its.made(), its.clips()
     model.save_pretrained(tmp_path / "a")
-    report = vitconvert.verify(tmp_path / "a")
+    report = vitconvert.verify(tmp_path / "a", **its.reading)
     assert report.verdict == "equal" and len(report.layers) > 2 * 11
     for to in ("hf", "vit"):
-        done = vitconvert.convert(tmp_path / "a", to=to, output=tmp_path / to, verify=True)
+        done = vitconvert.convert(
+            tmp_path / "a", output=tmp_path / to, to=to, verify=True, **its.reading
+        )
         assert all(one.why_not is None for one in done.opened)
         ours = vitconvert.load_model(tmp_path / to)
         assert relative(ours(clips), its.expected(model, clips)) < 1e-6
-    found = in_onnx_runtime(tmp_path / "a", clips, tmp_path)
+    found = in_onnx_runtime(tmp_path / "a", clips, tmp_path, **its.reading)
     assert relative(found, its.expected(model, clips)) < 1e-5
 
 
@@ -218,6 +243,87 @@ def test_other_lengths_and_sizes_are_computed_by_positions_of_their_own(tmp_path
         vitconvert.load_model(tmp_path, patch_size=4)
 
 
+def test_clips_of_v_jepa_2_of_any_length_and_images(tmp_path):
+    its = FAMILIES["V-JEPA 2, odd heads"]
+    model = its.made(num_hidden_layers=2)
+    model.save_pretrained(tmp_path)
+    for frames in (3, 12):
+        clips = its.clips(frames)
+        ours = vitconvert.load_model(tmp_path, overrides={"frames": frames}, **its.reading)
+        assert ours.config.head_dim == 15
+        assert relative(ours(clips), its.expected(model, clips)) < 1e-6
+    with pytest.raises(NotRepresentable, match="numbers the patches of any other image"):
+        vitconvert.load_checkpoint(tmp_path, overrides={"image_size": (24, 40)}, **its.reading)
+    model = FAMILIES["V-JEPA 2"].made(num_hidden_layers=2, num_attention_heads=4)
+    model.save_pretrained(tmp_path)
+    images = torch.randn(2, 3, 24, 24)
+    ours = vitconvert.load_model(tmp_path)
+    assert (ours.config.frames, ours.config.head_dim) == (0, 15)
+    assert relative(ours(images), its.expected(model, images[:, :, None])) < 1e-6
+
+
+def v_jepa_2_of_meta(model):
+    """The names of facebookresearch/vjepa2, as its training saves them."""
+    theirs = {
+        "encoder.embeddings.patch_embeddings.proj": "patch_embed.proj",
+        "encoder.layernorm": "norm",
+    }
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        owner, _, kind = name.rpartition(".")
+        if owner in theirs:
+            tensors[f"module.backbone.{theirs[owner]}.{kind}"] = tensor
+        elif name.startswith("encoder.layer."):
+            block = f"module.backbone.blocks.{name.split('.')[2]}"
+            part = owner.split(".", 3)[3].replace("attention", "attn")
+            if part == "attn.query":
+                parts = [model.state_dict()[name.replace("query", p)] for p in ("key", "value")]
+                tensors[f"{block}.attn.qkv.{kind}"] = torch.cat([tensor, *parts])
+            elif part not in ("attn.key", "attn.value"):
+                tensors[f"{block}.{part}.{kind}"] = tensor
+    return tensors
+
+
+def test_v_jepa_2_in_metas_names(tmp_path):
+    its = FAMILIES["V-JEPA 2"]
+    model, clips = its.made(num_hidden_layers=2), its.clips()
+    encoder = v_jepa_2_of_meta(model)
+    file = tmp_path / "vitl.pt"
+    parts = {"encoder": encoder, "target_encoder": {n: t + 1 for n, t in encoder.items()}}
+    torch.save({**parts, "predictor": {"module.backbone.x": torch.ones(3)}, "epoch": 3}, file)
+    stated = {"num_heads": 3, "frames": 6, "image_size": 24}
+    source = vitconvert.load_checkpoint(file, overrides=stated)
+    assert source.dialect == "vjepa2"
+    expected = its.expected(model, clips)
+    assert relative(vitconvert.load_model(source)(clips), expected) < 1e-6
+    done = vitconvert.convert(source, output=tmp_path / "hf", to="hf", verify=True)
+    assert [one.why_not for one in done.opened] == [None]
+    loaded = transformers.VJEPA2Model.from_pretrained(tmp_path / "hf").eval()
+    assert relative(its.expected(loaded, clips), expected) < 1e-6
+    vitconvert.convert(tmp_path / "hf", output=tmp_path / "back", to="vjepa2", verify=False)
+    back = torch.load(tmp_path / "back" / "model.pt", weights_only=True)["encoder"]
+    assert_same_tensors(back, encoder)
+
+
+def test_v_jepa_of_other_years_is_not_taken_for_v_jepa_2(tmp_path):
+    its = FAMILIES["V-JEPA 2"]
+    model, clips = its.made(num_hidden_layers=2), its.clips()
+    encoder = v_jepa_2_of_meta(model)
+    table = {"module.backbone.pos_embed": torch.randn(1, 27, 60)}
+    torch.save({"encoder": encoder | table}, tmp_path / "a.pt")
+    stated = {"num_heads": 3, "frames": 6, "image_size": 24}
+    with pytest.raises(UnknownDialect, match="V-JEPA of 2024, or V-JEPA 2 with a table") as error:
+        vitconvert.load_checkpoint(tmp_path / "a.pt", overrides=stated)
+    assert "--dialect vjepa2_table" in error.value.hint
+    ours = vitconvert.load_model(tmp_path / "a.pt", dialect="vjepa2_table", overrides=stated)
+    assert relative(ours(clips), its.expected(model, clips)) < 1e-6
+    more = {"module.backbone.video_mod_embed": torch.zeros(1, 1, 60)}
+    more |= {f"module.backbone.norms_block.{n}.weight": torch.ones(60) for n in range(4)}
+    torch.save({"encoder": encoder | more}, tmp_path / "b.pt")
+    with pytest.raises(UnknownDialect, match=r"V-JEPA 2\.1, which adds an embedding"):
+        vitconvert.load_checkpoint(tmp_path / "b.pt", overrides=stated)
+
+
 def test_learned_positions_of_clips_say_how_large_they_are_and_are_not_resampled(tmp_path):
     its = FAMILIES["ViViT"]
     model = its.made(num_hidden_layers=2, image_size=24)
@@ -229,7 +335,7 @@ def test_learned_positions_of_clips_say_how_large_they_are_and_are_not_resampled
     (tmp_path / "config.json").unlink()
     with pytest.raises(MissingFact) as missing:
         vitconvert.load_checkpoint(tmp_path, overrides={"num_heads": 3})
-    assert "frames  the model reads clips, and no tensor shows how many" in str(missing.value)
+    assert "the model reads clips, and no tensor shows how many frames" in str(missing.value)
     stated = {"num_heads": 3, "frames": 4, "activation": "gelu_tanh", "norm_eps": 1e-3}
     ours = vitconvert.load_model(tmp_path, overrides=stated)
     assert ours.config.image_size == (24, 24)
@@ -313,6 +419,19 @@ def test_the_processor_of_videos_is_read_too(clips, tmp_path):
     (tmp_path / "video_preprocessor_config.json").write_text(json.dumps(stated))
     notes = vitconvert.load_checkpoint(tmp_path).ledger.notes
     assert any("do_sample_frames of VideoMAEVideoProcessor" in note for note in notes)
+
+
+@pytest.mark.parametrize("crop", [24, 32])
+def test_frames_of_v_jepa_2_are_prepared_as_its_processor_does(clips, crop, tmp_path):
+    *_, frames = clips
+    FAMILIES["V-JEPA 2"].made(num_hidden_layers=1, crop_size=crop).save_pretrained(tmp_path)
+    processor = transformers.VJEPA2VideoProcessor(crop_size=crop)
+    processor.save_pretrained(tmp_path)
+    pixels = torch.from_numpy(frames[:4]).permute(0, 3, 1, 2)
+    theirs = processor(pixels, return_tensors="pt")["pixel_values_videos"][0].transpose(0, 1)
+    for dialect in ("hf_vjepa2_clips", None):
+        steps = vitconvert.load_checkpoint(tmp_path, dialect=dialect).preprocessing
+        assert torch.equal(steps.clip(frames[:4]), theirs)
 
 
 @pytest.mark.parametrize("offset", [True, False])

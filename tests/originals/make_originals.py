@@ -194,6 +194,15 @@ def videomae(*, frames: int, **kind: Any) -> nn.Module:
     return VisionTransformer(**sizes, **kind, num_classes=3, init_scale=1.0, all_frames=frames)
 
 
+def vjepa2() -> nn.Module:
+    """PYTHONPATH: facebookresearch/vjepa2, with einops."""
+    from src.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 28, "depth": 2, "num_heads": 2}
+    kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
+    return VisionTransformer(**sizes, **kind, mlp_ratio=1.5, num_frames=6)
+
+
 def videomae_pretraining() -> nn.Module:
     """PYTHONPATH: MCG-NJU/VideoMAE."""
     videomae(frames=2)  # for what it imports
@@ -305,6 +314,9 @@ ORIGINALS: Mapping[str, Original] = {
         compute=lambda model, images: model(images)[0],
     ),
     "videomae": Original(revision=VIDEOMAE, make=partial(videomae, frames=4), image=(3, 4, 12, 12)),
+    "vjepa2": Original(
+        revision="facebookresearch/vjepa2 c2963a4", make=vjepa2, image=(3, 6, 12, 20)
+    ),
     "videomae_v2": Original(
         revision="OpenGVLab/VideoMAEv2 29eab1e",
         make=partial(videomae, frames=6, init_values=0.1),

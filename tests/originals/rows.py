@@ -445,6 +445,7 @@ OF_CODE = {
     "perception_tokens": of_code("pe_tokens", "perception_tokens"),
     "sapiens2": of_code("sapiens2", image_size=(12, 8)),
     "videomae": of_code("videomae", image_size=(12, 12), frames=4),
+    "vjepa2": of_code("vjepa2", image_size=(12, 20), frames=6),
     "videomae_v2": of_code("videomae", "videomae_v2", image_size=(12, 12), frames=6),
     "videomae_pretraining": of_code("videomae", "videomae_pretraining", image_size=(8, 8)),
 }

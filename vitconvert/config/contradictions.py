@@ -134,7 +134,7 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         if config.stem or padded != config.grid_size:
             problems.append(f"patch_padding = {config.patch_padding} makes room for more patches")
     # Two axes turn pairs of channels; V-JEPA 2's three leave what is over as it is.
-    shared = 2 if config.rope == "vjepa2" else 4
+    shared = 1 if config.rope == "vjepa2" else 4
     if config.rope != "none" and config.head_dim % shared:
         problems.append(
             f"a rotary embedding needs head_dim divisible by {shared}, not {config.head_dim}"

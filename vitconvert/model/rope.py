@@ -137,13 +137,18 @@ def vjepa2_angles(config: ViTConfig, device: torch.device) -> Tensor:
 
     transformers 5.24, `rotate_queries_or_keys` and `apply_rotary_embeddings`: frequencies repeat
     after half of an axis' channels, while pairs are neighbours. An image's time is 0, and what
-    three equal even parts leave of a head is not turned.
+    three equal even parts leave of a head is not turned. The same in facebookresearch/vjepa2,
+    `src/models/utils/modules.py`, `RoPEAttention`.
     """
     bands = config.head_dim // 3 // 2
     exponents = torch.arange(bands, device=device).float() / bands
     frequencies = (1.0 / config.rope_temperature**exponents).repeat(2)
     turned = (_index_grid(config, device)[..., None] * frequencies).flatten(-2)
-    return F.pad(turned, (2 * bands, config.head_dim - 6 * bands))
+    times = torch.arange(config.time_steps, device=device).float()[:, None] * frequencies
+    turned = torch.cat(
+        (times.repeat_interleave(len(turned), 0), turned.repeat(len(times), 1)), dim=-1
+    )
+    return F.pad(turned, (0, config.head_dim - 6 * bands))
 
 
 class Rotation(TypedDict):
@@ -174,7 +179,9 @@ def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) 
         quarter_turn = torch.cat(turned, dim=-1)
     else:
         first, second = tokens[..., ::2], tokens[..., 1::2]
-        quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
+        if odd := tokens.shape[-1] % 2:  # the last channel of V-JEPA 2's, which does not turn
+            first = first[..., :-1]
+        quarter_turn = F.pad(torch.stack((-second, first), dim=-1).flatten(-2), (0, odd))
     sin, cos = table.chunk(2, dim=-1)
     rotated = tokens * cos + quarter_turn * sin
     return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)

@@ -36,6 +36,7 @@ class _Processor:
     rescale_first: bool = False  # before resizing
     pillow: bool = True  # whether there is a variant for Pillow; another falls back to torchvision
     pillow_only: bool = False
+    of_crop: tuple[int, int] | None = None  # the shortest side, over what is cropped of it
     rescale_factor: float = 1 / 255
     offset: bool = False  # whether 1 is taken away after rescaling, before the mean is
     patches: bool = False  # the size follows from a limit of patches
@@ -107,6 +108,9 @@ _PROCESSORS = {
     ),
     "VideoMAEImageProcessor": _VIDEOMAE,
     "VideoMAEVideoProcessor": dataclasses.replace(_VIDEOMAE, pillow=False),
+    "VJEPA2VideoProcessor": dataclasses.replace(
+        _VIDEOMAE, mean_std=IMAGENET, crop_size=256, pillow=False, of_crop=(256, 224)
+    ),
     "VivitImageProcessor": dataclasses.replace(_VIVIT, pillow_only=True),
     "VivitVideoProcessor": dataclasses.replace(_VIVIT, pillow=False),
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
@@ -246,6 +250,9 @@ def from_preprocessor_config(
     for key, why in processor.refused.items():
         if config.get(key):
             raise NotRepresentable(f"{key} of {name} is not supported: {why}.")
+    if processor.of_crop:  # whatever size the file has
+        (crop, _), (whole, part) = _crop_size(config, processor), processor.of_crop
+        config = {**config, "size": {"shortest_edge": int(crop * whole / part)}}
     sizes = _sizes(config, name, image_size)
     # One number serves all channels that the other list names.
     mean = config.get("image_mean", processor.mean_std[0])
@@ -350,10 +357,7 @@ def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
     if pad:
         image_size = _stated_size(config.get("pad_size") or processor.pad, "pad_size")
     elif crop:
-        crop_size = config.get("crop_size", processor.crop_size)
-        if crop_size is None:
-            raise MissingFact("do_center_crop is set, and crop_size is not.")
-        image_size = _stated_size(crop_size, "crop_size")
+        image_size = _crop_size(config, processor)
     elif resize == "squash":
         image_size = resize_size
     if image_size is None or (resize in ("shortest", "longest") and not crop and not pad):
@@ -368,6 +372,13 @@ def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
     (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
     (most,) = whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
     return {**sizes, "patch_size": patch_size, "max_patches": most}
+
+
+def _crop_size(config: JsonObject, processor: _Processor) -> Size:
+    crop_size = config.get("crop_size", processor.crop_size)
+    if crop_size is None:
+        raise MissingFact("do_center_crop is set, and crop_size is not.")
+    return _stated_size(crop_size, "crop_size")
 
 
 def check_kept(config: JsonObject, name: str, image_size: Size) -> None:

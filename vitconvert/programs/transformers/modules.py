@@ -33,7 +33,8 @@ def _spectrograms(_: Foreign, images: Tensor) -> Inputs:
 
 
 def _frames(_: Foreign, images: Tensor) -> Inputs:
-    return {"pixel_values_videos": images[:, None], "skip_predictor": True}
+    frames = images[:, None] if images.ndim == 4 else images.transpose(1, 2)
+    return {"pixel_values_videos": frames, "skip_predictor": True}
 
 
 def _clips(_: Foreign, clips: Tensor) -> Inputs:
@@ -267,7 +268,7 @@ MODULES = {
         norm="encoder.layernorm",
         pooled=False,
         inputs=_frames,
-        summed="sum over frames",
+        summed="sum over frames and rotary angles",
     ),
     **{
         name: replace(_MERGED, kind=kind, processor=_PROCESSORS.get(name, _MERGED.processor))
