@@ -467,7 +467,7 @@ SOURCES: Mapping[str, Source] = {
     "hf BLIP": of_class("BlipVision", "Model"),
     "hf InternVL": of_class("InternVLVision", "Model", image_size=(24, 24), patch_size=(8, 8)),
     "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
-    "llama_cpp": Source(title="CLIP's tower", write=write_mmproj),
+    "llama_cpp": Source(title="CLIP's vision encoder", write=write_mmproj),
     "mlx_image": Source(title="VisionTransformer", write=write_mlx, stated=STATED),
     "jax": Source(
         title="published .npz files",
@@ -528,7 +528,7 @@ SOURCES: Mapping[str, Source] = {
         ),
     ),
     "deepseek": Source(
-        title="image tower",
+        title="vision encoder",
         write=partial(write_torch, tensors=deepseek),
         stated={"image_size": (24, 32)},
     ),

@@ -178,10 +178,11 @@ def expert_files():
 def test_stacked_experts(layout):
     file = expert_files()
 
-    def stacked(order, file=file):
+    def stacked(order, file=file, exchanged=()):
         made = []
         for i in order:
-            gate, up = (file[f"experts.{i}.{part}.weight"] for part in ("gate", "up"))
+            words = ("up", "gate") if i in exchanged else ("gate", "up")
+            gate, up = (file[f"experts.{i}.{part}.weight"] for part in words)
             both = torch.stack([gate, up], 1).flatten(0, 1) if layout == "interleaved" else None
             both = torch.cat([gate, up]) if both is None else both
             made.append(both if layout == "(E, 2I, H)" else both.T)
@@ -194,6 +195,25 @@ def test_stacked_experts(layout):
     assert audited(stacked(range(12), lost), file).unexplained == ("experts.gate_up",)
     moved = {n: swapped(t) if ".5.gate" in n else t for n, t in file.items()}
     assert set(audited(stacked(range(12), moved), file).misplaced) == {"experts.gate_up"}
+    for exchanged in (range(12), [5]):
+        audit = audited(stacked(range(12), exchanged=exchanged), file)
+        assert set(audit.misplaced) == {"experts.gate_up"}
+
+
+@pytest.mark.parametrize("order", [("gate", "up"), ("up", "gate")])
+def test_gates_that_are_joined_or_taken_apart(order):
+    apart = blocks("mlp.gate_proj.weight", "mlp.up_proj.weight", shape=(40, WIDTH))
+    joined = {
+        f"blocks.{i}.mlp.gate_up_proj.weight": torch.cat(
+            [apart[f"blocks.{i}.mlp.{word}_proj.weight"] for word in order]
+        )
+        for i in range(DEPTH)
+    }
+    right = order == ("gate", "up")
+    assert set(audited(joined, apart).misplaced) == (set() if right else set(joined))
+    assert set(audited(apart, joined).misplaced) == (set() if right else set(apart))
+    # No name says here which comes first.
+    assert audited(renamed(joined, {"gate_up_proj": "fc1"}), apart).complete
 
 
 def test_tensors_taken_apart_in_another_order():

@@ -311,15 +311,24 @@ def overwritten(values: Tensor, theirs: Tensor, name: str) -> Origin | None:
     """
     if values.shape != theirs.shape or not has_fractions(values) or values.ndim < 1:
         return None
-    theirs = theirs.to(values.dtype)
-    one, other = (t.float().reshape(len(t), -1) for t in (values, theirs))
-    differ = (one != other) & ~(one.isnan() & other.isnan())
-    put = one[differ]
-    if not len(put) or 2 * len(put) > one.numel() or not bool((put == put[0]).all()):
+    count, rows, put = 0, list[int](), None
+    step = max(1, _PART * len(values) // max(1, values.numel()))
+    for at in range(0, len(values), step):
+        parts = (numbers(t[at : at + step], values.dtype) for t in (values, theirs))
+        one, other = (part.reshape(len(part), -1) for part in parts)
+        differ = (one != other) & ~(one.isnan() & other.isnan())
+        replaced = one[differ]
+        if not len(replaced):
+            continue
+        put = replaced[0] if put is None else put
+        if not bool((replaced == put).all()):
+            return None
+        count += len(replaced)
+        rows += (at + differ.any(1).nonzero().flatten()).tolist()
+    if put is None or 2 * count > values.numel():
         return None
-    rows = differ.any(1).nonzero().flatten().tolist()
     where = f"row {rows[0]}" if len(rows) == 1 else f"{len(rows)} rows"
-    how = f"{len(put)} numbers {OVERWRITTEN} {put[0]:.6g}, in {where} of {len(one)}, of {name}"
+    how = f"{count} numbers {OVERWRITTEN} {put:.6g}, in {where} of {len(values)}, of {name}"
     return Origin(names=(name,), how=how, unexplained=True)
 
 
@@ -421,14 +430,17 @@ class FileContent:
         if length not in self._rows and length in self._of_length:
             numbers_ = self._of_length[length]
             self._take(self._matrices[number][0] for number in numbers_)
-            prints, places = [], []
-            for number in numbers_:
-                name, way = self._matrices[number]
-                prints.append(self._prints[name][way])
-                places.append(self._begins[number] + np.arange(len(prints[-1])))
-            together = np.concatenate(prints)
-            order = np.argsort(together, kind="stable")
-            rows = Rows(prints=together[order], places=np.concatenate(places)[order])
+            matrices = [self._matrices[number] for number in numbers_]
+            prints = np.concatenate([self._prints[name][way] for name, way in matrices])
+            order = np.argsort(prints, kind="stable")
+            prints = prints[order]
+            places = np.concatenate(
+                [
+                    begin + np.arange(len(self._prints[name][way]))
+                    for begin, (name, way) in zip(self._begins[numbers_], matrices, strict=True)
+                ]
+            )
+            rows = Rows(prints=prints, places=places[order])
             self._rows[length] = rows
         return self._rows.get(length)
 

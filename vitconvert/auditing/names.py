@@ -9,6 +9,7 @@ from vitconvert.errors import some
 from vitconvert.wrappers import unwrapped
 
 _NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"[a-z]+")
 # How projects call the three parts of attention.
 _PARTS = {
     "q": ("q", "query", "q_proj", "wq", "to_q", "q_linear", "q_bias"),
@@ -103,6 +104,32 @@ def without_part(name: str) -> str:
     """A name without the word that says whether it is of queries, keys or values."""
     words = re.split(r"([./])", name)
     return "".join("" if word.lower() in _PART_OF else word for word in words)
+
+
+def places_in(name: str, parts: Sequence[str]) -> list[int]:
+    """Where a name has the word of each of its parts, as `gate` and `up` in `gate_up_proj`.
+
+    Returns:
+        A place for each part; none if the name does not say the order of all.
+    """
+    words = _WORD.findall(name.lower())
+    of_parts = [_WORD.findall(part.lower()) for part in parts]
+    alike = set[str]().union(of_parts[0]).intersection(*of_parts)
+    own = [[w for w in of_part if w in words and w not in alike] for of_part in of_parts]
+    if any(len(found) != 1 for found in own):
+        return []
+    last = {word: place for place, word in enumerate(words)}
+    return [last[word] for (word,) in own]
+
+
+def joined_out_of_order(name: str, parts: Sequence[str]) -> list[str]:
+    """Of one block or expert, parts that are joined in another order than their words in a name."""
+    places = dict(zip(parts, places_in(name, parts), strict=False)) if parts else {}
+    blocks: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for part in places:
+        blocks[numbers_in(part)].append(part)
+    wrong = (one for one in blocks.values() if one != sorted(one, key=lambda part: places[part]))
+    return next(wrong, [])
 
 
 def astray(landed: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -216,19 +243,21 @@ def split_out_of_order(pieces: Sequence[tuple[str, str, int]]) -> Iterator[tuple
         pieces: A tensor, a parameter that holds rows of it, and the first of these.
     """
     kinds: dict[tuple[str, str], list[tuple[tuple[int, ...], tuple[int, ...], str, str]]]
-    kinds, parts = defaultdict(list), defaultdict(list)
+    kinds, together = defaultdict(list), defaultdict(list)
     for tensor, parameter, first in pieces:
         where = numbers_in(tensor), numbers_in(parameter), tensor, parameter
         kinds[template(tensor), template(parameter)].append(where)
-        if part_of(parameter):
-            parts[tensor].append((first, "qkv".index(part_of(parameter)), parameter))
+        together[tensor, numbers_in(parameter)].append((first, parameter))
     for kind in kinds.values():
         yield from out_of_order(kind)
-    for tensor, several in parts.items():
-        rising = sorted(part for _, part, _ in several)
-        for (_, part, parameter), expected in zip(sorted(several), rising, strict=True):
-            if part != expected:
-                yield parameter, f"holds rows of {tensor} that are of {'qkv'[expected]}"
+    for (tensor, _), several in together.items():
+        names = [name for _, name in sorted(several)]
+        parts = [part_of(name) for name in names]
+        places = ["qkv".index(p) for p in parts] if all(parts) else places_in(tensor, names)
+        right = [name for _, name in sorted(zip(places, names, strict=False))]
+        for name, meant in zip(names, right, strict=False):
+            if name != meant:
+                yield name, f"holds rows of {tensor} that are of {meant}"
 
 
 def in_order(names: Sequence[str]) -> bool:

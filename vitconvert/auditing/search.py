@@ -38,6 +38,7 @@ from vitconvert.auditing.names import (
     as_in_other_blocks,
     differ_in_a_word,
     head_before,
+    joined_out_of_order,
     namesakes,
     numbers_in,
     part_of,
@@ -410,6 +411,8 @@ class TensorSearch:
         parts = "".join(part_of(tensor) for tensor in origin.names)
         if len(parts) == len(origin.names) > 1 and parts not in ("qk", "kv", "qv", "qkv"):
             found.misplaced[name] = f"holds its parts in the order {', '.join(parts)}"
+        elif wrong := joined_out_of_order(name, origin.names):
+            found.misplaced[name] = f"holds its parts in the order {', '.join(wrong)}"
 
     def _with_cast(self, origin: Origin, dtype: torch.dtype) -> Origin:
         dtypes = {self._kinds[tensor].dtype for tensor in origin.names} - {dtype}
