@@ -502,6 +502,11 @@ def test_a_conversion_keeps_the_processor(clips, tmp_path):
     assert type(again).__name__ == "VideoMAEImageProcessor"
     before, after = (vitconvert.load_checkpoint(d) for d in (place / "model", tmp_path / "out"))
     assert before.preprocessing.differences(after.preprocessing) == ()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert 'pipeline_tag: "video-classification"' in card
+    assert "| clips | 4 frames of 24x24 pixels, 3 channels, patches of 2x8x8 |" in card
+    assert "clips = torch.zeros(1, 4, 3, 24, 24)  # (batch, frames, channels, height" in card
+    assert "clip = preprocessing.clip(" in card
 
 
 def test_what_is_only_of_images_is_refused(clips, tmp_path):

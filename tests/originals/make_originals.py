@@ -200,7 +200,8 @@ def vjepa2() -> nn.Module:
 
     sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 28, "depth": 2, "num_heads": 2}
     kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
-    return VisionTransformer(**sizes, **kind, mlp_ratio=1.5, num_frames=6)
+    model = VisionTransformer(**sizes, **kind, mlp_ratio=1.5, num_frames=6)
+    return nn.ModuleDict({"module": nn.ModuleDict({"backbone": model})})  # as training saves it
 
 
 def videomae_pretraining() -> nn.Module:
@@ -315,7 +316,10 @@ ORIGINALS: Mapping[str, Original] = {
     ),
     "videomae": Original(revision=VIDEOMAE, make=partial(videomae, frames=4), image=(3, 4, 12, 12)),
     "vjepa2": Original(
-        revision="facebookresearch/vjepa2 c2963a4", make=vjepa2, image=(3, 6, 12, 20)
+        revision="facebookresearch/vjepa2 c2963a4",
+        make=vjepa2,
+        image=(3, 6, 12, 20),
+        compute=lambda model, clips: model["module"]["backbone"](clips),
     ),
     "videomae_v2": Original(
         revision="OpenGVLab/VideoMAEv2 29eab1e",
