@@ -509,6 +509,20 @@ def test_a_conversion_keeps_the_processor(clips, tmp_path):
     assert "clip = preprocessing.clip(" in card
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dialect", ["hf_vjepa2", "hf_vjepa2_clips"])
+def test_the_card_of_v_jepa_2_has_code_that_runs(dialect, tmp_path, monkeypatch):
+    its = FAMILIES["V-JEPA 2"]
+    its.made(num_hidden_layers=1).save_pretrained(tmp_path / "a")
+    vitconvert.convert(tmp_path / "a", output=tmp_path / "b", to="hf", dialect=dialect)
+    card = (tmp_path / "b" / "README.md").read_text()
+    code = next(part for part in card.split("```python\n")[1:] if "VJEPA2Model" in part)
+    monkeypatch.chdir(tmp_path / "b")
+    found: dict[str, Any] = {}
+    exec(code.partition("```")[0], found)
+    assert found["output"].last_hidden_state.shape[1] == (9 if dialect == "hf_vjepa2" else 27)
+
+
 def test_what_is_only_of_images_is_refused(clips, tmp_path):
     place, *_ = clips
     model, folder = place / "model", place / "videos" / "b"

@@ -239,16 +239,16 @@ def transformers_example(
         options: Further arguments of AutoImageProcessor.
         patches: Whether the class reads patches, with their mask and grid.
     """
-    model: list[str] = []
+    of_videos = kind.startswith("VJEPA2")
+    word = "pixel_values_videos" if of_videos else "pixel_values"
+    taken = f"{word}=images[:, None]" if of_videos else f"{word}=images"
+    taken = "**images" if patches else taken
     if config.clips:
         imports = ["import torch", f"from transformers import {kind}"]
         channels, frames, *size = config.input_shape
         sizes = ", ".join(map(str, (1, frames, channels, *size)))
         images = [f"clips = torch.zeros({sizes})  # (batch, frames, channels, height, width)"]
-        model = [
-            f'model = {kind}.from_pretrained(".").eval()',
-            "output = model(pixel_values=clips)",
-        ]
+        taken = f"{word}=clips"
     elif has_processor:
         read = "" if patches else '["pixel_values"]'
         imports = [f"from transformers import AutoImageProcessor, {kind}"]
@@ -263,10 +263,7 @@ def transformers_example(
     else:
         imports = ["import torch", f"from transformers import {kind}"]
         images = [f"images = {zeros(config)}"]
-    model = model or [
-        f'model = {kind}.from_pretrained(".").eval()',
-        f"output = model({'**images' if patches else 'pixel_values=images'})",
-    ]
+    model = [f'model = {kind}.from_pretrained(".").eval()', f"output = model({taken})"]
     return Example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),
