@@ -527,7 +527,10 @@ SOURCES: Mapping[str, Source] = {
     "eva": of(rows.OTHERS["EVA-02"], "EVA-02"),
     "sapiens2": of(rows.OTHERS["Sapiens 2"]),
     "videomae": of(rows.OF_CODE["videomae"], "VideoMAE"),
-    "vjepa2": of(rows.OF_CODE["vjepa2"], "V-JEPA 2"),
+    "vjepa2": replace(
+        of(rows.OF_CODE["vjepa2"], "V-JEPA 2"),
+        stated={"num_heads": 2, "image_size": (12, 12), "frames": 6},  # transformers' are square
+    ),
     "aimv2": of(rows.OTHERS["AIMv2"]),
     "mobileclip": Source(
         title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED
