@@ -152,24 +152,29 @@ def vjepa2_angles(config: ViTConfig, device: torch.device) -> Tensor:
 
 
 class Rotation(TypedDict):
-    """How heads are rotated: by which pairs of channels, and how many tokens are not."""
+    """How heads are rotated: by which pairs of channels, and which tokens and channel are not."""
 
     prefix: int
     half: bool
     by_axis: bool
+    odd: bool
 
 
 def rotation_of(config: ViTConfig) -> Rotation:
     """The rotation of a configuration."""
     prefix = 0 if config.rope_class else config.num_prefix_tokens
-    return Rotation(prefix=prefix, half=config.rope_half, by_axis=config.rope_by_axis)
+    odd = config.head_dim % 2 > 0
+    return Rotation(prefix=prefix, half=config.rope_half, by_axis=config.rope_by_axis, odd=odd)
 
 
-def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) -> Tensor:
+def rotate(
+    x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool, odd: bool
+) -> Tensor:
     """Rotate the tokens of (B, H, N, K), and leave the `prefix` ones in front unchanged.
 
     A pair of channels is two neighbours or, if `half`, one of the first half of a head and one of
-    the second; `by_axis`, one of each half of the channels that an axis of the grid rotates.
+    the second; `by_axis`, one of each half of the channels that an axis of the grid rotates. The
+    last channel of an `odd` number (V-JEPA 2) does not turn.
     """
     tokens = x[:, :, prefix:]
     if half:
@@ -179,9 +184,10 @@ def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) 
         quarter_turn = torch.cat(turned, dim=-1)
     else:
         first, second = tokens[..., ::2], tokens[..., 1::2]
-        if odd := tokens.shape[-1] % 2:  # the last channel of V-JEPA 2's, which does not turn
+        if odd:
             first = first[..., :-1]
-        quarter_turn = F.pad(torch.stack((-second, first), dim=-1).flatten(-2), (0, odd))
+        quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
+        quarter_turn = F.pad(quarter_turn, (0, 1)) if odd else quarter_turn
     sin, cos = table.chunk(2, dim=-1)
     rotated = tokens * cos + quarter_turn * sin
     return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)
