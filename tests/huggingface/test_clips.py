@@ -535,6 +535,8 @@ def test_what_is_only_of_images_is_refused(clips, tmp_path):
             model, tmp_path / "a.onnx", to="onnx", with_preprocessing=True
         ),
         lambda: vitconvert.export_model(model, tmp_path / "a.onnx", to="onnx", images=folder),
+        lambda: vitconvert.load_model(model, dynamic_size=True),
+        lambda: vitconvert.export_model(model, tmp_path / "a.onnx", to="onnx", dynamic_size=True),
         lambda: vitconvert.Embedder(str(model))([str(folder / "f0.png")]),
     ]
     for call in calls:

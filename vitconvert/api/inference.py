@@ -18,9 +18,10 @@ from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 
 if TYPE_CHECKING:
-    from vitconvert.inference.batches import MakeEngine, Picture, Ready
+    from vitconvert.inference.batches import MakeEngine, Ready
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.predict import Prediction
+    from vitconvert.inference.preparing import Picture
     from vitconvert.model import ViT
     from vitconvert.preprocessing.finding import ImageSource
 

@@ -34,8 +34,10 @@ from vitconvert.runtimes.check import (
     Expected,
     agreement,
     as_measured,
+    compare_at_size,
     compare_exported,
     golden_of,
+    other_sizes_to_check,
     worst,
 )
 from vitconvert.runtimes.check_onnx import GOLDEN
@@ -43,6 +45,7 @@ from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.images import Calibration, Picture
 from vitconvert.runtimes.onnx import quantise, restate
 from vitconvert.runtimes.options import ExportOptions
+from vitconvert.runtimes.runtime import Run
 from vitconvert.version import VERSION
 
 RECORD = "vitconvert"  # the name of our record in a file's metadata
@@ -198,6 +201,7 @@ def export_checkpoint(
         notes=(
             *checkpoint.ledger.notes,
             *checkpoint.ledger.changed,
+            *(_size_notes(checkpoint) if wanted.dynamic_size else ()),
             *_unreadable(found.unreadable),
             *(_overflows(trial) if wanted.dtype == "float16" else ()),
         ),
@@ -256,8 +260,14 @@ def write_graph(
     # Without its head, a fast model computes nothing but the features.
     num_classes = 0 if shape.output == "features" else None
     dtype = torch.float16 if wanted.dtype == "float16" else torch.float32
-    model = build_model(checkpoint, num_classes=num_classes, dtype=dtype, fast=True)
-    program = traced(Graph(model, shape))
+    model = build_model(
+        checkpoint,
+        num_classes=num_classes,
+        dynamic_size=shape.dynamic_size,
+        dtype=dtype,
+        fast=True,
+    )
+    program = traced(Graph(model, shape, stops=wanted.runtime.stops_at_shapes))
     wanted.runtime.write(program, path, metadata, wanted.opset)
 
 
@@ -277,6 +287,8 @@ def _verified(
     try:
         run = runtime.open(path, threads=1)
         comparisons = compare_exported(run, expected, prepared, tolerance=tolerance, dtype=dtype)
+        if trial.shape.dynamic_size:
+            comparisons += tuple(_at_other_sizes(trial, run, tolerance=tolerance, dtype=dtype))
     except VitConvertError:
         raise
     except Exception as error:  # a runtime raises anything
@@ -299,6 +311,43 @@ def _verified(
     return _Verified(
         comparisons=comparisons, photographs=seen, held_out=kept, unreadable=tuple(unreadable)
     )
+
+
+def _at_other_sizes(
+    trial: _Trial, run: Run, *, tolerance: float, dtype: str
+) -> Iterator[Comparison]:
+    """Compare a file of free image size with a model that is built for each size."""
+    checkpoint = trial.checkpoint
+    cuts = left_over(checkpoint) == "left out"
+    for number, sized in enumerate(other_sizes_to_check(checkpoint.config)):
+        model = build_model(checkpoint, image_size=sized.image_size, dtype=torch.float32)
+        rest = (number, sized.patch_size[1] // 2) if cuts and number else (0, 0)
+        yield from compare_at_size(
+            run,
+            Expected(model, trial.shape),
+            checkpoint.preprocessing,
+            rest=rest,
+            tolerance=tolerance,
+            dtype=dtype,
+        )
+
+
+def left_over(checkpoint: Checkpoint) -> str:
+    """What becomes of pixels that are no whole patch: "left out" or "refused"."""
+    cut = checkpoint.table.program == "transformers" or checkpoint.config.patch_stride
+    return "left out" if cut else "refused"
+
+
+def _size_notes(checkpoint: Checkpoint) -> Iterator[str]:
+    """By which rule a model of free image size fits its positions, and where that comes from."""
+    config, assumed = checkpoint.config, "assumed: vitconvert's default"
+    if config.learned_positions or config.own_grid:
+        origin = config.origins.get("position_resampling", assumed)
+        yield f"positions at other sizes: {config.position_resampling} ({origin})"
+    if config.block_relative_positions or config.shared_relative_positions:
+        origin = config.origins.get("relative_resampling", assumed)
+        yield f"relative positions at other sizes: {config.relative_resampling} ({origin})"
+    yield f"pixels beyond the last whole patch: {left_over(checkpoint)}"
 
 
 def _require(comparisons: Sequence[Comparison], trial: _Trial) -> None:
@@ -345,8 +394,9 @@ def _record(
     """
     checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
     config, own = checkpoint.config, checkpoint.companions.own
-    pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
-    sides = [*size, channels] if pixels else [*config.input_shape]
+    pixels, channels = shape.pixels is not None, config.in_channels
+    free = ["height", "width"] if shape.dynamic_size else [*config.input_shape[1:]]
+    sides = [*free, channels] if pixels else [channels, *free]
     return {
         "vitconvert": VERSION,
         "command": command and without_secrets(command),
@@ -357,6 +407,7 @@ def _record(
             "dtype": "uint8" if pixels else "float32",
             "shape": [shape.batch or "batch", *sides],
             "normalised": "inside" if pixels else "before",
+            **({"left_over": left_over(checkpoint)} if shape.dynamic_size else {}),
         },
         "output": {"name": "output", "kind": shape.output, "scores": shape.scores},
         "dtype": wanted.computed_in,
