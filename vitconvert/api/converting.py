@@ -214,8 +214,8 @@ def export_model(
             and normalise them within; otherwise, float32 images (B, C, height, width).
         batch_size: The one size of batches; by default, any.
         dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
-            float32. What float16 is too small for is in the notes of the result. Weights of a
-            quantised file are computed in it.
+            float32. What float16 loses stays in float32, by measuring, and is in the notes of the
+            result. Weights of a quantised file are computed in it.
         int8: Round the weights of an ONNX or OpenVINO file to 8 bits, and activations by the
             ranges that `calibrate` makes; without it, which ONNX allows, as the file runs.
         calibrate: Images such as the model will see, as for `predict`; 20 at least, and of more

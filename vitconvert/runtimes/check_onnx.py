@@ -248,7 +248,9 @@ def tensorrt_engine(
     trt = importlib.import_module(package)
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
-    network = builder.create_network(0)
+    # Of every operator, the dtype that the file states. TensorRT 10 has both ways, others this one.
+    typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    network = builder.create_network(0 if typed is None else 1 << int(typed))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(path)):
         raise RuntimeError("; ".join(str(parser.get_error(k)) for k in range(parser.num_errors)))

@@ -27,6 +27,7 @@ from vitconvert.errors import (
     without_secrets,
 )
 from vitconvert.formats import hash_file
+from vitconvert.model import ViT
 from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes.check import (
@@ -41,6 +42,7 @@ from vitconvert.runtimes.check import (
     worst,
 )
 from vitconvert.runtimes.check_onnx import GOLDEN
+from vitconvert.runtimes.float16 import HalfGraph, InFloat32, kept_in_float32
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.images import Calibration, Picture
 from vitconvert.runtimes.onnx import quantise, restate
@@ -166,7 +168,8 @@ def export_checkpoint(
     )
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
     with atomic_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
-        record = _record(trial, sha256_in.result(), verify=verify, command=command)
+        kept = _kept(trial, verify=verify) if wanted.dtype == "float16" else None
+        record = _record(trial, sha256_in.result(), verify=verify, command=command, kept=kept)
         metadata = metadata_of(record)
         if wanted.to == "onnx":
             dtype = wanted.computed_in
@@ -183,7 +186,7 @@ def export_checkpoint(
                 else:
                     quantise(whole, draft)
         else:
-            write_graph(checkpoint, draft, wanted, shape, metadata)
+            write_graph(checkpoint, draft, wanted, shape, metadata, kept)
         found = _verified(trial, draft, wanted.computed_in, images) if verify else _Verified()
         if wanted.int8 and verify and GOLDEN in metadata:
             restate(draft, GOLDEN, as_measured(metadata[GOLDEN], draft))
@@ -203,7 +206,7 @@ def export_checkpoint(
             *checkpoint.ledger.changed,
             *(_size_notes(checkpoint) if wanted.dynamic_size else ()),
             *_unreadable(found.unreadable),
-            *(_overflows(trial) if wanted.dtype == "float16" else ()),
+            *((*kept.notes(), *_overflows(trial)) if kept else ()),
         ),
         remaining=remaining,
     )
@@ -252,23 +255,51 @@ def write_graph(
     wanted: ExportOptions,
     shape: Shape,
     metadata: Mapping[str, str],
+    kept: InFloat32 | None = None,
 ) -> None:
-    """Write a checkpoint's graph.
+    """Write a checkpoint's graph, in float16 but for what is `kept`, or in float32.
 
     It is that of a fast model, whose last block computes no more tokens than the head reads.
     """
+    model = _built(checkpoint, shape, fast=True)
+    stops = wanted.runtime.stops_at_shapes
+    graph = HalfGraph(model, shape, kept, stops=stops) if kept else Graph(model, shape, stops=stops)
+    wanted.runtime.write(traced(graph), path, metadata, wanted.opset)
+
+
+def _built(checkpoint: Checkpoint, shape: Shape, *, fast: bool = False) -> ViT:
     # Without its head, a fast model computes nothing but the features.
     num_classes = 0 if shape.output == "features" else None
-    dtype = torch.float16 if wanted.dtype == "float16" else torch.float32
-    model = build_model(
+    return build_model(
         checkpoint,
         num_classes=num_classes,
         dynamic_size=shape.dynamic_size,
-        dtype=dtype,
-        fast=True,
+        dtype=torch.float32,
+        fast=fast,
     )
-    program = traced(Graph(model, shape, stops=wanted.runtime.stops_at_shapes))
-    wanted.runtime.write(program, path, metadata, wanted.opset)
+
+
+def _kept(trial: _Trial, *, verify: bool) -> InFloat32:
+    """What a file in float16 keeps in float32.
+
+    Raises:
+        ParityFailed: That is not enough.
+    """
+    tolerance = _LIMITS["float16"]
+    build = partial(_built, trial.checkpoint, trial.shape)
+    kept = kept_in_float32(build, trial.shape, tolerance=tolerance)
+    if verify and not kept.difference <= tolerance:
+        raise ParityFailed(
+            "float16 is too coarse for this model, even with softmax, norms and the residual sum "
+            "in float32, so nothing is written.",
+            evidence={
+                "difference": f"{kept.difference:.1e} of the largest output",
+                "allowed": f"{tolerance:.0e} in float16",
+                "numbers": "; ".join(_overflows(trial)),
+            },
+            hint="--dtype float32.",
+        )
+    return kept
 
 
 def _expected(trial: _Trial) -> Expected:
@@ -386,7 +417,12 @@ def _overflows(trial: _Trial) -> Iterator[str]:
 
 
 def _record(
-    trial: _Trial, sha256: Mapping[str, str], *, verify: bool, command: str | None
+    trial: _Trial,
+    sha256: Mapping[str, str],
+    *,
+    verify: bool,
+    command: str | None,
+    kept: InFloat32 | None,
 ) -> dict[str, Any]:
     """What a file says of itself, as `vitconvert.json` says it of a directory.
 
@@ -411,6 +447,7 @@ def _record(
         },
         "output": {"name": "output", "kind": shape.output, "scores": shape.scores},
         "dtype": wanted.computed_in,
+        **({"float16": kept.record()} if kept else {}),
         **({"calibration": trial.calibration.record()} if trial.calibration else {}),
         "config": config.to_dict(),
         "origins": dict(config.origins),

@@ -29,6 +29,7 @@ class Tower:
             None no part of it.
         model: Whose encoder it is, in words.
         reads: What the larger model reads of it, in words, where no config.json says so.
+        model_type: That of config.json, where there is none and the prefix is of one model.
         guessed: Whether nobody names this prefix: a table fits what is below it, and no other.
     """
 
@@ -36,6 +37,7 @@ class Tower:
     section: str | None = None
     model: str = "a larger model"
     reads: str = ""
+    model_type: str = ""
     guessed: bool = False
 
     def to_dict(self) -> dict[str, str | None]:
@@ -177,7 +179,8 @@ class Header:
 
     def config_of(self, tower: Tower) -> Mapping[str, object]:
         """The part of config.json that is about an encoder."""
-        return config_section(self.config, tower.section)
+        stated = {"model_type": tower.model_type} if tower.model_type else {}
+        return config_section(self.config, tower.section) or stated
 
     def fitting(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised | None:
         """The one dialect that explains these tensors of an encoder, or None."""
