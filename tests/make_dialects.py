@@ -23,7 +23,8 @@ VERIFIED = {
     "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
     "jeonsworld": "not verified; outputs of its own model",
     **dict.fromkeys(
-        ("asyml", "ibot", "lukemelas", "tintn"), "not verified; outputs of its own model"
+        ("asyml", "ibot", "lukemelas", "tintn", "videomae", "vjepa2"),
+        "not verified; outputs of its own model",
     ),
     "lucidrains": "vit-pytorch (current layouts); outputs of older releases",
     "torchvision": "torchvision",

@@ -449,6 +449,22 @@ SOURCES: Mapping[str, Source] = {
         pred_num_hidden_layers=1,
         pred_num_attention_heads=2,
     ),
+    "hf V-JEPA 2, clips": replace(
+        of_class(
+            "VJEPA2",
+            "Model",
+            crop_size=24,
+            frames_per_clip=4,
+            pred_hidden_size=24,
+            pred_num_hidden_layers=1,
+            pred_num_attention_heads=2,
+        ),
+        title="VJEPA2Model of clips",
+        dialect="hf_vjepa2_clips",
+    ),
+    "hf VideoMAE": of_class("VideoMAE", "Model", num_frames=4, layer_norm_eps=1e-6),
+    "hf VideoMAE, classes": of_class("VideoMAE", "ForVideoClassification", num_frames=4),
+    "hf ViViT": of_class("Vivit", "ForVideoClassification", num_frames=4, tubelet_size=[2, 8, 8]),
     "hf ViTPose": of_class("VitPose", "Backbone", image_size=[32, 24], mlp_ratio=2),
     "hf SAM 3": of_class(
         "Sam3ViT",
@@ -510,6 +526,11 @@ SOURCES: Mapping[str, Source] = {
     ),
     "eva": of(rows.OTHERS["EVA-02"], "EVA-02"),
     "sapiens2": of(rows.OTHERS["Sapiens 2"]),
+    "videomae": of(rows.OF_CODE["videomae"], "VideoMAE"),
+    "vjepa2": replace(
+        of(rows.OF_CODE["vjepa2"], "V-JEPA 2"),
+        stated={"num_heads": 2, "image_size": (12, 12), "frames": 6},  # transformers' are square
+    ),
     "aimv2": of(rows.OTHERS["AIMv2"]),
     "mobileclip": Source(
         title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED

@@ -18,9 +18,35 @@ NECK = UNNORMED | {"neck_dim": 8}
 ORDER = "another block_order and relative positions per block need branches = 1"
 STEM = {"stem": True}
 PATCHES = {"class_token": False, "pooling": "avg"}
+CLIP = PATCHES | {"frames": 4, "tubelet": 2}
 GRID = {"position_embedding": "grid", "position_grid": (5, 5)}
 
 IMPOSSIBLE = {
+    "tubelet needs frames": [{"tubelet": 2}],
+    "frames = -1 must be at least 0": [{"frames": -1}],
+    "tubelet = 0 must be at least 1": [{"frames": 4, "tubelet": 0}],
+    "frames = 65537 must be at most 65536": [{"frames": 2**16 + 1}],
+    "fc_norm_eps = 2.0 must be from 1e-30 to 1": [{"fc_norm_eps": 2.0}],
+    "a clip of 3 frames is shorter than a patch of it": [{"frames": 3, "tubelet": 4}],
+    "image_size 800x800 of 400 frames makes 2660000 patches; 262144 at most": [
+        CLIP | {"frames": 400, "image_size": (800, 800)}
+    ],
+    **{
+        f"clips exclude {thing}": [CLIP | having]
+        for thing, having in {
+            "a stem": STEM | {"image_size": (256, 256)},
+            "patch_stride and patch_padding": {"patch_stride": (4, 3)},
+            "a norm of pixels": {"patch_pre_norm": True},
+            "centred_pixels": {"centred_pixels": True},
+            "sincos2d positions": {"position_embedding": "sincos2d", "embed_dim": 32},
+            "positions on a grid of their own": GRID,
+            "relative positions": {"relative_positions": "block"},
+            "a rotary embedding of two axes": {"rope": "axial", "head_dim": 12},
+            "windows": {"window_size": 3},
+            "merge_size": {"merge_size": 2},
+            "neck_dim": {"neck_dim": 8, "final_norm": False},
+        }.items()
+    },
     "norm = 'batch' is not one of layer, rms": [{"norm": "batch"}],
     "num_heads = 0 must be at least 1": [{"num_heads": 0, "pooling": "map"}],
     "branches = 0 must be at least 1": [{"branches": 0}],

@@ -251,6 +251,10 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "VJEPA2Config": VISION
     | {"crop_size": 24, "pred_hidden_size": 24, "pred_num_hidden_layers": 1, "num_labels": 7}
     | {"pred_num_attention_heads": 2},
+    "VideoMAEConfig": VISION
+    | {"num_frames": 4, "decoder_hidden_size": 24, "decoder_num_attention_heads": 2}
+    | {"decoder_num_hidden_layers": 1, "decoder_intermediate_size": 9, "num_labels": 7},
+    "VivitConfig": VISION | {"num_frames": 4, "tubelet_size": [2, 8, 8], "num_labels": 7},
     "RadioConfig": VISION | {"mlp_ratio": 2.0, "num_registers": 5, "max_img_size": 40},
     "SamVisionConfig": _SAM,
     "SamConfig": {"vision_config": _SAM},

@@ -182,6 +182,40 @@ def sapiens2() -> nn.Module:
     return Sapiens2("tiny", (12, 8), layer_cfgs=shared, pos_embed_rope_dtype="fp32", **kind)
 
 
+def videomae(*, frames: int, **kind: Any) -> nn.Module:
+    """PYTHONPATH: MCG-NJU/VideoMAE, or models of OpenGVLab/VideoMAEv2."""
+    stand_in("timm.models.layers", drop_path=None, trunc_normal_=nn.init.trunc_normal_)
+    vars(sys.modules["timm.models.layers"])["to_2tuple"] = lambda size: (size, size)
+    stand_in("timm.models.registry", register_model=lambda make: make)
+    from modeling_finetune import VisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    kind |= {"mlp_ratio": 1.5, "qkv_bias": True, "norm_layer": partial(nn.LayerNorm, eps=1e-6)}
+    return VisionTransformer(**sizes, **kind, num_classes=3, init_scale=1.0, all_frames=frames)
+
+
+def vjepa2() -> nn.Module:
+    """PYTHONPATH: facebookresearch/vjepa2, with einops."""
+    from src.models.vision_transformer import VisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 28, "depth": 2, "num_heads": 2}
+    kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
+    model = VisionTransformer(**sizes, **kind, mlp_ratio=1.5, num_frames=6)
+    return nn.ModuleDict({"module": nn.ModuleDict({"backbone": model})})  # as training saves it
+
+
+def videomae_pretraining() -> nn.Module:
+    """PYTHONPATH: MCG-NJU/VideoMAE."""
+    videomae(frames=2)  # for what it imports
+    from modeling_pretrain import PretrainVisionTransformer
+
+    encoder = {"encoder_embed_dim": 16, "encoder_depth": 2, "encoder_num_heads": 2}
+    decoder = {"decoder_embed_dim": 8, "decoder_depth": 1, "decoder_num_heads": 2}
+    sizes = {"img_size": 8, "patch_size": 4, "mlp_ratio": 1.5, "decoder_num_classes": 96}
+    kind = {"qkv_bias": True, "norm_layer": partial(nn.LayerNorm, eps=1e-6), "init_values": 0.0}
+    return PretrainVisionTransformer(**sizes, **encoder, **decoder, **kind)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Original:
     """A model of a project's own code.
@@ -189,13 +223,13 @@ class Original:
     Attributes:
         revision: Of the project, whose code it is.
         make: Builds it.
-        image: Channels, rows and columns of what it reads.
+        image: Channels, rows and columns of what it reads; of a clip, the frames after channels.
         compute: What is kept of it for these images.
     """
 
     revision: str
     make: Callable[[], nn.Module]
-    image: tuple[int, int, int]
+    image: tuple[int, ...]
     compute: Callable[[Any, Tensor], Tensor] = lambda model, images: model(images)
 
 
@@ -206,6 +240,14 @@ def unmasked(model: Any, images: Tensor) -> Tensor:
     return tokens
 
 
+def unmasked_clip(model: Any, clips: Tensor) -> Tensor:
+    """All tokens of VideoMAE's encoder in its pre-training, of which none is masked."""
+    count = model.encoder.patch_embed(clips).shape[1]
+    tokens: Tensor = model.encoder(clips, torch.zeros(1, count, dtype=torch.bool))
+    return tokens
+
+
+VIDEOMAE = "MCG-NJU/VideoMAE 14ef8d8"
 AIM = "apple/ml-aim bd9e068"
 PERCEPTION = "facebookresearch/perception_models 3e352cc"
 PE_SPATIAL = {"use_cls_token": False, "use_ln_post": False, "ls_init_value": 0.1}
@@ -271,6 +313,24 @@ ORIGINALS: Mapping[str, Original] = {
         make=sapiens2,
         image=(3, 12, 8),
         compute=lambda model, images: model(images)[0],
+    ),
+    "videomae": Original(revision=VIDEOMAE, make=partial(videomae, frames=4), image=(3, 4, 12, 12)),
+    "vjepa2": Original(
+        revision="facebookresearch/vjepa2 c2963a4",
+        make=vjepa2,
+        image=(3, 6, 12, 20),
+        compute=lambda model, clips: model["module"]["backbone"](clips),
+    ),
+    "videomae_v2": Original(
+        revision="OpenGVLab/VideoMAEv2 29eab1e",
+        make=partial(videomae, frames=6, init_values=0.1),
+        image=(3, 6, 12, 12),
+    ),
+    "videomae_pretraining": Original(
+        revision=VIDEOMAE,
+        make=videomae_pretraining,
+        image=(3, 16, 8, 8),
+        compute=unmasked_clip,
     ),
 }
 

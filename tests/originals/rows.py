@@ -444,6 +444,10 @@ OF_CODE = {
     "perception": of_code("pe", "perception", pool_heads=2),  # all published ones have 8
     "perception_tokens": of_code("pe_tokens", "perception_tokens"),
     "sapiens2": of_code("sapiens2", image_size=(12, 8)),
+    "videomae": of_code("videomae", image_size=(12, 12), frames=4),
+    "vjepa2": of_code("vjepa2", image_size=(12, 20), frames=6),
+    "videomae_v2": of_code("videomae", "videomae_v2", image_size=(12, 12), frames=6),
+    "videomae_pretraining": of_code("videomae", "videomae_pretraining", image_size=(8, 8)),
 }
 
 # mmpretrain/NAME.pth, as its training saves them

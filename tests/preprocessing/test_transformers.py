@@ -279,7 +279,9 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
             "Glm4vImageProcessor, GotOcr2ImageProcessor, "
             "OwlViTImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor, "
             "Sam2ImageProcessor, Sam3ImageProcessor, SamImageProcessor, Siglip2ImageProcessor, "
-            "SiglipImageProcessor, ViTImageProcessor, VideoLlama3ImageProcessor",
+            "SiglipImageProcessor, VJEPA2VideoProcessor, ViTImageProcessor, "
+            "VideoLlama3ImageProcessor, VideoMAEImageProcessor, VideoMAEVideoProcessor, "
+            "VivitImageProcessor, VivitVideoProcessor",
         ],
     ),
     (

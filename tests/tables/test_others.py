@@ -95,10 +95,6 @@ MODELS = {
         "HieraModel": "a Hiera of transformers",
         "Sam2Model": "the Hiera of SAM 2",
         "Sam2HieraDetModel": "the Hiera of SAM 2",
-        "VideoMAEModel": "VideoMAE of transformers",
-        "VideoMAEForPreTraining": "VideoMAE of transformers",
-        "VivitModel": "ViViT",
-        "VivitForVideoClassification": "ViViT",
         "TimesformerForVideoClassification": "TimeSformer of transformers",
         "XCLIPModel": "X-CLIP",
         "VideoPrismVisionModel": "VideoPrism",
@@ -136,8 +132,11 @@ _TUBES = _TIMM | {"patch_embed.proj.weight": (30, 6, 1, 8, 8), "pos_embed": (1, 
 _WAVES = {"weight_generator.weight_tokens": (128, 30), "fclayer.w1.weight": (30, 30)}
 # Names that their authors' code gives, beside those of timm.
 ORIGINALS = {
-    "VideoMAE": {n: s for n, s in _FRAMES.items() if n not in ("cls_token", "pos_embed")}
-    | {"blocks.0.attn.q_bias": (30,), "blocks.0.attn.v_bias": (30,)},
+    "VideoMAE V2 with cos_attn": {
+        n: s for n, s in _FRAMES.items() if n not in ("cls_token", "pos_embed")
+    }
+    | {f"blocks.0.attn.{part}_bias": (30,) for part in "qv"}
+    | {"blocks.0.attn.scale": (3, 1, 1)},
     "Prithvi, or a masked autoencoder of its kind": {
         **{f"encoder.{name}": shape for name, shape in _TUBES.items()},
         "decoder.mask_token": (1, 1, 20),
@@ -176,17 +175,17 @@ def test_models_in_their_authors_names(name):
 
 
 def test_the_whole_message_for_a_video_model():
-    shapes = ORIGINALS["VideoMAE"]
+    shapes = ORIGINALS["TimeSformer, which adds a position for each of several frames"]
     with pytest.raises(UnknownDialect) as error:
         recognise(shapes)
     assert str(error.value) == (
         "error: unknown-dialect\n"
-        "  This seems to be VideoMAE, whose patches are of several frames, which vitconvert does "
-        "not support.\n"
-        "  keys         32\n"
+        "  This seems to be TimeSformer, which adds a position for each of several frames, which "
+        "vitconvert does not support.\n"
+        "  keys         33\n"
         "  nearest      timm (timm VisionTransformer (plain, distilled, hybrid)), which explains "
-        "29\n"
-        "  unexplained  blocks.0.attn.q_bias, blocks.0.attn.v_bias, patch_embed.proj.weight\n"
+        "32\n"
+        "  unexplained  time_embed\n"
         "  hint: its own class computes it (transformers, or its authors' code); a checkpoint of "
         "images is read."
     )

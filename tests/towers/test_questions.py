@@ -133,11 +133,10 @@ def test_a_tower_under_a_prefix_that_nobody_knows_can_be_named(tmp_path):
             assert torch.equal(ours(images), theirs)
 
 
-VIDEO = VISION | {"num_frames": 2, "tubelet_size": 2}
 OTHERS = {
     "YOLOS": lambda: t.YolosModel(t.YolosConfig(**VISION | {"image_size": [24, 24]})),
     "ViLT": lambda: t.ViltModel(t.ViltConfig(**VISION, vocab_size=70)),
-    "VideoMAE": lambda: t.VideoMAEModel(t.VideoMAEConfig(**VIDEO)),
+    "TimeSformer": lambda: t.TimesformerModel(t.TimesformerConfig(**VISION, num_frames=2)),
 }
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitconvert.inference.batches import MakeEngine, Ready
     from vitconvert.inference.embed import Embedding
     from vitconvert.inference.predict import Prediction
+    from vitconvert.inference.preparing import Picture
     from vitconvert.model import ViT
     from vitconvert.preprocessing.finding import ImageSource
 
@@ -47,7 +48,8 @@ def predict(
         model: What `load_model` takes, a checkpoint, or a model, which is used as it is; or a file
             that `export_model` wrote, which its own runtime computes.
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
-            Pillow image. Folders and patterns are searched as images are needed.
+            Pillow image. Folders and patterns are searched as images are needed. Of a model of
+            clips: folders, each of the frames of one clip, or of such folders.
         preprocessing: By default, the checkpoint's own; needed with a model.
         topk: How many classes, at most.
         labels: Names of the classes; by default, the checkpoint's.
@@ -72,7 +74,6 @@ def predict(
     """
     from vitconvert.inference.predict import predict as predict_with
     from vitconvert.inference.predict import warn_of_names
-    from vitconvert.preprocessing.finding import find_images
     from vitconvert.runtimes import is_exported
 
     options = ComputeOptions(**computing)
@@ -84,7 +85,7 @@ def predict(
         running, stated = exported.running(preprocessing, options), exported.labels
     else:
         running, stated = _ready(model, preprocessing, "classes", tell, options)
-    found = find_images(images, recursive=recursive)
+    found = _find(running, images, recursive=recursive)
     predictions = predict_with(running, found, topk=topk, labels=labels or stated)
     warn_of_names(labels or stated, running.model.config.num_classes)
     return predictions
@@ -138,7 +139,6 @@ def embed(
     """
     from vitconvert.inference.embed import Features
     from vitconvert.inference.embed import embed as embed_with
-    from vitconvert.preprocessing.finding import find_images
 
     computed = computed_features(tokens=tokens, projected=projected)
     which, others = split(how, FeatureOptions)
@@ -146,7 +146,18 @@ def embed(
     which.check(computed, computing.runtime, computing.dtype)  # before anything is downloaded
     running, _ = _ready(model, preprocessing, computed, tell, computing)
     features = Features.of(running.model.config, computed, which)
-    return embed_with(running, find_images(images, recursive=recursive), features)
+    return embed_with(running, _find(running, images, recursive=recursive), features)
+
+
+def _find(
+    running: "Ready", images: "ImageSource | Iterable[ImageSource]", *, recursive: bool
+) -> "Iterator[Picture]":
+    """What goes through a model: images, or folders of frames."""
+    from vitconvert.preprocessing.clips import find_clips
+    from vitconvert.preprocessing.finding import find_images
+
+    find = find_clips if running.model.config.clips else find_images
+    return find(images, recursive=recursive)
 
 
 def _ready(

@@ -207,7 +207,7 @@ def _check_function(model: "ViT", checkpoint: Checkpoint) -> None:
     from vitconvert.programs.opening import random_images
 
     saved = build_model(checkpoint)
-    weight = saved.patch_embed.proj.weight
+    weight = saved.patch_embed.a_weight()
     live = copy.deepcopy(model).to(device=weight.device, dtype=weight.dtype).eval()
     images = random_images(checkpoint.config).to(weight.dtype)
     with torch.inference_mode():

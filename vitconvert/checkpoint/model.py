@@ -61,6 +61,8 @@ def build_model(
     tensors, config = checkpoint.tensors, checkpoint.config
     sizes = {"image_size": image_size, "patch_size": patch_size}
     tensors, config, changes = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
+    if dynamic_size:
+        config.require_images("A free image size")
     if dynamic_size and changes:
         raise UsageError(
             "A model of free image size keeps its own positions and patches.",

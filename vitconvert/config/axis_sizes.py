@@ -38,6 +38,7 @@ def _embedding(config: Properties) -> dict[str, int]:
         "rgb": config.in_channels,
         "y": config.patch_size[0],
         "x": config.patch_size[1],
+        "tubelet": config.tubelet,
         "position": config.num_positions,
         "register": config.num_registers,
         "prefix": config.num_prefix_tokens,

@@ -12,14 +12,17 @@ LARGEST = 2**31 - 1  # of any whole number
 MOST_BLOCKS = 1000
 _MOST_STAGES = 8  # each halves the image and doubles the width
 _MOST_PATCHES = 2**18  # an image of 8192 x 8192 pixels in patches of 16
+_MOST_FRAMES = 2**16
 _MOST = {
     **dict.fromkeys(("depth", "branches"), MOST_BLOCKS),
     **dict.fromkeys(("num_registers", "num_heads", "pool_heads"), 2**16),
+    **dict.fromkeys(("frames", "tubelet"), _MOST_FRAMES),
 }
 # Outside of these, numbers overflow, or make everything equal.
 _RANGES = {
     "norm_eps": (1e-30, 1.0),
     "final_norm_eps": (1e-30, 1.0),
+    "fc_norm_eps": (1e-30, 1.0),
     "attention_scale": (1e-6, 1e3),
     "post_softmax_scale": (1e-6, 1e3),
     "rope_temperature": (1e-3, 1e9),
@@ -28,7 +31,8 @@ _RANGES = {
 }
 _LEAST = {
     **dict.fromkeys(("in_channels", "embed_dim", "depth", "branches", "stem_width"), 1),
-    **dict.fromkeys(("num_heads", "head_dim", "mlp_dim"), 1),
+    **dict.fromkeys(("num_heads", "head_dim", "mlp_dim", "tubelet"), 1),
+    "frames": 0,
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
     **dict.fromkeys(("pool_heads", "pool_mlp_dim", "patch_padding"), 0),
     **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim", "merge_gated_dim"), 0),
@@ -45,6 +49,7 @@ def contradictions(config: Properties) -> list[str]:
         or _values(config)
         or [
             *_tokens_and_positions(config),
+            *_clips(config),
             *_stem(config),
             *_stride(config),
             *_norm_and_attention(config),
@@ -118,8 +123,9 @@ def _tokens_and_positions(config: Properties) -> list[str]:
             f"{size_text(config.patch_size)} (stem stride {config.stem_stride})"
         )
     if config.num_patches > _MOST_PATCHES:
+        clip = f" of {config.frames} frames" if config.clips else ""
         problems.append(
-            f"image_size {size_text(config.image_size)} makes {config.num_patches} patches; "
+            f"image_size {size_text(config.image_size)}{clip} makes {config.num_patches} patches; "
             f"{_MOST_PATCHES} at most"
         )
     if config.patch_padding:
@@ -128,7 +134,7 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         if config.stem or padded != config.grid_size:
             problems.append(f"patch_padding = {config.patch_padding} makes room for more patches")
     # Two axes turn pairs of channels; V-JEPA 2's three leave what is over as it is.
-    shared = 2 if config.rope == "vjepa2" else 4
+    shared = 1 if config.rope == "vjepa2" else 4
     if config.rope != "none" and config.head_dim % shared:
         problems.append(
             f"a rotary embedding needs head_dim divisible by {shared}, not {config.head_dim}"
@@ -158,6 +164,29 @@ def _tokens_and_positions(config: Properties) -> list[str]:
             f"{config.position_embedding} positions need embed_dim divisible by 4, and 8 at "
             f"least, not {config.embed_dim}"
         )
+    return problems
+
+
+def _clips(config: Properties) -> list[str]:
+    if config.images:
+        return [] if config.tubelet == 1 else ["tubelet needs frames"]
+    problems = []
+    if config.frames < config.tubelet:
+        problems.append(f"a clip of {config.frames} frames is shorter than a patch of it")
+    obstacles = {
+        "a stem": config.stem,
+        "patch_stride and patch_padding": config.patch_stride or config.patch_padding,
+        "a norm of pixels": config.patch_pre_norm,
+        "centred_pixels": config.centred_pixels,
+        "sincos2d positions": config.position_embedding.startswith("sincos2d"),
+        "positions on a grid of their own": config.own_grid,
+        "relative positions": config.relative_positions != "none",
+        "a rotary embedding of two axes": config.rope not in ("none", "vjepa2"),
+        "windows": config.windowed,
+        "merge_size": config.merge_size,
+        "neck_dim": config.neck_dim,
+    }
+    problems += [f"clips exclude {obstacle}" for obstacle, there in obstacles.items() if there]
     return problems
 
 

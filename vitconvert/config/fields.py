@@ -56,6 +56,11 @@ class Fields:
     # MLP, is left out for an image; from 0 at the first block up to this in equal steps
     drop_path_rate: float = 0.0
 
+    # Clips: several frames of a video, in patches of several frames each (tubelets: Arnab et al.,
+    # ViViT, https://arxiv.org/abs/2103.15691). Tokens go by time, then rows, then columns.
+    frames: int = 0  # of a clip; 0: the model reads images
+    tubelet: int = 1  # frames of a patch, and from one to the next
+
     # Hybrid stem: convolutions, mostly a ResNet, in front of the patch convolution
     # (Dosovitskiy et al., section 3.1, "Hybrid Architecture")
     stem: bool = False
@@ -164,6 +169,7 @@ class Fields:
     pool_mlp: bool = True  # whether an MLP follows the attention pooling; AIMv2 has none
     pool_mlp_dim: int = 0  # hidden width of this MLP; 0: mlp_dim
     fc_norm: bool = False  # LayerNorm of the pooled token (MAE, BEiT)
+    fc_norm_eps: float | None = None  # None: norm_eps
     bare_fc_norm: bool = False  # the same without weights
 
     # Head

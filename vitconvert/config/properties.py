@@ -71,7 +71,32 @@ class Properties(Fields):
     @property
     def num_patches(self) -> int:
         """Patch tokens."""
-        return self.grid_size[0] * self.grid_size[1]
+        return self.time_steps * self.grid_size[0] * self.grid_size[1]
+
+    @property
+    def clips(self) -> bool:
+        """Whether the model reads clips, and no images."""
+        return self.frames > 0
+
+    @property
+    def images(self) -> bool:
+        """Whether the model reads images."""
+        return not self.clips
+
+    @property
+    def time_steps(self) -> int:
+        """Patches one after another in time; 1 of an image."""
+        return self.frames // self.tubelet if self.clips else 1
+
+    @property
+    def tubelet_size(self) -> tuple[int, int, int]:
+        """Frames, rows and columns of a patch."""
+        return (self.tubelet, *self.patch_size)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Channels, the frames of a clip, height and width."""
+        return (self.in_channels, *([self.frames] if self.clips else ()), *self.image_size)
 
     @property
     def square_patches(self) -> bool:

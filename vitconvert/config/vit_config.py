@@ -9,7 +9,7 @@ from typing import Any
 from vitconvert.config.axis_sizes import axis_sizes
 from vitconvert.config.contradictions import contradictions
 from vitconvert.config.properties import DROP_RATES, Properties
-from vitconvert.errors import ConflictingFact
+from vitconvert.errors import ConflictingFact, NotRepresentable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,18 @@ class ViTConfig(Properties):
         }
         values = {name: getattr(self, name) for name in field_names()} | _resolved(self)
         return {name: value for name, value in values.items() if effects.get(name, True)}
+
+    def require_images(self, what: str) -> None:
+        """Refuse what only models of images can do, such as "A map of attention".
+
+        Raises:
+            NotRepresentable: This model reads clips.
+        """
+        if self.clips:
+            raise NotRepresentable(
+                f"{what} is of models that read images.",
+                evidence={"this model reads": f"clips of {self.frames} frames"},
+            )
 
     def axes(self) -> dict[str, int]:
         """The size of every axis that `weights_map/canonical.toml` names."""
@@ -97,6 +109,8 @@ def _of_training_and_other_sizes(config: Properties) -> dict[str, bool]:
         **dict.fromkeys(DROP_RATES, False),
         "relative_resampling": False,
         "position_resampling": config.fitted_grid,
+        "frames": config.clips,
+        "tubelet": config.clips,
     }
 
 
@@ -143,6 +157,7 @@ def _of_pooling_and_head(config: Properties) -> dict[str, bool]:
     prefix, of_many = config.num_prefix_tokens > 0, config.pooling not in _WITHOUT_PATCHES
     return {
         "final_norm_eps": config.final_norm,
+        "fc_norm_eps": config.fc_norm and config.fc_norm_eps not in (None, config.norm_eps),
         "merge_standard": config.merge_size > 0,
         "merge_padding": not config.whole_squares,
         "pool_include_prefix": prefix and of_many,

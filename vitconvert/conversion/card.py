@@ -103,6 +103,8 @@ def _metadata(source: Checkpoint, target: Target) -> str:
     # A projection, as CLIP's, is a head without a bias.
     classifies = config.num_classes and config.head_bias
     task = "image-classification" if classifies else "image-feature-extraction"
+    if source.config.clips:  # the Hub has no name for features of clips
+        task = "video-classification" if classifies else "feature-extraction"
     loaded = source.loaded
     stated: dict[str, str | None] = {
         "library_name": programs[0] if programs else "vitconvert",
@@ -140,9 +142,11 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
             f"{config.head_dim}, MLPs of {config.mlp_dim}",
         ),
         (
-            "images",
+            "clips" if config.clips else "images",
+            f"{f'{config.frames} frames of ' if config.clips else ''}"
             f"{size_text(config.image_size)} pixels, {config.in_channels} channels, patches of "
-            f"{size_text(config.patch_size)}{' of a stem' if config.stem else apart}",
+            f"{size_text(config.tubelet_size if config.clips else config.patch_size)}"
+            f"{' of a stem' if config.stem else apart}",
         ),
         ("arithmetic", f"{config.activation}, {config.norm} norms with eps {config.norm_eps:g}"),
         ("pooling", config.pooling),

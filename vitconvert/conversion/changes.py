@@ -238,7 +238,8 @@ def effects_of(before: Checkpoint, after: Checkpoint) -> "list[Comparison]":
 
     config, taken = before.config, before.preprocessing
     size, channels = config.image_size, config.in_channels
-    return _compared(before, after, sampled_images(size, channels, taken, seed=0, batch=_BATCH))
+    drawn = sampled_images(size, channels, taken, seed=0, batch=_BATCH, frames=config.frames)
+    return _compared(before, after, drawn)
 
 
 def _compared(

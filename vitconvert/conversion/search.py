@@ -17,6 +17,7 @@ from vitconvert.tables.dialects import find_tables
 from vitconvert.tables.table import Table
 
 OWN_LAYOUT = "vit"
+_EPS = ("norm_eps", "fc_norm_eps")
 _UNSURE = "leaves out a part that is not known to be zero"
 
 Attempt = tuple[tuple[Step, ...], tuple[str, ...]]
@@ -131,8 +132,10 @@ def lossy_steps(to: str | Table, model: DescribedModel, classes: Sequence[str]) 
         if table.name in architectures():
             rows = architectures()[table.name].stating("norm_eps")
             found |= {row["norm_eps"] for row in rows.values()}
-        found |= {default.value for default in table.defaults if default.name == "norm_eps"}
-    nearest = sorted(found - {ours}, key=lambda eps: (abs(math.log(eps / ours)), eps))
+        found |= {default.value for default in table.defaults if default.name in _EPS}
+    alike = not model.config.fc_norm or model.config.fc_norm_eps in (None, ours)
+    found -= {ours} if alike else set()
+    nearest = sorted(found, key=lambda eps: (abs(math.log(eps / ours)), eps))
     return [replace_norm_eps(eps) for eps in nearest]
 
 

@@ -421,7 +421,11 @@ def replace_norm_eps(eps: float) -> Step:
     return Step(
         name=NORM_EPS,
         change=f"the eps of all norms became {eps:g}",
-        applies=lambda config: config.norm_eps != eps,
-        becomes=lambda config: config.replace(norm_eps=eps),
+        applies=lambda config: (
+            config.norm_eps != eps or (config.fc_norm and config.fc_norm_eps not in (None, eps))
+        ),
+        becomes=lambda config: config.replace(
+            norm_eps=eps, **({"fc_norm_eps": None} if config.fc_norm_eps else {})
+        ),
         lossy=True,
     )

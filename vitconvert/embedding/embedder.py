@@ -130,6 +130,7 @@ class LoadedTask:
 
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
         self.task = task
+        checkpoint.config.require_images("Embedding into a directory or by an Embedder")
         running = ready(
             checkpoint,
             task.preprocessing,

@@ -13,7 +13,8 @@ _Grid = tuple[int, int]
 
 def read_image_size(found: TensorEvidence) -> None:
     """Learn `image_size` and `no_embed_class`; everything else is known by then."""
-    if "patch_stride" in found.missing:  # without it, nothing shows a grid
+    # without these, nothing shows a grid
+    if "patch_stride" in found.missing or "frames" in found.missing:
         return
     _read_windows(found)
     rows, offsets = found.sizes.get("position"), found.sizes.get("relative")
@@ -63,7 +64,7 @@ def _read_positions(found: TensorEvidence, rows: int) -> None:
         prefix += found.value("num_registers")
     counts = {False: rows - prefix, True: rows}  # no_embed_class -> patches
     if image is not None:
-        patches = math.prod(_grid_of(found, image))
+        patches = _time_steps(found) * math.prod(_grid_of(found, image))
         if patches in counts.values():
             found.facts["image_size"] = Fact(image, origin)
             _place_positions(found, [how for how in counts if counts[how] == patches])
@@ -104,13 +105,16 @@ def _assume_square_grid(
 ) -> None:
     said, origin = _set_aside(found, "no_embed_class")
     options = [said] if said is not None else [how for how in counts if prefix or not how]
-    square = [how for how in options if math.isqrt(max(counts[how], 0)) ** 2 == counts[how] > 0]
+    steps = _time_steps(found)
+    grids = {how: counts[how] // steps for how in options if counts[how] % steps == 0}
+    square = [how for how, count in grids.items() if math.isqrt(max(count, 0)) ** 2 == count > 0]
     if len(square) != 1:
+        of_clip = f" for each of {steps} steps in time" if steps > 1 else ""
         found.missing["image_size"] = (
-            f"{rows} positions with {prefix} prefix tokens do not form a square grid"
+            f"{rows} positions with {prefix} prefix tokens do not form a square grid{of_clip}"
         )
         return
-    count = counts[square[0]]
+    count = grids[square[0]]
     assumed = f"assumed: {count} patches form a square grid"
     found.facts["image_size"] = Fact(_pixels(found, math.isqrt(count)), assumed)
     found.facts["no_embed_class"] = Fact(square[0], origin if said is not None else assumed)
@@ -139,6 +143,13 @@ def _read_relative_positions(found: TensorEvidence, rows: int) -> None:
         return
     assumed = f"assumed: {rows} relative positions form a square grid"
     found.facts["image_size"] = Fact(_pixels(found, side), assumed)
+
+
+def _time_steps(found: TensorEvidence) -> int:
+    """Patches one after another in time; 1 of an image."""
+    frames: int = found.value("frames", 0)
+    tubelet: int = found.value("tubelet", 1)
+    return max(frames // max(tubelet, 1), 1)
 
 
 def _grid_of(found: TensorEvidence, image: _Image) -> _Grid:

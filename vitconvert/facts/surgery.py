@@ -93,7 +93,7 @@ def change_channels(
         changed = kernel.sum(1, keepdim=True)
     else:
         repeats = -(-channels // config.in_channels)
-        repeated = kernel.repeat(1, repeats, 1, 1)[:, :channels]
+        repeated = torch.cat([kernel] * repeats, dim=1)[:, :channels]
         changed = repeated * (config.in_channels / channels)
     change = f"input channels changed from {config.in_channels} to {channels}"
     wanted = config.replace(in_channels=channels)

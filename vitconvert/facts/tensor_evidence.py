@@ -29,6 +29,7 @@ _FIELD_OF_AXIS = {
     "merge_width": "merge_dim",
     "merge_gated": "merge_gated_dim",
     "stem": "stem_width",
+    "tubelet": "tubelet",
 }
 _BOOLEAN = {f.name for f in dataclasses.fields(ViTConfig) if f.type is bool}
 
@@ -140,6 +141,7 @@ def read_tensors(found: TensorEvidence) -> None:
     _read_heads(found)
     _read_kv_heads(found)
     _read_patches(found)
+    _read_frames(found)
     _read_own_grid(found)
     _read_merging(found)
 
@@ -292,6 +294,18 @@ def _read_patches(found: TensorEvidence) -> None:
             found.learn("in_channels", sizes["channel"])
         known = math.prod(sizes[axis] for axis in axes & sizes.keys())
         _split_patch(found, flattened * known)
+
+
+def _read_frames(found: TensorEvidence) -> None:
+    """A kernel of several frames shows that the model reads clips, and not how long they are."""
+    if not found.present["clips"]:
+        found.learn("frames", 0)
+        found.learn("tubelet", 1)
+        return
+    if "frames" not in found.stated and "frames" not in dict(found.by_default()):
+        found.missing["frames"] = (
+            "the model reads clips, and no tensor shows how many frames of one"
+        )
 
 
 def _split_patch(found: TensorEvidence, area: int) -> None:

@@ -185,6 +185,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
     prepare = partial(
         prepare_image,
         preprocessing=running.preprocessing,
+        frames=model.config.frames,
         fast=options.fast_preprocessing,
         max_pixels=options.max_image_pixels,
     )

@@ -4,16 +4,20 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitconvert.errors import SourceError, VitConvertError, warn
+from vitconvert.errors import InputMismatch, SourceError, VitConvertError, warn
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.clips import clip_array
 from vitconvert.preprocessing.finding import not_images
 from vitconvert.preprocessing.transform import transformed
 
@@ -86,16 +90,20 @@ def prepare_image(
     image: Picture,
     preprocessing: Preprocessing,
     *,
+    frames: int = 0,
     fast: bool = False,
     max_pixels: int | None = None,
 ) -> Output:
-    """What the model reads of an image, or the reason why it reads nothing."""
+    """What the model reads of an image, or the reason why it reads nothing.
+
+    With `frames`, of the folder of a clip.
+    """
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
         return Output(None, image)
     remarks: list[str] = []
     try:
-        if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
+        if not frames and path is not None and os.path.isdir(path):  # noqa: PTH112 (no error)
             others = not_images(path)
             raise SourceError(
                 "There are no images in this folder.",
@@ -104,11 +112,19 @@ def prepare_image(
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        prepared = transformed(
-            image, preprocessing, fast=fast, max_pixels=max_pixels, tell=remarks.append
+        make = partial(_clip, count=frames) if frames else transformed
+        prepared = make(
+            image, steps=preprocessing, fast=fast, max_pixels=max_pixels, tell=remarks.append
         )
         return Output(path, torch.from_numpy(prepared), tuple(remarks))
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))
         return Output(path, error, tuple(remarks))
+
+
+def _clip(folder: Path | Image.Image | bytes, **how: Any) -> NDArray[np.float32]:
+    """The clip in a folder of frames."""
+    if not isinstance(folder, Path):
+        raise InputMismatch("The model reads clips: a folder of frames each, and no open image.")
+    return clip_array(folder, **how)

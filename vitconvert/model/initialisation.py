@@ -28,7 +28,7 @@ from vitconvert.errors import UsageError
 from vitconvert.model.layers import ClippedLinear
 from vitconvert.model.rope import dinov3_periods
 
-Layer = nn.Linear | nn.Conv2d
+Layer = nn.Linear | nn.Conv2d | nn.Conv3d
 Fill = Callable[[Tensor], object]
 
 RESNET = ("patch_embed.backbone.stem", "patch_embed.backbone.stages")
@@ -142,7 +142,7 @@ def _flax_layer(name: str, layer: Layer) -> None:
     _zero_bias(layer)
     if name in ("head", "head_dist"):
         init.zeros_(layer.weight)
-    elif isinstance(layer, nn.Conv2d) or name == "pre_logits.fc":
+    elif isinstance(layer, nn.Conv2d | nn.Conv3d) or name == "pre_logits.fc":
         # Flax's lecun_normal draws from a normal truncated at two deviations, and scales it up to
         # keep the variance.
         _truncated_at_two(layer.weight, std=_fan_in(layer) ** -0.5 / 0.87962566103423978)
@@ -182,7 +182,7 @@ def _torchvision_layer(name: str, layer: Layer) -> None:
     _zero_bias(layer)
     if name in ("head", "head_dist"):
         init.zeros_(layer.weight)
-    elif isinstance(layer, nn.Conv2d) or name == "pre_logits.fc":
+    elif isinstance(layer, nn.Conv2d | nn.Conv3d) or name == "pre_logits.fc":
         init.trunc_normal_(layer.weight, std=_fan_in(layer) ** -0.5)
     elif ".mlp." in name:
         _flax_mlp(layer)

@@ -39,6 +39,16 @@ def checked_images(
     return images
 
 
+def checked_clips(clips: Tensor, shape: tuple[int, ...], weight: Tensor) -> Tensor:
+    """The clips; InputMismatch unless they are (B, *shape): channels, frames, height and width."""
+    wanted = f"(B, {', '.join(map(str, shape))})"
+    if tuple(clips.shape[1:]) != tuple(shape):
+        raise _wrong_clips(clips, shape, wanted)
+    if clips.dtype != weight.dtype and not _is_cast(clips):
+        raise _wrong_dtype(clips, weight.dtype)
+    return clips
+
+
 def _is_cast(images: Tensor) -> bool:
     """Whether autocast makes images of another dtype fit; devices such as "meta" have none."""
     device = images.device.type
@@ -117,7 +127,7 @@ def attention_mask(
         raise UsageError("Attention within windows takes no attn_mask and is not causal.")
     if mask is not None:
         return mask
-    tokens = config.num_prefix_tokens + grid[0] * grid[1]
+    tokens = config.num_prefix_tokens + config.time_steps * grid[0] * grid[1]
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
@@ -136,6 +146,22 @@ def _wrong_rank(images: Tensor, wanted: str) -> InputMismatch:
         f"Images have {images.ndim} dimensions, not 4.",
         evidence={"found": _shape(images), "wanted": wanted},
         hint="add a batch dimension: images[None]." if images.ndim == 3 else None,
+    )
+
+
+def _wrong_clips(clips: Tensor, shape: tuple[int, ...], wanted: str) -> InputMismatch:
+    channels, frames, *size = shape
+    found, hint = tuple(clips.shape), None
+    if found[1:] == (frames, channels, *size):
+        hint = "the frames come before the channels, as in transformers: clips.transpose(1, 2)."
+    elif found == shape:
+        hint = "add a batch dimension: clips[None]."
+    elif found[1:] == (channels, *size):
+        hint = "this model reads clips, not images: torch.stack(frames, 2) makes one of its frames."
+    return InputMismatch(
+        f"Clips are {_shape(clips)}, but the model expects {wanted}.",
+        evidence={"found": _shape(clips), "wanted": f"{wanted}: channels, frames, height, width"},
+        hint=hint,
     )
 
 

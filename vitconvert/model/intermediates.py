@@ -36,7 +36,8 @@ def forward_intermediates(
         return_prefix_tokens: Pair each output with its prefix tokens (B, prefix, D).
         norm: Apply the final norm to each output, and the neck, if there is one.
         stop_early: Compute no block after the last one asked for.
-        output_fmt: "NCHW": (B, D, rows, columns), or "NLC": (B, patches, D).
+        output_fmt: "NCHW": (B, D, rows, columns), of clips (B, D, time, rows, columns); or "NLC":
+            (B, patches, D).
         intermediates_only: Leave out the final tokens.
         output_dict: Return a dictionary, with timm's keys.
 
@@ -47,12 +48,13 @@ def forward_intermediates(
         raise UsageError(f"output_fmt is 'NCHW' or 'NLC', not {output_fmt!r}.")
     taken = chosen_layers(indices, config.depth)
     count = config.num_prefix_tokens
+    time = (config.time_steps,) if config.clips else ()
     pairs = []
     for layer, x in enumerate(stream, start=-1):
         if layer in taken:
             prefix, patches = (finish(x) if norm else x).tensor_split([count], dim=1)
             if output_fmt == "NCHW":
-                patches = patches.transpose(1, 2).reshape(patches.shape[0], -1, *grid)
+                patches = patches.transpose(1, 2).reshape(patches.shape[0], -1, *time, *grid)
             pairs.append((patches, prefix))
         if stop_early and layer == max(taken):
             break

@@ -1,6 +1,6 @@
 """From pixels to the first tokens.
 
-Letters: B images, C channels, D width.
+Letters: B images or clips, C channels, T frames, D width.
 """
 
 from typing import cast
@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.inputs import checked_images, whole_patches
+from vitconvert.model.inputs import checked_clips, checked_images, whole_patches
 from vitconvert.model.layers import norm_if, norm_of
 from vitconvert.model.stem import stem_of
 from vitconvert.model.timm_interface import PatchEmbedInterface
 
+torch.fx.wrap("checked_clips")
 torch.fx.wrap("checked_images")
 
 
@@ -89,3 +90,43 @@ class PatchEmbed(PatchEmbedInterface):
         # An adapter's layer around the convolution reads pixels: of each patch, as one image.
         pixels = patches.reshape(-1, x.shape[1], height, width)
         return cast("Tensor", self.proj(pixels).reshape(x.shape[0], rows * columns, -1))
+
+
+class ClipEmbed(PatchEmbedInterface):
+    """Cuts clips into patches of several frames and projects each.
+
+    `VideoMAEPatchEmbeddings` and `VivitTubeletEmbeddings` of transformers 5.24, `PatchEmbed3D` of
+    facebookresearch/vjepa2 (`src/models/utils/patch_embed.py`): frames that make up no whole patch
+    are left out.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        size = (config.tubelet, *config.patch_size)
+        self.tubelet_proj = nn.Conv3d(
+            config.in_channels, config.embed_dim, size, size, bias=config.patch_bias
+        )
+        self.norm = norm_if(config.patch_norm, config.embed_dim, config)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """(B, C, T, height, width) to (B, patches, D): by time, then rows, then columns.
+
+        Raises:
+            InputMismatch: The clips have the wrong length, size, channel count, rank or dtype.
+        """
+        patches: Tensor = self.norm(self.tubelet_proj(self.checked(clips)).flatten(2).mT)
+        return patches
+
+    def checked(self, clips: Tensor) -> Tensor:
+        """The clips, or InputMismatch if they do not fit the model."""
+        return checked_clips(clips, self.config.input_shape, self.a_weight())
+
+    def a_weight(self) -> Tensor:
+        """A tensor that has the dtype and the device of the weights."""
+        return next(self.parameters())
+
+
+def patch_embed_of(config: ViTConfig) -> PatchEmbed | ClipEmbed:
+    """What cuts the images, or the clips, of a configuration into patches."""
+    return ClipEmbed(config) if config.clips else PatchEmbed(config)

@@ -190,7 +190,7 @@ def computed_positions(config: ViTConfig, grid: Grid | None = None) -> Tensor:
     """
     grid = grid or config.grid_size
     if config.position_embedding == "sincos1d":
-        count = config.num_prefix_positions + grid[0] * grid[1]
+        count = config.num_prefix_positions + config.time_steps * grid[0] * grid[1]
         return sincos1d_positions(count, config.embed_dim)
     if config.position_embedding == "sincos2d_mae":
         return sincos2d_mae_positions(grid, config.embed_dim)

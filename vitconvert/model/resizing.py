@@ -44,6 +44,12 @@ def resize(
     if config.decomposed_positions and config.grid_positions:  # SAM's classes fit none themselves
         wanted = wanted.replace(position_grid=wanted.grid_size)
     require_whole_patches(wanted)
+    if config.clips and config.learned_positions and config.grid_size != wanted.grid_size:
+        raise UsageError(
+            "The learned positions of clips cannot be resampled.",
+            evidence={"images are": size_text(config.image_size)},
+            hint="resize the frames of the clips instead.",
+        )
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
     if config.grid_size != wanted.grid_size:
         require_rule(config, doubt)
@@ -63,6 +69,7 @@ def _resized_kernel(
         "they are cut from a stem's feature map": config.stem,
         "their pixels are normalised one by one": config.patch_pre_norm,
         "they have a stride of their own": config.patch_stride,
+        "they are of several frames": config.clips,
     }
     if found := [obstacle for obstacle, present in obstacles.items() if present]:
         raise UsageError(

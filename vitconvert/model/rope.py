@@ -140,34 +140,44 @@ def vjepa2_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor
 
     transformers 5.24, `rotate_queries_or_keys` and `apply_rotary_embeddings`: frequencies repeat
     after half of an axis' channels, while pairs are neighbours. An image's time is 0, and what
-    three equal even parts leave of a head is not turned.
+    three equal even parts leave of a head is not turned. The same in facebookresearch/vjepa2,
+    `src/models/utils/modules.py`, `RoPEAttention`.
     """
     bands = config.head_dim // 3 // 2
     exponents = torch.arange(bands, device=device).float() / bands
     frequencies = (1.0 / config.rope_temperature**exponents).repeat(2)
     turned = (_index_grid(config, grid, device)[..., None] * frequencies).flatten(-2)
+    if config.clips:
+        times = torch.arange(config.time_steps, device=device).float()[:, None] * frequencies
+        of_each = times.repeat_interleave(len(turned), 0), turned.repeat(len(times), 1)
+        return F.pad(torch.cat(of_each, dim=-1), (0, config.head_dim - 6 * bands))
     return F.pad(turned, (2 * bands, config.head_dim - 6 * bands))
 
 
 class Rotation(TypedDict):
-    """How heads are rotated: by which pairs of channels, and how many tokens are not."""
+    """How heads are rotated: by which pairs of channels, and which tokens and channel are not."""
 
     prefix: int
     half: bool
     by_axis: bool
+    odd: bool
 
 
 def rotation_of(config: ViTConfig) -> Rotation:
     """The rotation of a configuration."""
     prefix = 0 if config.rope_class else config.num_prefix_tokens
-    return Rotation(prefix=prefix, half=config.rope_half, by_axis=config.rope_by_axis)
+    odd = config.head_dim % 2 > 0
+    return Rotation(prefix=prefix, half=config.rope_half, by_axis=config.rope_by_axis, odd=odd)
 
 
-def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) -> Tensor:
+def rotate(
+    x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool, odd: bool
+) -> Tensor:
     """Rotate the tokens of (B, H, N, K), and leave the `prefix` ones in front unchanged.
 
     A pair of channels is two neighbours or, if `half`, one of the first half of a head and one of
-    the second; `by_axis`, one of each half of the channels that an axis of the grid rotates.
+    the second; `by_axis`, one of each half of the channels that an axis of the grid rotates. The
+    last channel of an `odd` number (V-JEPA 2) does not turn.
     """
     tokens = x[:, :, prefix:]
     if half:
@@ -177,7 +187,10 @@ def rotate(x: Tensor, table: Tensor, *, prefix: int, half: bool, by_axis: bool) 
         quarter_turn = torch.cat(turned, dim=-1)
     else:
         first, second = tokens[..., ::2], tokens[..., 1::2]
+        if odd:
+            first = first[..., :-1]
         quarter_turn = torch.stack((-second, first), dim=-1).flatten(-2)
+        quarter_turn = F.pad(quarter_turn, (0, 1)) if odd else quarter_turn
     sin, cos = table.chunk(2, dim=-1)
     rotated = tokens * cos + quarter_turn * sin
     return torch.cat((x[:, :, :prefix], rotated.to(x.dtype)), dim=2)

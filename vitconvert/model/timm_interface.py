@@ -5,7 +5,7 @@ the attributes and methods of timm 1.0.31 here. All of it follows from `ViTConfi
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from vitconvert.model.resizing import resize
 from vitconvert.model.rope import RotaryEmbedding
 
 if TYPE_CHECKING:
-    from vitconvert.model.patch_embed import PatchEmbed
+    from vitconvert.model.patch_embed import ClipEmbed, PatchEmbed
 
 _KERNEL = "patch_embed.proj.weight"
 
@@ -76,7 +76,7 @@ class TimmInterface(nn.Module):
     """The attributes and methods of timm's `VisionTransformer` that are no part of its function."""
 
     config: ViTConfig
-    patch_embed: "PatchEmbed"
+    patch_embed: "PatchEmbed | ClipEmbed"
     embed_drop: nn.Module
     blocks: nn.Sequential
     rope: RotaryEmbedding | None
@@ -184,11 +184,11 @@ class TimmInterface(nn.Module):
         Without `mean`, `std` and the like, where the checkpoint does not show them, or timm cannot
         prepare images so.
         """
-        convolutions = (n for n, m in self.named_modules() if isinstance(m, nn.Conv2d))
+        convolutions = (n for n, m in self.named_modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
         return {
             **self.image_cfg,
             "num_classes": self.num_classes,
-            "input_size": (self.in_chans, *self.config.image_size),
+            "input_size": self.config.input_shape,
             "fixed_input_size": not self.dynamic_img_size,
             "first_conv": next(convolutions, None),
             "classifier": "head" if self.head_dist is None else ("head", "head_dist"),
@@ -270,7 +270,7 @@ class TimmInterface(nn.Module):
         """
         before = dict(self.named_parameters())
         sizes = {"image_size": img_size, "patch_size": patch_size}
-        if patch_size is not None and _KERNEL not in before:
+        if patch_size is not None and self.config.images and _KERNEL not in before:
             raise UsageError(
                 "The patch convolution is wrapped in another layer, and cannot be resized.",
                 hint="resize first, and add adapters later.",
@@ -283,7 +283,7 @@ class TimmInterface(nn.Module):
                 fitted = nn.Parameter(tensor, requires_grad=old.requires_grad)
                 setattr(self.get_submodule(place), last, fitted)
         if config.patch_size != self.config.patch_size:
-            proj = self.patch_embed.proj
+            proj = cast("PatchEmbed", self.patch_embed).proj  # those of clips are not resized
             proj.kernel_size = proj.stride = config.patch_size
         self.configure(config)
 

@@ -8,7 +8,8 @@ order of the way of an image: `patch_embed.py`, `positions.py`, `blocks.py` of `
 `heads.py`. Maps of attention and pruning are functions in `attention_maps.py` and `pruning.py`;
 what code around timm's ViT reads and calls besides is in `timm_interface.py`.
 
-Letters: B images, C channels, N tokens (prefix tokens, then patches row by row), D width,
+Letters: B images, C channels, N tokens (prefix tokens, then patches row by row; of clips, those of
+the first frames, then those of the next), D width,
 H heads, K width of a head.
 """
 
@@ -31,7 +32,7 @@ from vitconvert.model.intermediates import Intermediates, forward_intermediates
 from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
 from vitconvert.model.necks import Neck, merger_of
 from vitconvert.model.open_sizes import Grid, is_open
-from vitconvert.model.patch_embed import PatchEmbed
+from vitconvert.model.patch_embed import patch_embed_of
 from vitconvert.model.positions import computed_positions, positions_of
 from vitconvert.model.relative_positions import relative_tables, shared_relative_positions
 from vitconvert.model.rope import RotaryEmbedding, rotary_tables
@@ -46,9 +47,10 @@ class ViT(HubMethods, TimmInterface):
     """The Vision Transformer that a `ViTConfig` describes.
 
     `model(images)` takes (B, in_channels, *image_size) floats and returns (B, num_classes) logits,
-    features if num_classes is 0, and one row for each token if pooling is "none". Weights are
-    initialised in timm's style, unless the device is "meta", where nothing is allocated:
-    `load_state_dict(..., assign=True)` then provides the weights.
+    features if num_classes is 0, and one row for each token if pooling is "none". With `frames`,
+    `model(clips)` takes (B, in_channels, frames, *image_size); classes of transformers read
+    `clips.transpose(1, 2)`. Weights are initialised in timm's style, unless the device is "meta",
+    where nothing is allocated: `load_state_dict(..., assign=True)` then provides the weights.
 
     Args:
         config: The architecture; kept as `model.config`.
@@ -83,7 +85,7 @@ class ViT(HubMethods, TimmInterface):
         self.config = config
         self.loaded_from: object = None  # what `checkpoint.from_model` remembers of the files
         D = config.embed_dim
-        self.patch_embed = PatchEmbed(config)
+        self.patch_embed = patch_embed_of(config)
         self.cls_token = unset(1, D) if config.class_token else None
         self.dist_token = unset(1, D) if config.dist_token else None
         self.reg_token = unset(config.num_registers, D) if config.num_registers else None
@@ -101,7 +103,7 @@ class ViT(HubMethods, TimmInterface):
         self.neck = Neck(config) if config.neck_dim else nn.Identity()
         self.merge = merger_of(config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
-        self.fc_norm = norm_if(config.fc_norm, D, config)
+        self.fc_norm = norm_if(config.fc_norm, D, config, eps=config.fc_norm_eps)
         self.bare_fc_norm = bare_norm_if(config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)
@@ -130,8 +132,9 @@ class ViT(HubMethods, TimmInterface):
         """Logits, or features without a head.
 
         Args:
-            images: (B, in_channels, *image_size), of the dtype of the weights; of any height and
-                width if the model was loaded with `dynamic_size`.
+            images: (B, in_channels, *image_size), or (B, in_channels, frames, *image_size), of the
+                dtype of the weights; images of any height and width if the model was loaded with
+                `dynamic_size`.
             head_mask: Factors for the heads' outputs, (depth, H), or for each block (H,) or None;
                 0 switches a head off.
 

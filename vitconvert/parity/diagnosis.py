@@ -270,7 +270,9 @@ def _rearrangements(
 
 def _patches(weights: Weights) -> Iterator[Rearrangement]:
     name = "patch_embed.proj.weight"
-    kernel = weights[name]
+    kernel = weights.get(name)
+    if kernel is None:  # of clips
+        return
     width, channels, down, across = kernel.shape
     if down == across:
         yield f"{name} has rows and columns of a patch exchanged", {name: kernel.mT}
@@ -282,7 +284,7 @@ def _patches(weights: Weights) -> Iterator[Rearrangement]:
 
 
 def _positions(config: ViTConfig, weights: Weights) -> Iterator[Rearrangement]:
-    if not config.learned_positions:
+    if not config.learned_positions or config.clips:
         return
     name = "pos_embed"
     table, prefix = weights[name], config.num_prefix_positions

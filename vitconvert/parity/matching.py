@@ -140,7 +140,8 @@ def _taps(owners: Mapping[str, str], config: ViTConfig) -> dict[str, Tap]:
     What a block gives is what the next norm takes, or what its own last norm gives.
     """
     last = config.depth - 1
-    patches = "patch_embed.norm.weight" if config.patch_norm else "patch_embed.proj.weight"
+    kernel = "tubelet_proj" if config.clips else "proj"
+    patches = f"patch_embed.{'norm' if config.patch_norm else kernel}.weight"
     taps = {"patch_embed": (patches, False)}
     if config.block_order == "post_norm":
         taps["embedding"] = ("blocks.0.attn.qkv.weight", True)
@@ -205,7 +206,7 @@ def _layer(ours: str) -> str:
 
 def _laid_out(module: nn.Module, tap: Tap) -> Tap:
     """Only convolutions have their channels before the grid."""
-    return Tap(tap.module, tap.input, channels_last=not isinstance(module, nn.Conv2d))
+    return Tap(tap.module, tap.input, channels_last=not isinstance(module, nn.Conv2d | nn.Conv3d))
 
 
 def other_shapes(match: Match, config: ViTConfig) -> dict[str, str]:

@@ -164,6 +164,9 @@ def _draw(
             evidence={"image_size": size or "unknown", "in_channels": channels or "unknown"},
             hint="state both, as in image_size=224, in_channels=3.",
         )
+    if vit is not None and vit.config.clips:
+        frames = vit.config.frames
+        return sampled_images(size, channels, steps, seed=seed, batch=batch, frames=frames)
     usual = sampled_images(size, channels, steps, seed=seed, batch=batch)
     edges = edge_images(size, channels, seed=seed, batch=batch)
     return {**usual, **{kind: torch.from_numpy(array) for kind, array in edges.items()}}

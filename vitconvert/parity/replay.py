@@ -40,6 +40,7 @@ def record(
         ParityFailed: vitconvert's ViT does not compute what the checkpoint's own project computes.
         UsageError: The images would be too large, or the outputs are not finite.
     """
+    checkpoint.config.require_images("A golden file")
     size, channels = checkpoint.config.image_size, checkpoint.config.in_channels
     usual = normalisation(checkpoint.preprocessing, channels)
     mean, std = (tuple(usual.get(name, ())) for name in ("mean", "std"))

@@ -63,7 +63,7 @@ def verify_checkpoint(
     theirs = against or checkpoint
     model = model or build_model(checkpoint)
     exact = check_dtypes(dtypes)
-    for field in ("image_size", "in_channels", "num_classes"):
+    for field in ("image_size", "in_channels", "frames", "num_classes"):
         found, wanted = getattr(model.config, field), getattr(theirs.config, field)
         if found != wanted:
             raise UsageError(
@@ -71,9 +71,18 @@ def verify_checkpoint(
                 "outputs.",
                 evidence={f"{field} of the model": found, f"{field} of the checkpoint": wanted},
             )
-    size, channels = checkpoint.config.image_size, checkpoint.config.in_channels
+    config = checkpoint.config
+    if images:
+        config.require_images("A comparison on files of images")
     batch = 1 if briefly else batch
-    drawn = sampled_images(size, channels, checkpoint.preprocessing, seed=seed, batch=batch)
+    drawn = sampled_images(
+        config.image_size,
+        config.in_channels,
+        checkpoint.preprocessing,
+        seed=seed,
+        batch=batch,
+        frames=config.frames,
+    )
     report = partial(
         ParityReport,
         source=checkpoint.located.reference,

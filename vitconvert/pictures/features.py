@@ -192,6 +192,7 @@ def feature_maps(
         InputMismatch: The preprocessing does not make the images that the model reads.
         UsageError: The threshold is not from 0 to 1.
     """
+    model.config.require_images("A map of features over an image")
     check_fit(model, preprocessing)
     if foreground is not None and not 0 <= foreground <= 1:
         raise UsageError(f"The foreground's threshold must be from 0 to 1, not {foreground:g}.")

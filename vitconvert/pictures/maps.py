@@ -257,8 +257,9 @@ def attention_maps(
         UsageError: There are no such blocks, or they would take more than 2 GiB.
         InputMismatch: The preprocessing does not make the images that the model reads.
     """
-    check_fit(model, preprocessing)
     config = model.config
+    config.require_images("A map of attention over an image")
+    check_fit(model, preprocessing)
     kept = chosen_layers(layers, config.depth)
     heads = config.num_heads * (config.branches if config.parallel_branches else 1)
     tokens = config.num_prefix_tokens + config.num_patches

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
+    from vitconvert.preprocessing.clips import Clip
+
 # Keys of the `[preprocessing]` section of a table in `weights_map/`
 _REQUIRED = {"resize", "interpolation", "mean", "std", "backend"}
 _OPTIONAL = {"crop_pct", "resize_size", "crop", "transparency", "pad", "rescale"}
@@ -85,6 +87,35 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
         file = Path(image) if isinstance(image, str | PathLike) else image
         return transformed(file, self, fast=fast, max_pixels=max_pixels, tell=warn)
+
+    def clip(
+        self,
+        frames: "Clip",
+        count: int | None = None,
+        *,
+        fast: bool = False,
+        max_pixels: int | None = None,
+    ) -> "torch.Tensor":
+        """The frames of a clip as a model of videos reads them: (C, count, H, W) float32.
+
+        Args:
+            frames: A folder of image files, which are read by name, with numbers as numbers; a list
+                of files and open images; or an array (frames, height, width, channels) of uint8.
+            count: How many are read, `config.frames` of the model; of more, every
+                (frames / count)-th, as transformers samples frames. None: all of them.
+            fast, max_pixels: As for an image.
+
+        Raises:
+            InputMismatch: There are fewer frames, or one does not fit.
+            UsageError: This is no clip.
+            SourceError, CorruptFile, UnsafeFile: As for an image.
+        """
+        import torch
+
+        from vitconvert.preprocessing.clips import clip_array
+
+        how = {"fast": fast, "max_pixels": max_pixels}
+        return torch.from_numpy(clip_array(frames, self, count, tell=warn, **how))  # type: ignore[arg-type]
 
     def at_size(self, image_size: Size) -> "Preprocessing":
         """The same for images of another size; the same share of the image is cropped.

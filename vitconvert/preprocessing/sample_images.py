@@ -82,13 +82,17 @@ def sampled_images(
     *,
     seed: int,
     batch: int,
+    frames: int = 0,
 ) -> "Mapping[str, Tensor]":
     """Noise and a photograph of a size, the photograph normalised as the checkpoint wants it.
+
+    With `frames`, clips of so many of them, (B, C, frames, H, W), each an image of its own.
 
     Raises:
         UsageError: They would fill the memory.
     """
-    if (numbers := batch * channels * size[0] * size[1]) > _MOST_NUMBERS:
+    images = batch * max(frames, 1)
+    if (numbers := images * channels * size[0] * size[1]) > _MOST_NUMBERS:
         raise UsageError(
             "The images would be too large to compare models on.",
             evidence={"numbers in a batch": f"{numbers:,}", "at most": f"{_MOST_NUMBERS:,}"},
@@ -97,8 +101,14 @@ def sampled_images(
     import torch
 
     usual = normalisation(preprocessing, channels)
-    arrays = sample_images(batch=batch, channels=channels, size=size, seed=seed, **usual)
-    return {kind: torch.from_numpy(array) for kind, array in arrays.items()}
+    arrays = sample_images(batch=images, channels=channels, size=size, seed=seed, **usual)
+    found = {kind: torch.from_numpy(array) for kind, array in arrays.items()}
+    if not frames:
+        return found
+    return {
+        kind: x.reshape(batch, frames, *x.shape[1:]).transpose(1, 2).contiguous()
+        for kind, x in found.items()
+    }
 
 
 def normalisation(preprocessing: Preprocessing | None, channels: int) -> dict[str, Sequence[float]]:

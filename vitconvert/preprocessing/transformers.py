@@ -35,6 +35,10 @@ class _Processor:
     square: bool = True  # a whole number as size means both sides, not the shortest
     rescale_first: bool = False  # before resizing
     pillow: bool = True  # whether there is a variant for Pillow; another falls back to torchvision
+    pillow_only: bool = False
+    of_crop: tuple[int, int] | None = None  # the shortest side, over what is cropped of it
+    rescale_factor: float = 1 / 255
+    offset: bool = False  # whether 1 is taken away after rescaling, before the mean is
     patches: bool = False  # the size follows from a limit of patches
     # Images keep their size, as far as it is in whole squares of so many patches and within limits
     squares: int = 0
@@ -70,6 +74,17 @@ _GLM = dataclasses.replace(
     size={"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
     limits="frames",
 )
+# Of each frame of a clip. Classes of image processors have variants for Pillow, of videos none.
+_VIDEOMAE = dataclasses.replace(
+    _CLIP_LIKE,
+    mean_std=HALVES,
+    resample=2,
+    convert_rgb=False,
+    refused={"do_sample_frames": "which frames it takes depends on the video's rate"},
+)
+_VIVIT = dataclasses.replace(
+    _VIDEOMAE, size={"shortest_edge": 256}, rescale_factor=1 / 127.5, offset=True
+)
 _PROCESSORS = {
     "ViTImageProcessor": _Processor(mean_std=HALVES, resample=2, size=_SQUARE),
     "DeiTImageProcessor": _Processor(
@@ -92,6 +107,13 @@ _PROCESSORS = {
     "DINOv3ViTImageProcessor": _Processor(
         mean_std=IMAGENET, resample=2, size=_SQUARE, rescale_first=True, pillow=False
     ),
+    "VideoMAEImageProcessor": _VIDEOMAE,
+    "VideoMAEVideoProcessor": dataclasses.replace(_VIDEOMAE, pillow=False),
+    "VJEPA2VideoProcessor": dataclasses.replace(
+        _VIDEOMAE, mean_std=IMAGENET, crop_size=256, pillow=False, of_crop=(256, 224)
+    ),
+    "VivitImageProcessor": dataclasses.replace(_VIVIT, pillow_only=True),
+    "VivitVideoProcessor": dataclasses.replace(_VIVIT, pillow=False),
     "Siglip2ImageProcessor": _Processor(mean_std=HALVES, resample=2, size={}, patches=True),
     "Qwen2VLImageProcessor": _QWEN,
     "Glm4vImageProcessor": _GLM,
@@ -196,6 +218,7 @@ _OTHERS = {
 # models/auto: the processor of a model whose file names none
 _MODEL_TYPES = {
     "vit": "ViTImageProcessor",
+    "videomae": "VideoMAEImageProcessor",
     "vit_mae": "ViTImageProcessor",
     "vit_msn": "ViTImageProcessor",
     "ijepa": "ViTImageProcessor",
@@ -253,6 +276,9 @@ def from_preprocessor_config(
     for key, why in processor.refused.items():
         if config.get(key):
             raise NotRepresentable(f"{key} of {name} is not supported: {why}.")
+    if processor.of_crop:  # whatever size the file has
+        (crop, _), (whole, part) = _crop_size(config, processor), processor.of_crop
+        config = {**config, "size": {"shortest_edge": int(crop * whole / part)}}
     sizes = _sizes(config, name, image_size)
     # One number serves all channels that the other list names.
     mean = config.get("image_mean", processor.mean_std[0])
@@ -260,7 +286,8 @@ def from_preprocessor_config(
     listed = [len(values) for values in (mean, std) if isinstance(values, list | tuple)]
     channels = max(listed, default=3)
     normalize = bool(config.get("do_normalize", processor.normalize))
-    rescale, factor = bool(config.get("do_rescale", True)), config.get("rescale_factor", 1 / 255)
+    rescale = bool(config.get("do_rescale", True))
+    factor = config.get("rescale_factor", processor.rescale_factor)
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
     code, interpolation = config.get("resample", processor.resample), "bilinear"
@@ -274,11 +301,15 @@ def from_preprocessor_config(
     if processor.rescale_first:
         arithmetic = "transformers_float"
     else:
-        on_pillow = backend == "pil" and processor.pillow
+        on_pillow = processor.pillow_only or (backend == "pil" and processor.pillow)
         arithmetic = "transformers_pil" if on_pillow else "transformers"
+    means = numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels
+    if processor.offset and rescale and (processor.pillow is False or config.get("offset", True)):
+        means, normalize = tuple(each + 1 for each in means), True
+        std = std if config.get("do_normalize", processor.normalize) else 1.0
     return {
         **sizes,
-        "mean": numbers(mean, "image_mean", channels) if normalize else (0.0,) * channels,
+        "mean": means,
         "std": numbers(std, "image_std", channels) if normalize else (1.0,) * channels,
         "rescale_factor": positive(factor, "rescale_factor") if rescale else None,
         "normalize": normalize,
@@ -321,9 +352,8 @@ def of_any_size(config: JsonObject, model_type: str | None) -> bool:
 def _processor_name(config: JsonObject, model_type: str | None) -> str:
     """The class that AutoImageProcessor takes: the file's, its old extractor's, the model's."""
     legacy = str(config.get("feature_extractor_type") or "")
-    named = config.get("image_processor_type") or legacy.replace(
-        "FeatureExtractor", "ImageProcessor"
-    )
+    named = config.get("image_processor_type") or config.get("video_processor_type")
+    named = named or legacy.replace("FeatureExtractor", "ImageProcessor")
     name = str(named or _MODEL_TYPES.get(str(model_type), ""))
     name = name.removesuffix("Fast").removesuffix("Pil")
     if not name:
@@ -353,10 +383,7 @@ def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
     if pad:
         image_size = _stated_size(config.get("pad_size") or processor.pad, "pad_size")
     elif crop:
-        crop_size = config.get("crop_size", processor.crop_size)
-        if crop_size is None:
-            raise MissingFact("do_center_crop is set, and crop_size is not.")
-        image_size = _stated_size(crop_size, "crop_size")
+        image_size = _crop_size(config, processor)
     elif resize == "squash":
         image_size = resize_size
     if image_size is None or (resize in ("shortest", "longest") and not crop and not pad):
@@ -371,6 +398,13 @@ def _sizes(config: JsonObject, name: str, image_size: Size | None) -> JsonDict:
     (patch_size,) = whole_numbers(config.get("patch_size", 16), "patch_size", 1)
     (most,) = whole_numbers(config.get("max_num_patches", 256), "max_num_patches", 1)
     return {**sizes, "patch_size": patch_size, "max_patches": most}
+
+
+def _crop_size(config: JsonObject, processor: _Processor) -> Size:
+    crop_size = config.get("crop_size", processor.crop_size)
+    if crop_size is None:
+        raise MissingFact("do_center_crop is set, and crop_size is not.")
+    return _stated_size(crop_size, "crop_size")
 
 
 def check_kept(config: JsonObject, name: str, image_size: Size) -> None:

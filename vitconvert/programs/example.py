@@ -32,6 +32,14 @@ def vitconvert_example(config: ViTConfig, preprocessing: Preprocessing | None) -
             f"output = model({zeros(config)})"
         )
         return Example(title=title, code=code)
+    if config.clips:
+        code = (
+            'import vitconvert\n\nmodel = vitconvert.load_model(".")\n'
+            'preprocessing = vitconvert.load_checkpoint(".").preprocessing\n'
+            'clip = preprocessing.clip("frames", model.config.frames)  # a folder of frames\n'
+            "output = model(clip[None])"
+        )
+        return Example(title=title, code=code)
     code = (
         "import vitconvert\nfrom PIL import Image\n\n"
         'model = vitconvert.load_model(".")\n'
@@ -72,6 +80,6 @@ def blank_text(target: Target) -> str:
 
 
 def zeros(config: ViTConfig) -> str:
-    """Images where nothing says how images are prepared."""
-    sizes = ", ".join(map(str, (1, config.in_channels, *config.image_size)))
+    """Images, or clips, where nothing says how they are prepared."""
+    sizes = ", ".join(map(str, (1, *config.input_shape)))
     return f"torch.zeros({sizes})"

@@ -273,11 +273,11 @@ def open_both_towers(
 
 
 def random_images(config: ViTConfig) -> "Tensor":
-    """Two images of noise, the same for the same configuration."""
+    """Two images, or clips, of noise, the same for the same configuration."""
     import torch
 
     generator = torch.Generator(device="cpu").manual_seed(0)
-    size = (2, config.in_channels, *config.image_size)
+    size = (2, *config.input_shape)
     return torch.randn(size, generator=generator, dtype=torch.float32, device="cpu")
 
 

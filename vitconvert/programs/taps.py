@@ -78,10 +78,10 @@ def record(model: "nn.Module", taps: Taps, run: "Callable[[], Tensor]") -> "dict
     def keep(layer: str, tap: Tap, tensor: "Tensor | None") -> None:
         if tensor is None:
             return
-        if tensor.ndim == 4 and not tap.channels_last:
+        if tensor.ndim > 3 and not tap.channels_last:
             tensor = tensor.movedim(1, -1)
-        if tensor.ndim == 4:
-            tensor = tensor.flatten(1, 2)
+        if tensor.ndim > 3:  # a grid, of clips with an axis of time
+            tensor = tensor.flatten(1, -2)
         kept[layer] = tensor.detach().clone()  # some models add to their tokens in place
 
     def tapped(module: "nn.Module", layer: str, tap: Tap) -> "Callable[[], None]":

@@ -35,7 +35,10 @@ from vitconvert.tables.dialects import text_tables_beside
 from vitconvert.tables.table import Table
 
 # Sizes that every project's user passes when building the model the file is for.
-_BUILT_WITH = ("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads")
+_BUILT_WITH = (
+    *("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads"),
+    *("frames", "tubelet"),
+)
 _EPS = {"norm_eps", "final_norm_eps"}
 
 
@@ -148,6 +151,11 @@ def check_place(table: Table, config: ViTConfig, *, only: bool = True) -> None:
         NotRepresentable: The dialect has no such models, no row for a tensor of the model, or
             always has a tensor that the model lacks.
     """
+    if config.clips and "patch_embed.tubelet_proj.weight" not in table.row_of:
+        raise OtherKind(
+            f"{table.title} reads images, and this model clips: the layout has no axis of time.",
+            evidence={"table": table.file},
+        )
     if only and (broken := [text for always in table.only if (text := always.broken_by(config))]):
         raise OtherKind(
             f"{table.title} has no such models.", evidence={"table": table.file}, details=broken
@@ -244,10 +252,16 @@ def _shapes(plan: Plan) -> dict[str, Shape]:
 
 def _differences(wanted: JsonObject, found: JsonObject) -> dict[str, str]:
     return {
-        name: f"{name}: the weights need {wanted.get(name)}, and there it is {found.get(name)}"
+        name: f"{name}: the weights need {_said(wanted, name)}, and there it is "
+        f"{_said(found, name)}"
         for name in {**wanted, **found}
         if wanted.get(name) != found.get(name)
     }
+
+
+def _said(values: JsonObject, name: str) -> object:
+    """A value, or what stands for one that is left out."""
+    return values.get(name, values.get("norm_eps") if name == "fc_norm_eps" else None)
 
 
 def _fit_text(

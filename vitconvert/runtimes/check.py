@@ -80,10 +80,18 @@ class Expected:
         config = self.model.config
         usual = normalisation(preprocessing, config.in_channels)
         usual = usual if self.shape.pixels is None else {"mean": (0.0,), "std": (1.0,)}
+        clip = max(config.frames, 1)
         arrays = sample_images(
-            batch=batch, channels=config.in_channels, size=config.image_size, seed=0, **usual
+            batch=batch * clip,
+            channels=config.in_channels,
+            size=config.image_size,
+            seed=0,
+            **usual,
         )
         images = {kind: torch.from_numpy(array).float() for kind, array in arrays.items()}
+        if config.clips:
+            apart = (batch, clip, config.in_channels, *config.image_size)
+            return {kind: x.reshape(apart).transpose(1, 2) for kind, x in images.items()}
         if self.shape.pixels is None:
             return images
         images["noise"] = 0.5 + images["noise"] / 4
@@ -260,7 +268,10 @@ def golden_of(expected: Expected, *, dtype: str, tolerance: float) -> str:
     """The outputs of a graph, those of `probes` first, for the golden images."""
     config, shape = expected.model.config, expected.shape
     pixels = shape.pixels is not None
-    both = torch.from_numpy(golden_images(config.in_channels, *config.image_size, pixels=pixels))
+    height, width = config.image_size
+    rows = max(config.frames, 1) * height  # the frames of a clip one above the other
+    both = torch.from_numpy(golden_images(config.in_channels, rows, width, pixels=pixels))
+    both = both if pixels else both.reshape(len(both), *config.input_shape)
     states = expected.states(both) if shape.probes else ()
     output, *probes = output_names(1 + len(states))
     answers = dict(zip((*probes, output), (*states, expected(both)), strict=True))

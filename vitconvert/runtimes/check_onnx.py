@@ -344,6 +344,8 @@ def differences(model: Model, compute: Compute) -> dict[str, float]:
     pixels = taken.dtype == 2  # uint8
     channels, height, width = _sizes(model)
     both = images(channels, height, width, pixels=pixels)
+    if len(taken.shape) == 5:  # of clips, whose frames are one above the other
+        both = both.reshape(IMAGES, *(int(size) for size in taken.shape[1:]))
     count = taken.shape[0]
     rows = [[0, 1], [0], [1]]
     if isinstance(count, int):
@@ -359,10 +361,15 @@ def differences(model: Model, compute: Compute) -> dict[str, float]:
 
 
 def _sizes(model: Model) -> tuple[int, int, int]:
-    """Channels, height and width of the golden images, also where height and width are open."""
+    """Channels, height and width of the golden images, also where height and width are open.
+
+    The frames of a clip are one above the other.
+    """
     golden, taken = json.loads(model.metadata[GOLDEN]), model.inputs[0]
     sides = taken.shape[1:]
-    height, width, channels = sides if taken.dtype == 2 else (*sides[1:], sides[0])
+    height, width, channels = sides if taken.dtype == 2 else (sides[-2], sides[-1], sides[0])
+    if len(sides) == 4:
+        height = int(height) * int(sides[1])
     height, width = golden.get("image_size", (height, width))
     return int(channels), int(height), int(width)
 

@@ -150,6 +150,8 @@ def export_checkpoint(
 ) -> Exported:
     """Write a file for another runtime; see `vitconvert.export_model`."""
     shape, sha256_in = wanted.shape(checkpoint), source_hashes(checkpoint)
+    if images is not None or wanted.calibrated:
+        checkpoint.config.require_images("An export that is checked or calibrated with images")
     if images is not None:
         needed_preprocessing(checkpoint)
     calibration = None
@@ -428,8 +430,8 @@ def _record(
     """
     checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
     config, own = checkpoint.config, checkpoint.companions.own
-    pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
-    free = ["height", "width"] if shape.dynamic_size else [*size]
+    pixels, channels = shape.pixels is not None, config.in_channels
+    free = ["height", "width"] if shape.dynamic_size else [*config.input_shape[1:]]
     sides = [*free, channels] if pixels else [channels, *free]
     return {
         "vitconvert": VERSION,

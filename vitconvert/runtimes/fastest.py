@@ -166,7 +166,7 @@ class Fastest:
     ) -> list[Speed]:
         """Each candidate in turn, round after round: others may begin to compute meanwhile."""
         config = self.model.config
-        images = torch.zeros(batch, config.in_channels, *config.image_size, dtype=torch.float32)
+        images = torch.zeros(batch, *config.input_shape, dtype=torch.float32)
         ready = {
             way: candidate
             for name in found

@@ -119,7 +119,7 @@ class Graph(nn.Module):
                 self.register_buffer(name, levels.view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """(B, C, H, W) float32, or (B, H, W, C) uint8 with `pixels`, to float32."""
+        """(B, C, H, W) or (B, C, T, H, W) float32, or (B, H, W, C) uint8 with `pixels`."""
         if self.shape.pixels is not None:
             images = (images.permute(0, 3, 1, 2).float() - self.mean) / self.std
         images = images.to(self.dtype)
@@ -156,7 +156,8 @@ class Graph(nn.Module):
             size = ((rows + 3) * patch[0], (columns + 5) * patch[1])
         if self.shape.pixels is not None:
             return torch.zeros(batch, *size, config.in_channels, dtype=torch.uint8)
-        return torch.zeros(batch, config.in_channels, *size, dtype=torch.float32)
+        frames = (config.frames,) if config.clips else ()
+        return torch.zeros(batch, config.in_channels, *frames, *size, dtype=torch.float32)
 
     def open_sizes(self) -> dict[int, Any]:
         """The axes of the input that are open, with their names."""

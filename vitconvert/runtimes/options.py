@@ -96,8 +96,11 @@ class ExportOptions:
                 evidence={"problem_type": f"regression ({origin})"},
                 hint="leave out --probabilities: the file gives the numbers themselves.",
             )
+        if self.with_preprocessing:
+            checkpoint.config.require_images("A file with the preprocessing inside")
         pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
         if self.dynamic_size:
+            checkpoint.config.require_images("A file for images of any size")
             require_open_sizes(checkpoint.config)
             require_rule(checkpoint.config, checkpoint.resampling_doubt)
         return Shape(

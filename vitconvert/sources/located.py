@@ -16,7 +16,10 @@ CONFIGS = ("config.json", "open_clip_config.json")
 PARAMS = "params.json"  # of Mistral
 CONVERTER = "image_converter.json"  # of KerasHub
 # The first two of transformers 4 and 5
-PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
+PREPROCESSORS = (
+    *("preprocessor_config.json", "processor_config.json", CONVERTER),
+    "video_preprocessor_config.json",
+)
 RECORD = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
 # Of transformers' tokenizers, and so of open_clip's; they are copied with a text encoder.

@@ -47,6 +47,12 @@ _OF_ANY_SHAPE = (
 )
 
 
+_OF_CLIPS: Mapping[str, JsonObject] = {
+    "videomae": {"image_processor_type": "VideoMAEImageProcessor"},
+    "vivit": {"image_processor_type": "VivitImageProcessor", "offset": False},
+}
+
+
 class Transformers(Program):
     """transformers, in the layout of `save_pretrained`."""
 
@@ -103,6 +109,8 @@ class Transformers(Program):
             if preprocessing.of_sounds != ("num_mel_bins" in config):
                 raise NotRepresentable("images and recordings are prepared differently")
             processor = preprocessing.to_huggingface()
+            if of_clips := _OF_CLIPS.get(config["model_type"]):
+                processor = {**processor, **of_clips}
         except NotRepresentable as error:
             left_out = f"preprocessor_config.json is left out: {error.fact}"
             return CompanionFiles(files=files, departures=(left_out,))
@@ -229,7 +237,17 @@ def transformers_example(
         options: Further arguments of AutoImageProcessor.
         patches: Whether the class reads patches, with their mask and grid.
     """
-    if has_processor:
+    of_videos = kind.startswith("VJEPA2")
+    word = "pixel_values_videos" if of_videos else "pixel_values"
+    taken = f"{word}=images[:, None]" if of_videos else f"{word}=images"
+    taken = "**images" if patches else taken
+    if config.clips:
+        imports = ["import torch", f"from transformers import {kind}"]
+        channels, frames, *size = config.input_shape
+        sizes = ", ".join(map(str, (1, frames, channels, *size)))
+        images = [f"clips = torch.zeros({sizes})  # (batch, frames, channels, height, width)"]
+        taken = f"{word}=clips"
+    elif has_processor:
         read = "" if patches else '["pixel_values"]'
         imports = [f"from transformers import AutoImageProcessor, {kind}"]
         imports.append("from transformers.image_utils import load_image")
@@ -243,10 +261,7 @@ def transformers_example(
     else:
         imports = ["import torch", f"from transformers import {kind}"]
         images = [f"images = {zeros(config)}"]
-    model = [
-        f'model = {kind}.from_pretrained(".").eval()',
-        f"output = model({'**images' if patches else 'pixel_values=images'})",
-    ]
+    model = [f'model = {kind}.from_pretrained(".").eval()', f"output = model({taken})"]
     return Example(
         title='With transformers (from the Hub: `"ORG/REPO"` instead of `"."`)',
         code="\n".join([*imports, "", *images, *model]),

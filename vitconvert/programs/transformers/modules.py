@@ -33,7 +33,12 @@ def _spectrograms(_: Foreign, images: Tensor) -> Inputs:
 
 
 def _frames(_: Foreign, images: Tensor) -> Inputs:
-    return {"pixel_values_videos": images[:, None], "skip_predictor": True}
+    frames = images[:, None] if images.ndim == 4 else images.transpose(1, 2)
+    return {"pixel_values_videos": frames, "skip_predictor": True}
+
+
+def _clips(_: Foreign, clips: Tensor) -> Inputs:
+    return {"pixel_values": clips.transpose(1, 2)}  # (B, frames, channels, height, width)
 
 
 def _pixels_in_order(model: Foreign, images: Tensor) -> Inputs:
@@ -300,13 +305,15 @@ MODULES = {
     "vitpose_backbone": replace(
         _VIT, kind="VitPoseBackbone", block="encoder.layer.{i}", summed="sums of positions"
     ),
+    "videomae": replace(_VIT, block="encoder.layer.{i}", inputs=_clips),
+    "vivit": replace(_VIT, inputs=_clips),
     "vjepa2": replace(
         _DINOV2,
         patches="encoder.embeddings.patch_embeddings",
         norm="encoder.layernorm",
         pooled=False,
         inputs=_frames,
-        summed="sum over frames",
+        summed="sum over frames and rotary angles",
     ),
     **{
         name: replace(_MERGED, kind=kind, processor=_PROCESSORS.get(name, _MERGED.processor))

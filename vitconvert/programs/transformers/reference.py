@@ -130,7 +130,10 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
     from transformers.models.auto import modeling_auto
 
     bare = modeling_auto.MODEL_MAPPING_NAMES
-    classifiers = modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    classifiers = {
+        **modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        **modeling_auto.MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES,
+    }
     if "classifier.layernorm.weight" in tensors:
         return "ASTForAudioClassification"
     if "cls_classifier.weight" in tensors:
@@ -152,7 +155,10 @@ def _built(
     options = {}
     if kind in ("BeitModel", "Data2VecVisionModel"):
         options = {"add_pooling_layer": checkpoint.config.pooling != "none"}
-    elif kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel", "FlavaImageModel"):
+    elif kind in (
+        *("ViTModel", "DeiTModel", "IJepaModel", "DPTModel"),
+        *("VivitModel", "FlavaImageModel"),
+    ):
         pooler = any(name.endswith("pooler.dense.weight") for name in tensors)
         options = {"add_pooling_layer": pooler}
     projection = None
