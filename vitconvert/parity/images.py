@@ -19,7 +19,7 @@ from vitconvert.comparison import compare_outputs, largest
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
 from vitconvert.parity.report import ReportFindings
 from vitconvert.parity.sides import Sides, run
-from vitconvert.preprocessing.departures import PixelScale, effects
+from vitconvert.preprocessing.effects import PixelScale, effects
 from vitconvert.preprocessing.image_files import open_image
 from vitconvert.preprocessing.transform import transformed
 from vitconvert.programs.isolation import isolated, silent_transformers

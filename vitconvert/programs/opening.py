@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, read_checkpoint
+from vitconvert.checkpoint.model import build_model
 from vitconvert.comparison import TOLERANCE, relative_difference
 from vitconvert.config import TextConfig, ViTConfig, field_names
 from vitconvert.documents import JsonDict
@@ -182,6 +183,7 @@ def _open_as_their_project(
             except (ConfigNotTaken, TensorsNotTaken) as error:  # vitconvert wrote both
                 raise _cannot_load(error.fact, "; ".join(error.details)) from error
             except (MissingPackage, NotRepresentable) as error:
+                _require_same_function(written, model)
                 return read, _not_tried(written.table.ecosystem, error)
             theirs = reference.model.float()
             ours = reference.adapt(model).float()
@@ -194,6 +196,16 @@ def _open_as_their_project(
             if reference.any_size:
                 once_opened(reference.name, partial(reference.run, theirs))
             return read, verdict(reference.name, wanted, found)
+
+
+def _require_same_function(written: Checkpoint, model: "ViT") -> None:
+    """Where no other program computes: an output, read again, computes what it should."""
+    images = random_images(model.config)
+    found, wanted = side_by_side(
+        lambda: build_model(written).float().forward_features(images),
+        lambda: model.float().forward_features(images),
+    )
+    verdict("vitconvert", wanted, found).raise_if_failed()
 
 
 def _open(consumer: str, opener: Callable[[Path], Result], directory: Path) -> Result:
