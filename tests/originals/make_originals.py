@@ -8,6 +8,7 @@ code at the revision below where Python finds it, and einops, timm and torchvisi
     PYTHONPATH=.:ml-mobileclip python -m tests.originals.make_originals mobileclip
 """
 
+import dataclasses
 import math
 import sys
 from collections import abc
@@ -182,6 +183,76 @@ def sapiens2() -> nn.Module:
     return Sapiens2("tiny", (12, 8), layer_cfgs=shared, pos_embed_rope_dtype="fp32", **kind)
 
 
+def eupe() -> nn.Module:
+    """PYTHONPATH: facebookresearch/EUPE. As its hub/backbones.py has them, but for the sizes."""
+    from eupe.models.vision_transformer import DinoVisionTransformer
+
+    sizes = {"patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "ffn_ratio": 1.5}
+    kind = {"n_storage_tokens": 4, "mask_k_bias": True, "norm_layer": "layernormbf16"}
+    model = DinoVisionTransformer(
+        **sizes, **kind, layerscale_init=1e-5, pos_embed_rope_dtype="fp32"
+    )
+    model.init_weights()
+    return model
+
+
+def ast() -> nn.Module:
+    """PYTHONPATH: src/models of YuanGongND/ast, timm 0.4.5, for which its models are large."""
+    stand_in("torch._six", container_abcs=abc)
+    stand_in("wget")
+    import timm
+    from ast_models import ASTModel
+
+    sizes = {"img_size": 32, "embed_dim": 12, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
+    kind = timm.models.vision_transformer.DistilledVisionTransformer
+    timm.create_model = lambda name, pretrained: kind(**sizes, num_classes=2)
+    shape = {"fstride": 10, "tstride": 9, "input_fdim": 37, "input_tdim": 52}
+    # As traintest.py saves it.
+    return nn.DataParallel(ASTModel(3, **shape, imagenet_pretrain=False, verbose=False))
+
+
+def m2d() -> nn.Module:
+    """PYTHONPATH: examples of nttcslab/m2d, timm 1.0.31."""
+    stand_in("nnAudio")
+    stand_in("nnAudio.features")
+    from portable_m2d import LocalViT
+
+    sizes = {"in_chans": 1, "img_size": [8, 20], "patch_size": [4, 4], "embed_dim": 12}
+    sizes |= {"depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
+    return LocalViT(**sizes, norm_layer=partial(nn.LayerNorm, eps=1e-6))
+
+
+def eat() -> nn.Module:
+    """PYTHONPATH: cwx-worst-one/EAT, timm 1.0.31. fairseq's classes are not needed."""
+    import timm  # noqa: F401  (now: torch is loaded by it, and is not to get such hashes)
+
+    # Its dataclasses are defaults of others, which Python 3.11 allows with a hash alone.
+    dataclasses.dataclass = partial(dataclass, unsafe_hash=True)
+    stand_in("fairseq")
+    stand_in("fairseq.modules", EMAModule=None, EMAModuleConfig=None)
+    stand_in("fairseq.dataclass", FairseqDataclass=object)
+    named = {"register_model": lambda *_, **__: lambda kind: kind}
+    stand_in("fairseq.models", BaseFairseqModel=nn.Module, **named)
+    stand_in("fairseq.models.wav2vec")
+    stand_in("fairseq.models.wav2vec.wav2vec2", TransformerSentenceEncoderLayer=None)
+    stand_in("fairseq.tasks", FairseqTask=None)
+    stand_in("fairseq.data")
+    stand_in("fairseq.data.data_utils", compute_mask_indices=None)
+    stand_in("fairseq.utils", index_put=None)
+    utils = dict.fromkeys(("GradMultiply", "SamePad", "TransposeLast", "SamePad2d"))
+    vars(sys.modules["fairseq.modules"]).update(utils, LayerNorm=nn.LayerNorm)
+    stand_in("omegaconf", II=lambda text: text, MISSING=None)
+    from models.EAT_pretraining import Data2VecMultiConfig, Data2VecMultiModel, Modality
+
+    config = Data2VecMultiConfig(depth=2, num_heads=3, embed_dim=12, mlp_ratio=1.5)
+    # As pretraining_AS2M.yaml, but for the sizes.
+    config.mae_init, image = True, config.modalities.image
+    image.in_chans, image.patch_size, image.embed_dim = 1, 16, 12
+    image.num_extra_tokens, image.prenet_depth, image.use_alibi_encoder = 1, 0, False
+    image.target_length, image.max_length, image.decoder = 48, 5, None
+    return Data2VecMultiModel(config, [Modality.IMAGE], skip_ema=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Original:
     """A model of a project's own code.
@@ -272,6 +343,33 @@ ORIGINALS: Mapping[str, Original] = {
         image=(3, 12, 8),
         compute=lambda model, images: model(images)[0],
     ),
+    "eupe": Original(revision="facebookresearch/EUPE f6cdf04", make=eupe, image=(3, 12, 20)),
+    "ast": Original(
+        revision="YuanGongND/ast 31088be",
+        make=ast,
+        image=(1, 37, 52),
+        compute=lambda model, images: model.module(images[:, 0].transpose(1, 2)),
+    ),
+    **{  # of whole and of shorter spectrograms
+        name: Original(
+            revision="nttcslab/m2d f0c4128",
+            make=m2d,
+            image=(1, 8, times),
+            compute=lambda model, images: model.forward_encoder(images),
+        )
+        for name, times in {"m2d": 20, "m2d_short": 12}.items()
+    },
+    **{
+        name: Original(
+            revision="cwx-worst-one/EAT 06c1c34",
+            make=eat,
+            image=(1, times, 128),
+            compute=lambda model, images: model(
+                images, mode="IMAGE", mask=False, features_only=True, remove_extra_tokens=False
+            )["x"],
+        )
+        for name, times in {"eat": 48, "eat_short": 32}.items()
+    },
 }
 
 

@@ -20,6 +20,7 @@ _MOST = {
 _RANGES = {
     "norm_eps": (1e-30, 1.0),
     "final_norm_eps": (1e-30, 1.0),
+    "fc_norm_eps": (1e-30, 1.0),
     "attention_scale": (1e-6, 1e3),
     "post_softmax_scale": (1e-6, 1e3),
     "rope_temperature": (1e-3, 1e9),
@@ -287,8 +288,7 @@ def _own_grid(config: Properties) -> list[str]:
     if config.axis_positions and len(set(config.position_grid)) > 1:
         problems.append("'axes' positions need as many rows as columns in position_grid")
     rule = config.position_resampling
-    without_grid = config.learned_positions or (rule == "tile" and config.axis_positions)
-    if without_grid and rule in ("first", "tile"):
+    if rule == "tile" and (config.learned_positions or config.axis_positions):
         problems.append(f"position_resampling = {rule!r} needs positions on a grid of their own")
     return problems
 

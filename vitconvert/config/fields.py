@@ -164,6 +164,7 @@ class Fields:
     pool_mlp: bool = True  # whether an MLP follows the attention pooling; AIMv2 has none
     pool_mlp_dim: int = 0  # hidden width of this MLP; 0: mlp_dim
     fc_norm: bool = False  # LayerNorm of the pooled token (MAE, BEiT)
+    fc_norm_eps: float | None = None  # None: norm_eps (AST's authors leave torch's own there)
     bare_fc_norm: bool = False  # the same without weights
 
     # Head

@@ -195,9 +195,9 @@ def final_norm_of(config: ViTConfig) -> nn.Module:
     return norm_of(config.embed_dim, config, eps=config.final_norm_eps)
 
 
-def norm_if(wanted: bool, dim: int, config: ViTConfig) -> nn.Module:
+def norm_if(wanted: bool, dim: int, config: ViTConfig, *, eps: float | None = None) -> nn.Module:
     """The model's kind of norm, or an identity."""
-    return norm_of(dim, config) if wanted else nn.Identity()
+    return norm_of(dim, config, eps=eps) if wanted else nn.Identity()
 
 
 def bare_norm_if(config: ViTConfig) -> nn.Module:

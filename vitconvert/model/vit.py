@@ -99,7 +99,7 @@ class ViT(HubMethods, TimmInterface):
         self.neck = Neck(config) if config.neck_dim else nn.Identity()
         self.merge = merger_of(config)
         self.attn_pool = AttentionPool(config) if config.map_pooling else None
-        self.fc_norm = norm_if(config.fc_norm, D, config)
+        self.fc_norm = norm_if(config.fc_norm, D, config, eps=config.fc_norm_eps)
         self.bare_fc_norm = bare_norm_if(config)
         self.pre_logits = PreLogits(config) if config.representation_size else nn.Identity()
         self.head_drop = nn.Dropout(config.drop_rate)

@@ -36,7 +36,7 @@ from vitconvert.tables.table import Table
 
 # Sizes that every project's user passes when building the model the file is for.
 _BUILT_WITH = ("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads")
-_EPS = {"norm_eps", "final_norm_eps"}
+_EPS = {"norm_eps", "final_norm_eps", "fc_norm_eps"}
 
 
 @dataclass(frozen=True, kw_only=True)
