@@ -196,6 +196,28 @@ def eupe() -> nn.Module:
     return model
 
 
+def deimv2() -> nn.Module:
+    """PYTHONPATH: engine/backbone of Intellindust-AI-Lab/DEIMv2."""
+    from vit_tiny import VisionTransformer
+
+    sizes = {"patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
+    return VisionTransformer(**sizes, return_layers=[1])
+
+
+def depth_anything_3() -> nn.Module:
+    """PYTHONPATH: depth-anything-3 0.1.1. As its mono and metric models, but for the sizes."""
+    for name in ("depth_anything_3", "depth_anything_3.model"):
+        folders = (Path(place, *name.split(".")) for place in sys.path)
+        stand_in(name).__path__ = [str(folder) for folder in folders if folder.is_dir()]
+    from depth_anything_3.model.dinov2.vision_transformer import DinoVisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3}
+    model = DinoVisionTransformer(**sizes, mlp_ratio=1.5, init_values=1.0, cat_token=False)
+    return nn.ModuleDict(
+        {"model": nn.ModuleDict({"backbone": nn.ModuleDict({"pretrained": model})})}
+    )
+
+
 def ast() -> nn.Module:
     """PYTHONPATH: src/models of YuanGongND/ast, timm 0.4.5, for which its models are large."""
     stand_in("torch._six", container_abcs=abc)
@@ -277,6 +299,19 @@ def unmasked(model: Any, images: Tensor) -> Tensor:
     return tokens
 
 
+def tokens_of_deimv2(model: Any, images: Tensor) -> Tensor:
+    """The class token and the patches after the last block."""
+    [(patches, class_token)] = model(images)
+    return torch.cat([class_token[:, None], patches], dim=1)
+
+
+def patches_of_depth_anything(model: Any, images: Tensor) -> Tensor:
+    """The patches of the one view of each image, after the last block and the norm."""
+    vit = model["model"]["backbone"]["pretrained"]
+    [(patches, _)], _ = vit.get_intermediate_layers(images[:, None], [1])
+    return patches[:, 0]
+
+
 AIM = "apple/ml-aim bd9e068"
 PERCEPTION = "facebookresearch/perception_models 3e352cc"
 PE_SPATIAL = {"use_cls_token": False, "use_ln_post": False, "ls_init_value": 0.1}
@@ -344,6 +379,18 @@ ORIGINALS: Mapping[str, Original] = {
         compute=lambda model, images: model(images)[0],
     ),
     "eupe": Original(revision="facebookresearch/EUPE f6cdf04", make=eupe, image=(3, 12, 20)),
+    "deimv2": Original(
+        revision="Intellindust-AI-Lab/DEIMv2 0fff8d4",
+        make=deimv2,
+        image=(3, 12, 20),
+        compute=tokens_of_deimv2,
+    ),
+    "depth_anything_3": Original(
+        revision="depth-anything-3 0.1.1",
+        make=depth_anything_3,
+        image=(3, 12, 12),
+        compute=patches_of_depth_anything,
+    ),
     "ast": Original(
         revision="YuanGongND/ast 31088be",
         make=ast,

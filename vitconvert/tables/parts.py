@@ -29,6 +29,7 @@ class Tower:
             None no part of it.
         model: Whose tower it is, in words.
         reads: What the larger model reads of it, in words, where no config.json says so.
+        facts: Fields that its code sets otherwise than the library whose names its tensors have.
         guessed: Whether nobody names this prefix: a table fits what is below it, and no other.
     """
 
@@ -36,6 +37,7 @@ class Tower:
     section: str | None = None
     model: str = "a larger model"
     reads: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict, compare=False)
     guessed: bool = False
 
     def to_dict(self) -> dict[str, str | None]:
