@@ -204,6 +204,37 @@ def deimv2() -> nn.Module:
     return VisionTransformer(**sizes, return_layers=[1])
 
 
+def inside(names: str, model: nn.Module) -> nn.Module:
+    """A model under names with dots between them."""
+    for name in reversed(names.split(".")):
+        model = nn.ModuleDict({name: model})
+    return model
+
+
+def rf_detr(*, registers: int) -> nn.Module:
+    """PYTHONPATH: rfdetr 1.11.2, transformers 5.24.0."""
+    for name in ("rfdetr", "rfdetr.models", "rfdetr.models.backbone"):
+        folders = (Path(place, *name.split(".")) for place in sys.path)
+        stand_in(name).__path__ = [str(folder) for folder in folders if folder.is_dir()]
+    from rfdetr.models.backbone import dinov2_with_windowed_attn as code
+
+    config = code.WindowedDinov2WithRegistersConfig(
+        hidden_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        mlp_ratio=2,
+        image_size=24,
+        patch_size=4,
+        num_register_tokens=registers,
+        num_windows=2,
+        window_block_indexes=[0, 2],
+        out_features=["stage3"],
+    )
+    detector = code.WindowedDinov2WithRegistersBackbone(config)
+    queries = nn.ModuleDict({"refpoint_embed": nn.Embedding(2, 4)})
+    return nn.ModuleDict({**inside("backbone.0.encoder.encoder", detector), **queries})
+
+
 def depth_anything_3() -> nn.Module:
     """PYTHONPATH: depth-anything-3 0.1.1. As its mono and metric models, but for the sizes."""
     for name in ("depth_anything_3", "depth_anything_3.model"):
@@ -213,9 +244,7 @@ def depth_anything_3() -> nn.Module:
 
     sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3}
     model = DinoVisionTransformer(**sizes, mlp_ratio=1.5, init_values=1.0, cat_token=False)
-    return nn.ModuleDict(
-        {"model": nn.ModuleDict({"backbone": nn.ModuleDict({"pretrained": model})})}
-    )
+    return inside("model.backbone.pretrained", model)
 
 
 def ast() -> nn.Module:
@@ -305,6 +334,13 @@ def tokens_of_deimv2(model: Any, images: Tensor) -> Tensor:
     return torch.cat([class_token[:, None], patches], dim=1)
 
 
+def patches_of_rf_detr(model: Any, images: Tensor) -> Tensor:
+    """What a detector reads of the last block."""
+    detector = model["backbone"]["0"]["encoder"]["encoder"]
+    features: Tensor = detector(images).feature_maps[-1]
+    return features.flatten(2).transpose(1, 2)
+
+
 def patches_of_depth_anything(model: Any, images: Tensor) -> Tensor:
     """The patches of the one view of each image, after the last block and the norm."""
     vit = model["model"]["backbone"]["pretrained"]
@@ -385,6 +421,15 @@ ORIGINALS: Mapping[str, Original] = {
         image=(3, 12, 20),
         compute=tokens_of_deimv2,
     ),
+    **{
+        name: Original(
+            revision="rfdetr 1.11.2",
+            make=partial(rf_detr, registers=registers),
+            image=(3, 24, 24),
+            compute=patches_of_rf_detr,
+        )
+        for name, registers in {"rf_detr": 0, "rf_detr_registers": 2}.items()
+    },
     "depth_anything_3": Original(
         revision="depth-anything-3 0.1.1",
         make=depth_anything_3,

@@ -127,9 +127,9 @@ def test_eat_fine_tuned(normed, tmp_path):
     if normed:
         read = F.layer_norm(read, (12,), file["fc_norm.weight"], file["fc_norm.bias"], 1e-6)
     wanted = F.linear(read, file["head.weight"], file["head.bias"])
-    stated = OF_CODE["eat"].stated
-    assert relative(computed(path, spectrograms, overrides=stated), wanted) < ROUNDING
-    vitconvert.convert(path, to="vit", output=tmp_path / "vit", overrides=stated)
+    reading = {"overrides": OF_CODE["eat"].stated, "dialect": "eat_classifier"}
+    assert relative(computed(path, spectrograms, **reading), wanted) < ROUNDING
+    vitconvert.convert(path, to="vit", output=tmp_path / "vit", **reading)
     assert relative(computed(tmp_path / "vit", spectrograms), wanted) < ROUNDING
 
 

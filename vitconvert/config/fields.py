@@ -124,6 +124,9 @@ class Fields:
     # Attention within windows of so many patches a side; 0: there are none (ViTDet, SAM)
     window_size: int = 0
     global_blocks: tuple[int, ...] = ()  # blocks that have no windows, from 0
+    # So many windows down and across instead, each with prefix tokens of its own; global blocks see
+    # the tokens of all windows (RF-DETR)
+    window_count: int = 0
     # Windows at the edges are filled up with zeros; False: they are smaller (Qwen2.5-VL)
     window_padding: bool = True
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads

@@ -90,6 +90,7 @@ def _resolved(config: Properties) -> dict[str, Any]:
         "pool_heads": config.pool_heads or config.num_heads,
         "pool_mlp_dim": config.pool_mlp_dim or config.mlp_dim,
         "rope_reference": () if scaled_by_one else config.rope_reference,
+        "window_count": config.window_count if config.window_count > 1 else 0,
         "global_blocks": tuple(i for i in config.global_blocks if i < config.depth),
     }
 
@@ -133,7 +134,7 @@ def _of_blocks(config: Properties) -> dict[str, bool]:
     windows = config.windowed and config.grid_size != (config.window_size,) * 2
     return {
         "window_size": windows,
-        "global_blocks": windows,
+        "global_blocks": windows or config.window_count > 1,
         "window_padding": windows and not config.whole_windows,
         "proj_bias": config.attention_proj,
         "mlp_layer_scale": config.layer_scale,

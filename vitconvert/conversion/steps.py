@@ -68,7 +68,7 @@ def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     import torch
 
     positions = tensors["pos_embed"]
-    count = config.num_prefix_tokens - config.num_registers
+    count = config.prefix_of_window - config.num_registers
     zeros = positions.new_zeros(1, count, positions.shape[-1])
     return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
 

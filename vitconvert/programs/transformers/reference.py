@@ -29,6 +29,7 @@ _WITH_PROJECTION = {
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
+_JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -57,6 +58,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     model_type = theirs["model_type"]
     if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
         tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
+    if model_type == "rf_detr_dinov2":  # a detector's file has names that only the detector reads
+        tensors = {_as_saved_alone(n): t for n, t in tensors.items()}
     if checkpoint.dialect == "hf_pixio_backbone":  # the PixioModel in it
         tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
@@ -84,6 +87,11 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         notes=(note,) if rounded else (),
         any_size=True,
     )
+
+
+def _as_saved_alone(name: str) -> str:
+    name = _JOINED_NAMES.sub(lambda found: f".attention.{found[1][0]}_proj.", name)
+    return name.replace(".attention.output.dense.", ".attention.o_proj.")
 
 
 def _own_type(checkpoint: Checkpoint) -> str | None:
