@@ -344,6 +344,9 @@ SOURCES: Mapping[str, Source] = {
     "hf AST": of_class(
         "AST", "ForAudioClassification", num_mel_bins=24, max_length=37, num_labels=7
     ),
+    "hf RF-DETR": of_class(
+        "RfDetrDinov2", "Backbone", image_size=32, mlp_ratio=2, num_windows=2, out_indices=[1, 2]
+    ),
     "hf GLM-4V": of_class(
         "Glm4vVision", "Model", stated={"image_size": (32, 48)}, image_size=40, out_hidden_size=20
     ),
@@ -500,6 +503,10 @@ SOURCES: Mapping[str, Source] = {
     "dino": of(rows.META["DINO, full"]),
     "dinov2": of(rows.META["DINOv2"]),
     "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
+    "deimv2": of(rows.OF_CODE["deimv2"], "small ViT"),
+    "ast": of(rows.OF_CODE["ast"], "ASTModel"),
+    "m2d": of(rows.OF_CODE["m2d"], "LocalViT"),
+    "eat": of(rows.OF_CODE["eat"], "encoder"),
     "ibot": of(rows.GOLDENS["ibot"], "ViT with LayerScale"),
     "deit3": of(rows.META["DeiT III"]),
     "mmpretrain": of(rows.MMPRETRAIN["plain"], "VisionTransformer"),

@@ -166,10 +166,9 @@ def test_deimv2_of_transformers(tmp_path):
         wanted = patches_of(backbone(images).feature_maps)
         ours = vitconvert.load_model(tmp_path / "detector", image_size=size)
         assert relative(ours.forward_features(images)[:, 5:], wanted) < ROUNDING
-    done = vitconvert.convert(tmp_path / "detector", to="dinov3", output=tmp_path / "meta")
+    vitconvert.convert(tmp_path / "detector", to="dinov3", output=tmp_path / "meta")
     again = vitconvert.load_model(tmp_path / "meta", image_size=size)
     assert relative(again.forward_features(images)[:, 5:], wanted) < ROUNDING
-    assert done.dialect == "dinov3"
 
 
 @torch.inference_mode()
