@@ -119,7 +119,7 @@ _OPEN_CLIP: dict[str, dict[str, Any]] = {
     "CLIP of OpenAI": _CLIP | {"quick_gelu": True},
     "CLIP of patches' mean": _CLIP
     | {"vision_cfg": _CLIP["vision_cfg"] | {"pool_type": "avg", "final_ln_after_pool": True}},
-    "CoCa's image tower": _CLIP
+    "CoCa's vision encoder": _CLIP
     | {"vision_cfg": _CLIP["vision_cfg"] | {"attentional_pool": True, "attn_pooler_heads": 3}},
     "SigLIP by timm": {
         "embed_dim": 64,

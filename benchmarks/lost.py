@@ -69,15 +69,15 @@ THREADS = {
 # What came of a load: the title and the columns of its table.
 KINDS = {
     "lost": (
-        "Lost weights, and other outputs",
+        "Lost weights: the outputs differ",
         ("model", "saved by", "loaded by", "lost", "loader says", "mended in", "thread"),
     ),
     "no effect": (
-        "Not found in the file by the audit, and the same outputs",
+        "Reported by the audit, but the outputs are equal",
         ("model", "saved by", "loaded by", "lost", "loader says"),
     ),
     "otherwise": (
-        "Whole, and computed otherwise",
+        "All weights loaded, but the outputs differ",
         ("model", "saved by", "loaded by", "difference", "same again in", "thread"),
     ),
     "crash": ("Crashes", ("model", "saved by", "loaded by", "error", "mended in", "thread")),
@@ -243,7 +243,7 @@ def as_markdown(package: str, found: JsonDict) -> str:
     lines = [f"## {package} {loaders[0]} to {loaders[-1]}", ""]
     lines += [
         f"{len(found['classes'])} models, saved by {' and '.join(found['savers'])}; {len(whole)} "
-        f"are whole in every release that has them. {found['date']}, {found['with']}."
+        f"lost nothing in every release that has them. {found['date']}, {found['with']}."
     ]
     for word, (title, header) in KINDS.items():
         if kinds[word]:
@@ -251,7 +251,7 @@ def as_markdown(package: str, found: JsonDict) -> str:
             told = [_cells(package, row, rows, loaders) for row in ordered]
             lines += ["", f"### {title}", "", _table(header, _joined(told, header))]
     if whole:
-        lines += ["", "### Whole everywhere", "", f"{'; '.join(whole)}."]
+        lines += ["", "### Nothing lost", "", f"{'; '.join(whole)}."]
     lines += ["", f"Releases: {', '.join(loaders)}."]
     return "\n".join(lines)
 

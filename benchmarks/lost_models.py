@@ -876,7 +876,7 @@ _CLIP: Config = {
 OPEN_CLIP: dict[str, Config] = {
     "CLIP": _CLIP,
     "CLIP of OpenAI": _CLIP | {"quick_gelu": True},
-    "CoCa's image tower": _CLIP
+    "CoCa's vision encoder": _CLIP
     | {"vision_cfg": _CLIP["vision_cfg"] | {"attentional_pool": True, "attn_pooler_heads": 3}},
     "ResNet": _CLIP
     | {"vision_cfg": {"image_size": 32, "layers": [1, 1, 1, 1], "width": 16, "head_width": 16}},

@@ -69,7 +69,7 @@ def stated(package: str) -> dict[str, str]:
 
 
 def _refused(why: str) -> str:
-    return f"refused, because it is {why}"
+    return f"not supported ({why})"
 
 
 def _code(names: Iterable[str]) -> str:
@@ -84,7 +84,7 @@ def _source(package: str) -> Path:
 
 
 def _of_transformers() -> Iterator[Row]:
-    """A row for each module with a class that takes images, or sounds in patches."""
+    """A row for each module with a class that takes images, or audio in patches."""
     by_class = {name: row.split("`")[1] for name, row in committed().items()}
     for file in sorted(_source("transformers").glob("models/*/modeling_*.py")):
         text = file.read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def _is_model_of(one: Any, module: str) -> bool:
 
 
 def _of_open_clip() -> Iterator[Row]:
-    """A row for each image tower, with the configurations that have it."""
+    """A row for each vision encoder, with the configurations that have it."""
     configs: dict[str, list[str]] = {}
     for file in sorted(_source("open_clip").glob("model_configs/*.json")):
         tower = json.loads(file.read_text(encoding="utf-8"))["vision_cfg"]
@@ -207,9 +207,9 @@ def _row_of_class(package: str, name: str) -> Row:
 
 
 PACKAGES = {
-    "transformers": ("5.24.0", "by modules: classes that take images, or sounds", _of_transformers),
+    "transformers": ("5.24.0", "by modules: classes that take images, or audio", _of_transformers),
     "timm": ("1.0.31", "by modules: their classes", _of_timm),
-    "open_clip": ("3.3.0", "by image towers: configurations that have them", _of_open_clip),
+    "open_clip": ("3.3.0", "by vision encoders: configurations that have them", _of_open_clip),
     "keras_hub": ("0.32.0", "by classes", _of_keras_hub),
     "mmpretrain": ("1.2.0", "by backbones", _of_mmpretrain),
 }
@@ -224,7 +224,7 @@ def section(package: str) -> str:
     """The part of the document about a package."""
     version, kind, _ = PACKAGES[package]
     lines = [row.line(package) for row in rows(package)]
-    head = ["| name | classes | | proved by |", "|---|---|---|---|"]
+    head = ["| name | classes | | tested by |", "|---|---|---|---|"]
     return "\n".join([f"## {package} {version}, {kind}", "", *head, *lines])
 
 

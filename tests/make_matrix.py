@@ -73,7 +73,7 @@ class Origin:
 
 
 def columns() -> list[str]:
-    """The ecosystems of which a dialect can be written; other files hold more than a ViT."""
+    """The libraries of which a dialect can be written; other files hold more than a ViT."""
     return sorted({table.ecosystem for table in builtin_tables().values() if _written(table)})
 
 
@@ -148,7 +148,7 @@ def _opened(origin: Origin, conversion: Conversion) -> str:
 
 
 def _texts(origin: Origin, conversion: Conversion, model: ViT) -> tuple[Opened, ...]:
-    """What the target's program makes of both towers, where the text tower went along."""
+    """What the target's program makes of both encoders, where the text encoder went along."""
     if not conversion.ledger.carried:
         return ()
     written = read_checkpoint(locate(conversion.output)).text
@@ -168,9 +168,8 @@ def _letter(verdict: Opened) -> str:
 def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
     """From there back to where it came from: names, dtypes, shapes and bytes.
 
-    A dialect whose files hold more than a ViT is not written, or not without a text tower, so those
-    of the ViT return under vitconvert's own names; so do sums, of which other parts
-    come back.
+    A dialect whose files hold more than a ViT is not written, or not without a text encoder. So its
+    ViT returns under vitconvert's own names; so do sums, of which other parts come back.
     """
     checkpoint = origin.checkpoint
     pieces = (piece for a in checkpoint.weights.plan.assemblies for piece in a.pieces)
@@ -190,7 +189,7 @@ def _require_same_bytes(origin: Origin, conversion: Conversion) -> None:
 
 
 def _holds_alone(checkpoint: Checkpoint) -> bool:
-    """Whether the files of a checkpoint's dialect may hold the image tower by itself."""
+    """Whether the files of a checkpoint's dialect may hold the vision encoder by itself."""
     if not checkpoint.text or not _written(checkpoint.table):
         return _written(checkpoint.table)
     try:

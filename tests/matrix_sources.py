@@ -345,7 +345,12 @@ SOURCES: Mapping[str, Source] = {
         "AST", "ForAudioClassification", num_mel_bins=24, max_length=37, num_labels=7
     ),
     "hf RF-DETR": of_class(
-        "RfDetrDinov2", "Backbone", image_size=32, mlp_ratio=2, num_windows=2, out_indices=[1, 2]
+        "RfDetrDinov2",
+        "Backbone",
+        image_size=32,
+        mlp_ratio=2,
+        num_windows=2,
+        out_indices=[1, 5, 11],
     ),
     "hf GLM-4V": of_class(
         "Glm4vVision", "Model", stated={"image_size": (32, 48)}, image_size=40, out_hidden_size=20
@@ -470,7 +475,7 @@ SOURCES: Mapping[str, Source] = {
     "hf BLIP": of_class("BlipVision", "Model"),
     "hf InternVL": of_class("InternVLVision", "Model", image_size=(24, 24), patch_size=(8, 8)),
     "hf_flax": Source(title="FlaxViTForImageClassification", write=write_flax),
-    "llama_cpp": Source(title="CLIP's tower", write=write_mmproj),
+    "llama_cpp": Source(title="CLIP's vision encoder", write=write_mmproj),
     "mlx_image": Source(title="VisionTransformer", write=write_mlx, stated=STATED),
     "jax": Source(
         title="published .npz files",
@@ -535,7 +540,7 @@ SOURCES: Mapping[str, Source] = {
         ),
     ),
     "deepseek": Source(
-        title="image tower",
+        title="vision encoder",
         write=partial(write_torch, tensors=deepseek),
         stated={"image_size": (24, 32)},
     ),

@@ -151,6 +151,7 @@ def write_files(folder: Path) -> None:
     torch.save(_lucidrains(), folder / "vit.pt")
     torch.save(_own_head().state_dict(), folder / "best.pt")
     torch.save(_own_head(dropout=False), folder / "whole.pt")
+    (folder / "labels.txt").write_text("daisy\niris\npoppy\nrose\ntulip\n")
     code = "import vitconvert\n\n\ndef load(path):\n    return vitconvert.load_model(path)\n"
     (folder / "loader.py").write_text(code)
     write_team(folder)

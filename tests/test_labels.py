@@ -68,6 +68,13 @@ def test_names_of_other_classes_are_refused() -> None:
     )
 
 
+def test_labels_of_the_user_are_not_the_checkpoints() -> None:
+    with pytest.raises(ConflictingFact) as caught:
+        stated_labels(6, ["a", "b", "c"], origin="classes.txt, you")
+    assert caught.value.fact == "The labels name 3 classes, and the checkpoint's head has 6."
+    assert caught.value.hint is not None and "a name for each class" in caught.value.hint
+
+
 @pytest.mark.parametrize("stated", [{"id2label": 5}, {"id2label": "cat"}, {"descriptions": ["a"]}])
 def test_names_that_are_none_are_refused(stated: dict[str, Any]) -> None:
     with pytest.raises(ConflictingFact, match="should be a list or a mapping of class names"):

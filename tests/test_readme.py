@@ -139,7 +139,7 @@ def _commands(*, online: bool) -> list[list[str]]:
         lines += re.findall(r"`(vitconvert .+)` \|$", _text(page), flags=re.MULTILINE)
         lines += [line for block in _blocks("sh", page) for line in block.splitlines()]
     typed = [shlex.split(line, comments=True)[1:] for line in lines if not line.startswith("pip")]
-    commands = [command for n, command in enumerate(typed) if command not in typed[:n]]
+    commands = [one for n, one in enumerate(typed) if one and one not in typed[:n]]
     return [command for command in commands if _needs_network(command) == online]
 
 
@@ -175,7 +175,8 @@ def test_options_that_the_text_names_exist(capsys):
     text = "".join(re.sub(r"```.*?```", "", _text(page), flags=re.DOTALL) for page in TYPED)
     named = set(re.findall(r"--[a-z][a-z-]+", text))
     known = set()
-    for verb in ("", "timm", "inspect", "verify", "golden", "predict", "embed", "push", "audit"):
+    images = ("predict", "embed", "attention")
+    for verb in ("", "timm", "inspect", "verify", "golden", *images, "push", "audit"):
         with pytest.raises(SystemExit):
             main([*verb.split(), "--help"])
         known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))

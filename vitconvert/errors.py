@@ -1,35 +1,35 @@
 """Every error that vitconvert raises on purpose.
 
     VitConvertError             1  the root; catch this one
-      SourceError               1  a reference leads to no local file
-        OfflineError            1  it would, with a network
-        IntegrityError          1  the file is not the one that was published, or opened
-      CorruptFile               1  truncated, foreign or self-contradicting bytes
-      UnsafeFile                4  reading it would run code or exhaust memory
+      SourceError               1  a file or directory was not found
+        OfflineError            1  a file must be downloaded, and the network does not answer
+        IntegrityError          1  a file is not the published one, or changed while it was read
+      CorruptFile               1  a file is truncated, damaged or not of its format
+      UnsafeFile                4  reading a file would run code or use too much memory
       TableError                1  a table of weights_map/ (or --table) does not parse
-      UnknownDialect            1  no table explains every key
-      AmbiguousDialect          1  several tables do
-      TensorMismatch            1  tensors missing, left over, doubled or misshapen
-        Quantised               1  they are small numbers that stand for weights
-        ShapeMismatch           1  a tensor contradicts the axes of its row
-      MissingFact               1  neither the tensors nor a statement tells
-      ConflictingFact           1  a stated fact contradicts the tensors
-      InputMismatch             1  images of the wrong size, type or channel count
-      NotRepresentable          5  the target cannot compute this function
-        OtherFunction           5  it has a place for every tensor, and computes otherwise
-        OtherKind               5  none of its models is of this kind
-      ParityFailed              3  the numbers disagree
-      UploadError               1  an output does not get to the Hub
-      OutputExists              1  nothing is overwritten without `--force`
-      MissingPackage            1  an optional reference package is not installed
-      UsageError                2  the command line is wrong
+      UnknownDialect            1  no table has all tensor names of a file
+      AmbiguousDialect          1  several tables have all tensor names of a file
+      TensorMismatch            1  tensors are missing, left over, doubled or of a wrong shape
+        Quantised               1  the weights are quantised, and --dtype was not given
+        ShapeMismatch           1  the shape of a tensor contradicts its row of the table
+      MissingFact               1  a value is in no tensor and in no file
+      ConflictingFact           1  a stated value contradicts the tensors
+      InputMismatch             1  images have a wrong size, type or number of channels
+      NotRepresentable          5  the target cannot compute the same function
+        OtherFunction           5  the target takes the tensors and computes other outputs
+        OtherKind               5  the target has no model with such a part
+      ParityFailed              3  outputs differ
+      UploadError               1  an output cannot be published on the Hub
+      OutputExists              1  the output exists, and `--force` was not given
+      MissingPackage            1  a package that the command needs is not installed
+      UsageError                2  a command or an argument is wrong
 
-The number is the exit code of the command line. A message has a reference word, one sentence of
-fact, aligned evidence, what the evidence means when we can tell, and one hint, which goes on after
-its colon in lower case. Python callers get the same parts as attributes.
+The number is the exit code of the command line. A message has a code, one sentence that says what
+is wrong, aligned evidence, its meaning if that is known, and one hint, which begins in lower case.
+Python callers get the same parts as attributes.
 
-Names that others chose stand in messages, and may hold what steers a terminal. Attributes keep the
-true text; messages show it `printable`.
+Names of files and tensors may contain control characters, which change a terminal. Messages escape
+them (`printable`); attributes keep the original text.
 """
 
 import re
@@ -50,11 +50,11 @@ _BRIEF = 5  # lines of a brief message after its code
 
 
 class VitConvertWarning(UserWarning):
-    """Something that was assumed or passed over, which the answer alone does not show."""
+    """Something was assumed or ignored, and the result does not show it."""
 
 
 def warn(fact: str) -> None:
-    """Tell a user of something of that kind: in Python a warning, and on the command line a note.
+    """Report an assumption: a warning in Python, a note on the command line.
 
     Python shows the same text once, unless the user's filters say otherwise.
     """
@@ -116,7 +116,7 @@ def what_was_raised(error: BaseException) -> str:
 
 
 class VitConvertError(Exception):
-    """An error with a reference word, a fact, evidence, an explanation and a hint."""
+    """An error with a code, a fact, evidence, an explanation and a hint."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -211,34 +211,34 @@ def _rebuild(cls: type[VitConvertError], fact: str, state: dict[str, object]) ->
 
 
 class SourceError(VitConvertError):
-    """A reference leads to no local file."""
+    """A file or directory was not found."""
 
     code = "source-not-found"
 
 
 class OfflineError(SourceError):
-    """The file would have to be downloaded, and no network answers."""
+    """A file must be downloaded, and the network does not answer."""
 
     code = "offline"
 
 
 class IntegrityError(SourceError):
-    """A file is not the published one, or was changed since it was opened."""
+    """A file is not the published one, or it changed after it was opened."""
 
     code = "hash-mismatch"
 
 
 class CorruptFile(VitConvertError):
-    """A file is truncated, foreign or contradicts itself."""
+    """A file is truncated, damaged or not of its format."""
 
     code = "corrupt-file"
 
 
 class UnsafeFile(VitConvertError):
-    """Reading a file would run code or exhaust memory.
+    """Reading a file would run code or use too much memory.
 
     Attributes:
-        rescuable: Whether its tensors can be read as data, without what would run.
+        rescuable: Whether `rescue` can read its tensors as data, without running code.
     """
 
     code = "unsafe-file"
@@ -253,10 +253,10 @@ class TableError(VitConvertError):
 
 
 class UnknownDialect(VitConvertError):
-    """No table explains every key of a file.
+    """No table has all tensor names of a file.
 
     Attributes:
-        alike: Whether the file is of a known model that has a ViT's tensors, and others.
+        alike: Whether the file is of a known model with a ViT's tensors and others.
     """
 
     code = "unknown-dialect"
@@ -264,7 +264,7 @@ class UnknownDialect(VitConvertError):
 
 
 class AmbiguousDialect(VitConvertError):
-    """Several tables explain every key of a file.
+    """Several tables have all tensor names of a file.
 
     Attributes:
         dialects: Their names.
@@ -275,35 +275,35 @@ class AmbiguousDialect(VitConvertError):
 
 
 class TensorMismatch(VitConvertError):
-    """Tensors are missing, left over, doubled or misshapen."""
+    """Tensors are missing, left over, doubled or of a wrong shape."""
 
     code = "tensor-mismatch"
 
 
 class Quantised(TensorMismatch):
-    """The weights are small numbers and scales, of which nobody asked to compute weights.
+    """The weights are quantised, and `dequantise` (`--dtype`) was not given.
 
     Attributes:
-        computable: Whether vitconvert can.
+        computable: Whether vitconvert can dequantise them.
     """
 
     computable: bool = False
 
 
 class ShapeMismatch(TensorMismatch):
-    """A tensor contradicts the axes that its row declares."""
+    """The shape of a tensor contradicts its row of the table."""
 
     code = "shape-mismatch"
 
 
 class MissingFact(VitConvertError):
-    """A fact that decides the function is neither in the tensors nor stated."""
+    """A value that decides the outputs is in no tensor and in no file."""
 
     code = "missing-fact"
 
 
 class ConflictingFact(VitConvertError):
-    """A stated fact contradicts the tensors."""
+    """A stated value contradicts the tensors."""
 
     code = "conflicting-fact"
 
@@ -315,13 +315,13 @@ class InputMismatch(VitConvertError, ValueError):
 
 
 class NotRepresentable(VitConvertError):
-    """The target cannot compute this function.
+    """The target cannot compute the same function.
 
     Attributes:
-        steps: Names of the steps that together make it fit, each allowed by `--allow STEP`.
-        without_head: Those that make it fit without its head, if only that stands in the way.
-        holders: Ecosystems that hold the function as it is.
-        source: The ecosystem that it comes from.
+        steps: Names of the steps that together make it fit; `allow` (`--allow STEP`) takes them.
+        without_head: The steps that make it fit without its head, if only the head is in the way.
+        holders: Libraries that compute the function as it is.
+        source: The library that it comes from.
     """
 
     code = "not-representable"
@@ -338,22 +338,22 @@ class NotRepresentable(VitConvertError):
 
 
 class OtherFunction(NotRepresentable):
-    """The target has a place for every tensor, and computes something else with them."""
+    """The target takes every tensor and computes other outputs with them."""
 
 
 class OtherKind(NotRepresentable):
-    """The target has no models with such a part, whatever their tensors are called."""
+    """The target has no model with such a part."""
 
 
 class ParityFailed(VitConvertError):
-    """Two implementations disagree by more than the tolerance."""
+    """Outputs of two implementations differ by more than the tolerance."""
 
     code = "parity-failed"
     exit_code = 3
 
 
 class UploadError(VitConvertError):
-    """An output cannot be published, or the Hub does not take it."""
+    """An output cannot be published on the Hub."""
 
     code = "upload-failed"
 
@@ -365,13 +365,13 @@ class OutputExists(VitConvertError):
 
 
 class MissingPackage(VitConvertError):
-    """An optional package is needed and not installed."""
+    """A package that is needed is not installed."""
 
     code = "missing-package"
 
 
 class UsageError(VitConvertError):
-    """A command line or an argument is wrong."""
+    """A command or an argument is wrong."""
 
     code = "usage"
     exit_code = 2

@@ -67,17 +67,22 @@ def stated_labels(
     if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
         return None
     wanted = [str(index) for index in range(num_classes)]
+    yours = origin == "you" or origin.endswith(", you")
     if by_index.keys() != set(wanted):
         missing = [index for index in wanted if index not in by_index]
         foreign = sorted(by_index.keys() - set(wanted))
         raise ConflictingFact(
-            f"The checkpoint names {len(by_index)} classes, and its head has {num_classes}.",
+            f"The labels name {len(by_index)} classes, and the checkpoint's head has {num_classes}."
+            if yours
+            else f"The checkpoint names {len(by_index)} classes, and its head has {num_classes}.",
             evidence={
                 "from": origin,
                 "missing": ", ".join(missing[:5]) or "none",
                 "foreign": ", ".join(foreign[:5]) or "none",
             },
-            hint=_HINT,
+            hint="labels have a name for each class, in order; or are {index: name} in JSON."
+            if yours
+            else _HINT,
         )
     ordered = [by_index[index] for index in wanted]
     return Labels((str((descriptions or {}).get(name, name)) for name in ordered), origin=origin)

@@ -20,7 +20,7 @@ from vitconvert.errors import TableError, UsageError
 
 Sections = Mapping[str, Any]
 
-TEXT = "text/"  # the folder of the tables of text towers
+TEXT = "text/"  # the folder of the tables of text encoders
 CORES = "cores/"  # of what several tables begin with, and which is no dialect itself
 COMPILED = "compiled.jsonl"
 
@@ -53,7 +53,7 @@ class CompiledTables:
 
     Attributes:
         checksum: Of what was compiled.
-        summaries: Of those that others may extend: the dialects, the text towers, and `cores/`.
+        summaries: Of those that others may extend: the dialects, the text encoders, and `cores/`.
     """
 
     def __init__(self, text: str) -> None:
@@ -226,7 +226,7 @@ def _section_on_top(name: str, parent: Sections, own: Sections) -> Any:
 
 
 def _of_another_ecosystem(parent: Sections, own: Sections) -> bool:
-    """Whether a table extends one of another ecosystem, which is no core of several."""
+    """Whether a table extends one of another library, which is no core of several."""
     top, base = own.get("dialect"), parent["dialect"]
     if not isinstance(top, dict) or str(top.get("extends")).startswith(CORES):
         return False

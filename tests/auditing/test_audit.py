@@ -61,6 +61,19 @@ def test_a_whole_load(state, tmp_path):
     assert audit.answers == ("load_state_dict: all keys matched",)
 
 
+@pytest.mark.parametrize("end", ["_x", "_orig"])
+def test_a_renamed_tensor_below_a_numbered_wrapper(state, end):
+    """As sentence-transformers holds a model: `0.auto_model.` stands before its names."""
+    name = "blocks.1.mlp.fc1.weight"
+    file = {f"{n}{end}" if n == name else n: t for n, t in state.items()}
+    model = torch.nn.Sequential(torch.nn.ModuleDict({"auto_model": vit()}))
+    with vitconvert.audit_load(model, file) as audit:
+        model[0]["auto_model"].load_state_dict(file, strict=False)
+    (loss,) = audit.losses
+    assert loss.kind == "renamed"
+    assert [*loss.parameters] == [f"0.auto_model.{name}"] and loss.tensors == (f"{name}{end}",)
+
+
 @pytest.mark.parametrize("prefix", ["module.", "model.backbone."])
 def test_names_of_the_file_begin_otherwise(state, prefix):
     file = renamed(state, lambda name: prefix + name)

@@ -56,8 +56,8 @@ def test_a_loss_is_a_row_with_its_range_and_the_release_that_mends_it():
         "not yet",
     ]
     assert "transformers 48675](https://github.com/huggingface/transformers/issues/48675)" in row
-    assert "2 models, saved by 4.9.1; 1 are whole" in lines
-    assert "### Whole everywhere\n\nViT." in lines
+    assert "2 models, saved by 4.9.1; 1 lost nothing" in lines
+    assert "### Nothing lost\n\nViT." in lines
 
 
 def test_mended_is_the_first_release_after_the_last_that_lost():

@@ -18,6 +18,7 @@ from vitconvert.errors import (
     TensorMismatch,
     UsageError,
 )
+from vitconvert.programs.opening import Opened
 from vitconvert.sources import locate
 
 
@@ -116,6 +117,10 @@ def test_the_same_checkpoint_serves_every_function(google, tmp_path):
     assert repr(conversion) == (
         f"<Conversion '{google}': google_jax to timm in '{tmp_path / 'out'}', not verified>"
     )
+    opened = dataclasses.replace(
+        conversion.proof, opened=(Opened(consumer="timm", relative=0, bit_equal=True),)
+    )
+    assert repr(dataclasses.replace(conversion, proof=opened)).endswith(", timm: bit-equal>")
     again = vitconvert.load_model(conversion.output)
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(model(images), again(images))

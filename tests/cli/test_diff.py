@@ -114,6 +114,17 @@ def test_files_of_no_known_kind(run, tmp_path):
     assert out.endswith("result         different: 12 tensors, by the files' own names\n")
 
 
+def test_a_hint_names_the_option_of_the_side_that_is_not_read(files, run, tmp_path):
+    torch.save({"a": torch.ones(3), "b": torch.ones(4)}, tmp_path / "unknown.pth")
+    known, unknown = files[0], tmp_path / "unknown.pth"
+    _, out, _ = run("diff", known, unknown)
+    assert "for --table-b my.toml" in out and "vitconvert table FILE --like" in out
+    _, out, _ = run("diff", unknown, known)
+    assert "for --table-a my.toml" in out
+    _, out, _ = run("diff", unknown, unknown)
+    assert "for --table my.toml" in out
+
+
 def test_error_a_file_that_is_not_there(files, run, tmp_path):
     code, out, err = run("diff", files[0], tmp_path / "nowhere.npz")
     assert (code, out) == (1, "")

@@ -219,7 +219,7 @@ def test_an_adapter_alone_is_merged_where_its_base_is(folder, run, tmp_path, mon
     assert done.code == 0, done.err
     assert "merged the LoRA adapter adapter" in done.out
     note = "the adapter was merged into base, which its adapter_config.json names"
-    assert "more in its README.md)" in done.out
+    assert "more in its README.md" in done.out
     assert note in " ".join((tmp_path / "merged" / "README.md").read_text().split())
     known = run("hf", "base", "--adapter", "adapter", "-o", tmp_path / "known", "--no-verify")
     assert known.code == 0

@@ -1,5 +1,6 @@
 """A process ends with its code at once: after Ctrl-C, a failure, or what it did."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,7 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 HANGING = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
@@ -95,3 +98,28 @@ def test_an_end_waits_for_handlers_and_not_for_threads(typed, code):
     assert done.stdout.startswith("not written yet, ")
     assert done.stdout.endswith("the handler\n")
     assert done.returncode == code
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_computed(tmp_path):
+    """In the first minute, before any shard is full."""
+    (tmp_path / "photos").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (900, 1100, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photos" / "0.png", compress_level=1)
+    for number in range(1, 400):
+        os.link(tmp_path / "photos" / "0.png", tmp_path / "photos" / f"{number}.png")
+    command = [sys.executable, "-m", "vitconvert", "embed", MODEL, "photos", "-o", "out", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        while json.loads(process.stdout.readline())["what"] != "images":
+            pass
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate()
+    assert process.returncode == 130
+    assert b"finished shards are kept" in told and b"Traceback" not in told
+    again = subprocess.run(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    events = [json.loads(line) for line in again.stdout.splitlines()]
+    assert events[0]["known"] > 0
+    assert events[0]["known"] + events[-1]["images"] == 400

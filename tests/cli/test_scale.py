@@ -56,7 +56,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     assert run(*EVERYTHING) == (
         1,
         "",
-        "10 images are there already\n0 images in 0 shards; 2 failed before\n",
+        "10 images are there already, 2 of which failed\n0 images in 0 shards; 2 failed before\n",
     )
     monkeypatch.setattr(shard_progress, "_SECONDS", 0)
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")
@@ -140,7 +140,7 @@ def test_images_that_failed_are_computed_again_if_asked(run, workplace):
     shutil.copy(workplace / "photos" / "2.png", workplace / "photos" / "3.png")
     code, _, err = run(*EVERYTHING, "--retry-failed")
     assert code == 1 and err.splitlines() == [
-        "10 images are there already",
+        "10 images are there already, 2 of which failed",
         "2 images in 1 shard; 1 of them failed, see failed/",
         FEATURES,
     ]

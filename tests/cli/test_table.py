@@ -46,6 +46,39 @@ def test_the_draft_is_used_at_once(team, run, tmp_path):
         assert torch.equal(back(x), team(x))
 
 
+def test_code_of_ones_own_is_compared_next(team, run, tmp_path, monkeypatch):
+    """What is printed works as it is typed, but for OUTPUT."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sizes = repr(SIZES)
+    Path("own_code.py").write_text(
+        "import timm\n\n\ndef build():\n"
+        f"    return timm.create_model('vit_tiny_patch16_224', **{sizes})\n"
+    )
+    torch.save(team.state_dict(), "own.pth")
+    code, out, err = run("table", "own.pth", "--module", "own_code:build", "-o", "mine.toml")
+    assert code == 0, err
+    _, following = out.split("next           ")
+    verify, convert = following.splitlines()
+    assert verify == "vitconvert verify own.pth --module own_code:build --table mine.toml"
+    answer = run(*verify.split()[1:])
+    assert answer.code == 0, answer.err
+    assert "compared with this code alone: its table is your own" in answer.out
+    assert "CODE:build" not in answer.out
+    assert convert.split() == [
+        "vitconvert",
+        "convert",
+        "own.pth",
+        "--table",
+        "mine.toml",
+        "-o",
+        "OUTPUT",
+    ]
+    _, out, _ = run("table", "--module", "own_code:build", "-o", "code.toml")
+    assert out.endswith(
+        "               vitconvert verify OUTPUT --module own_code:build --table code.toml\n"
+    )
+
+
 def test_a_draft_does_not_take_the_name_of_a_target(team, run):
     """Of vit.pth, vit.toml would be what --to vit means."""
     Path("team.pth").rename("vit.pth")

@@ -148,10 +148,11 @@ def test_a_format_whose_package_is_not_installed_is_named(monkeypatch: pytest.Mo
 
 def test_it_fits_on_a_screen_and_verbosely_has_every_reason(demonstration: Demonstration) -> None:
     lines = "\n".join(demo_report(demonstration, verbose=False)).split("\n")
-    assert len(lines) <= 23 and max(map(len, lines)) <= 106
+    assert len(lines) <= 24 and max(map(len, lines)) <= 106
     (row,) = (line.split() for line in lines if line.strip().startswith("transformers "))
     assert "hf_vit," in row
-    assert lines[-1] == "All bytes returned, all numbers agreed."
+    assert lines[-2] == "All bytes returned, all numbers agreed."
+    assert lines[-1].startswith("next ") and "vitconvert inspect " in lines[-1]
     whole = "\n".join(demo_report(demonstration, verbose=True))
     assert all(trip.dialect in whole for trip in demonstration.round_trips)
     assert "class_token is always False there, and True here" in whole

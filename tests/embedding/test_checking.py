@@ -12,7 +12,7 @@ from tests.embedding.layouts import contents, write_folder, write_parquet
 from tests.embedding.null_model import NullTask, embed_null
 from tests.sampling import sampled
 from vitconvert.embedding.shards import check
-from vitconvert.errors import MissingFact, VitConvertError
+from vitconvert.errors import SourceError, VitConvertError
 
 
 @pytest.fixture(params=["files", "parquet"])
@@ -141,7 +141,7 @@ def test_any_flipped_bit_is_found_or_changes_nothing(output):
 
 
 def test_there_is_nothing_to_check(tmp_path):
-    with pytest.raises(MissingFact, match="no features"):
+    with pytest.raises(SourceError, match="no features"):
         check(str(tmp_path))
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import time
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -290,3 +291,27 @@ def test_a_compressed_tar_is_read_once(tmp_path):
     before = read_so_far()
     embed_null(tmp_path / "output", source)
     assert read_so_far() - before < 1.5 * source.stat().st_size
+
+
+@pytest.mark.parametrize("done", [1, 4, 7, 10])
+def test_an_interrupt_keeps_what_is_computed(done, tmp_path, whole):
+    """Of a shard that was not full, too: the same command computes only the rest."""
+    images = write_folder(tmp_path / "images", contents(10, bad=[2]))
+
+    class Interrupted(NullTask):
+        def answers(self, pictures):
+            yield from islice(super().answers(pictures), done)
+            raise KeyboardInterrupt
+
+    events = []
+    with pytest.raises(KeyboardInterrupt):
+        embed_null(tmp_path / "output", images, task=Interrupted(), notify=events.append)
+    assert sum(event.images for event in events if event.what == "shard") == done
+    assert len(read_rows(tmp_path / "output")) == done - (done > 2)
+    finished = embed_null(tmp_path / "output", images)
+    assert (finished.known, finished.images) == (done, 10 - done)
+    embed_null(tmp_path / "at once", images)
+    once, twice = (read_rows(tmp_path / name) for name in ("at once", "output"))
+    by_key = lambda row: row["key"]  # noqa: E731
+    assert sorted(once, key=by_key) == sorted(twice, key=by_key)
+    whole(tmp_path / "output")

@@ -1,16 +1,21 @@
 """What Pillow leaves out of a file is computed as the library does, and told once for a run."""
 
+import json
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
+from safetensors import safe_open
 
 import vitconvert
 from vitconvert.cli import main
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import VitConvertWarning
+from vitconvert.inference.embedding_files import write_embeddings
 
 DEEP = "16-bit or 32-bit numbers, of which all above 255 are white"
 FLOAT = "float numbers become whole ones from 0 to 255, so that all from 0 to 1 are black"
@@ -35,7 +40,7 @@ def files(tmp_path_factory):
 
 
 TOLD = {
-    f"5 images (deep 0.png, deep 1.png, deep 2.png and 2 more): {DEEP}",
+    f"5 images (deep 0.png, deep 1.png, deep 2.png and 2 more, see remarks): {DEEP}",
     f"1 image (float.tif): {FLOAT}",
     f"2 images (pages.gif, pages.tif): {SEVERAL}",
 }
@@ -47,6 +52,44 @@ def test_a_run_names_the_files_in_python(verb, files):
         answers = list(verb(DIGITS, files))
     assert not any(answer.error for answer in answers)
     assert {str(one.message) for one in told} == TOLD
+    deep = [answer.path.name for answer in answers if DEEP in answer.remarks]
+    assert deep == [f"deep {number}.png" for number in range(5)]
+    assert [a.path.name for a in answers if a.to_dict()["remarks"] == [FLOAT]] == ["float.tif"]
+    assert not {a.path.name: a.remarks for a in answers}["plain.png"]
+
+
+REMARKS = {"float.tif": FLOAT, "pages.tif": SEVERAL, "pages.gif": SEVERAL}
+REMARKS |= {f"deep {number}.png": DEEP for number in range(5)}
+
+
+@pytest.mark.filterwarnings("ignore::vitconvert.errors.VitConvertWarning")
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".jsonl"])
+def test_every_remark_is_in_a_file_of_features(suffix, files, tmp_path):
+    found = write_embeddings(tmp_path / f"f{suffix}", vitconvert.embed(DIGITS, files))
+    assert found == 10
+    path = tmp_path / f"f{suffix}"
+    if suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        paths, remarks = [r["path"] for r in rows], ["; ".join(r["remarks"]) for r in rows]
+    elif suffix == ".npz":
+        stored = np.load(path)
+        paths, remarks = stored["paths"], stored["remarks"]
+    else:
+        with safe_open(path, "pt") as stored:
+            paths, remarks = (json.loads(stored.metadata()[n]) for n in ("paths", "remarks"))
+    named = {Path(p).name: str(r) for p, r in zip(paths, remarks, strict=True) if r}
+    assert named == REMARKS
+    write_embeddings(path, vitconvert.embed(DIGITS, files / "plain.png"), overwrite=True)
+    assert suffix == ".jsonl" or b"remarks" not in path.read_bytes()
+
+
+def test_every_remark_is_in_a_directory_of_features(files, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["embed", str(DIGITS), str(files), "-o", str(tmp_path / "out"), "--shard-rows", "3"])
+    assert "note: remarks/ names every image" in capsys.readouterr().err
+    rows = parquet.read_table(tmp_path / "out" / "remarks").to_pylist()
+    assert {Path(row["key"]).name: row["remark"] for row in rows} == REMARKS
+    assert "config_name: remarks" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("verb", ["predict", "embed", "attention"])

@@ -149,6 +149,7 @@ def test_predictions_as_json(model: ViT, photographs: list[Image.Image]) -> None
         "top": [dict(vars(best)) for best in prediction.top],
         "score_function": "softmax",
         "error": None,
+        "remarks": [],
     }
     failed = Prediction(path=Path("cat.png"), error=VitConvertError("No."))
     assert failed.to_dict() == {
@@ -156,6 +157,7 @@ def test_predictions_as_json(model: ViT, photographs: list[Image.Image]) -> None
         "top": [],
         "score_function": "softmax",
         "error": VitConvertError("No.").to_dict(),
+        "remarks": [],
     }
 
 

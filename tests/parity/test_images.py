@@ -1,6 +1,7 @@
 """Two models on the same images, each behind its own preprocessing."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from PIL import Image
 
 from tests.packages import open_clip, timm, transformers
 from tests.parity.conftest import save_timm
-from vitconvert.api import compare, verify
+from vitconvert.api import compare, convert, verify
 from vitconvert.errors import MissingFact, UsageError
 
 ONCE = {"dtypes": ("float32",), "batch": 1}
@@ -99,6 +100,38 @@ def test_open_clips_own_transforms(randomise, photos, tmp_path):
     assert_same_pixels(report, f"open_clip {open_clip.__version__}'s image_transform_v2")
 
 
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency:UserWarning")
+def test_only_causes_that_change_these_images_are_named(timm_model, photos, tmp_path):
+    source = tmp_path / "timm"
+    shutil.copytree(timm_model, source)
+    stated = json.loads((source / "config.json").read_text())
+    stated["pretrained_cfg"] |= {"crop_mode": "squash", "crop_pct": 1.0}
+    (source / "config.json").write_text(json.dumps(stated))
+    convert(source, to="hf", output=tmp_path / "hf")
+    report = verify(tmp_path / "hf", images=photos, **ONCE)
+    pixels, *causes = told(report, "preprocessing")
+    assert "levels of 255 (turned.jpg)" in pixels
+    assert [cause.rpartition(":")[0] for cause in causes] == [
+        "preprocessing: the other side applies the EXIF orientation",
+        "preprocessing: the other side resizes uint8 tensors, not Pillow images",
+    ]
+    assert causes[0].rpartition(": ")[2].startswith("1 of 5 images, up to ")
+    plain = verify(tmp_path / "hf", images=[photos / "grey.png"], **ONCE)
+    assert "EXIF" not in plain.summary()
+
+
+def test_a_cause_that_no_file_states_is_unknown(hf, photos, monkeypatch):
+    """Their code does something else than its file says."""
+    folder = hf()
+    load_image = transformers.image_utils.load_image
+    mirrored = lambda image: load_image(image).transpose(Image.Transpose.FLIP_LEFT_RIGHT)  # noqa: E731
+    monkeypatch.setattr(transformers.image_utils, "load_image", mirrored)
+    report = verify(folder, images=photos, **ONCE)
+    assert told(report, "preprocessing")[1].startswith(
+        "preprocessing: cause unknown in 5 of 5 images: no file states what transformers "
+    )
+
+
 def test_another_preprocessing_is_found(hf, photos, tmp_path):
     mine = hf()
     theirs = tmp_path / "theirs"
@@ -113,8 +146,9 @@ def test_another_preprocessing_is_found(hf, photos, tmp_path):
     assert [c.ok for c in report.comparisons] == [True, True, False]
     assert report.first_divergence is None
     pixels, steps = told(report, "preprocessing")
-    assert pixels.startswith("preprocessing: largest difference of pixels 0.2 in ")
-    assert steps == "preprocessing: mean is (0.5, 0.5, 0.5) here and (0.5, 0.5, 0.4) there"
+    assert pixels.startswith("preprocessing: pixels differ by up to 0.2 in the normalised input (")
+    mean = "mean is (0.5, 0.5, 0.5) here and (0.5, 0.5, 0.4) there"
+    assert steps == f"preprocessing: {mean}: 5 of 5 images, up to 0.2"
     with pytest.raises(Exception, match="does not compute"):
         report.raise_if_failed()
 
@@ -193,7 +227,9 @@ def test_a_module_of_ones_own_has_its_own_preprocessing(module, timm_model, phot
     report = compare(module, against=timm_model, images=photos, preprocess=wrong, **ONCE)
     assert not report.ok
     assert not on_images(report).ok
-    assert told(report, "preprocessing")[0].startswith("preprocessing: largest difference of pixel")
+    pixels, cause = told(report, "preprocessing")
+    assert pixels.startswith("preprocessing: pixels differ by up to 0.0")
+    assert cause == "preprocessing: cause unknown: no file states what your preprocess does"
 
 
 def test_without_its_own_the_checkpoints_is_taken(module, timm_model, photos):

@@ -12,6 +12,7 @@ from tests.pictures.conftest import squashed
 from vitconvert import load_model
 from vitconvert.errors import CorruptFile, InputMismatch, UsageError
 from vitconvert.model.attention_maps import attentions
+from vitconvert.pictures.features import feature_maps
 from vitconvert.pictures.maps import attention_maps
 
 DISTILLED = Case(
@@ -232,3 +233,13 @@ def test_error_too_much_to_keep(small, noise, monkeypatch):
     assert maps_of(model, noise, layers=2)
     with pytest.raises(UsageError, match="The attention of 2 blocks has 8,112 bytes"):
         maps_of(small(branches=2), noise, layers=2)
+
+
+def test_maps_print_in_a_line(small, noise):
+    """And not their numbers, which are thousands."""
+    model = small(depth=11)
+    (features,) = feature_maps(model, noise, squashed(model.config))
+    for maps in (maps_of(model, noise), features):
+        text = repr(maps)
+        assert text.startswith(f"<{type(maps).__name__} of ") and "grid " in text
+        assert len(text) < 300 and "tensor" not in text and "\n" not in text

@@ -76,11 +76,11 @@ def convert(
     command: str | None = None,
     **how: Unpack[ConvertArguments],
 ) -> "Conversion":
-    """Convert a checkpoint to another ecosystem, and prove that the function is the same.
+    """Convert a checkpoint to another library, and verify that the function is the same.
 
     Args:
         source: A path or a reference, as for `load_model`.
-        to: An ecosystem, a dialect, or `vit`: a directory that vitconvert loads, and timm or
+        to: A library, a dialect, or `vit`: a directory that vitconvert loads, and timm or
             transformers too if they can compute the function. The name of `table` ("team" of
             team.toml) makes that table the target, and the source is read without it.
         output: The directory to write. It appears complete or not at all.
@@ -92,7 +92,7 @@ def convert(
             `ReadArguments` list these options.
 
     Returns:
-        What was written and proved: `output`, `parity`, hashes, and what other programs computed.
+        What was written and verified: `output`, `parity`, hashes, and what other programs computed.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -142,7 +142,7 @@ def convert_state_dict(
 
     Args:
         state_dict: Tensors by name. They are not changed; the result may share their memory.
-        to: An ecosystem or dialect; `vit` gives vitconvert's own names. The name of `table`
+        to: A library or dialect; `vit` gives vitconvert's own names. The name of `table`
             ("team" of team.toml) makes that table the target.
         reading: How to read the tensors: `ReadArguments` lists these options. An adapter is merged
             on the CPU. `prefer` and `rescue` are about files, and refused.

@@ -41,7 +41,7 @@ def load_checkpoint(
     """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
 
     Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
-    used exactly once, or ignored for a reason that the dialect's table states. That is proved from
+    used exactly once, or ignored for a reason that the dialect's table states. It is verified from
     the header; the tensors are read when they are first asked for.
 
     Args:

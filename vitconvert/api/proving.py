@@ -255,7 +255,7 @@ def record_golden(
 ) -> "Golden":
     """Record what a checkpoint gives for images, so that others can be compared with it anywhere.
 
-    The checkpoint is first proved equal to its own project's implementation. Where there is none,
+    The checkpoint is first verified equal to its own project's implementation. Where there is none,
     the golden file says "not verified", and so does each report of a comparison with it. The file
     (safetensors, a few hundred KB) has outputs in float64, digests of all layers, the sha256 of the
     weights and of the images, and versions; `check_golden(model, output)` compares with it.

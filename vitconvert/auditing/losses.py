@@ -281,7 +281,8 @@ def partners(
     """Parameter -> the tensor of the file that is likely meant for it, by names and shapes.
 
     Names of one kind, as of all blocks, are matched together: each of them needs a tensor of its
-    block and shape. Of several kinds, the most alike counts.
+    block and shape. A wrapper may have put numbers before all names (`0.auto_model.`), so those at
+    the end count. Of several kinds, the most alike counts.
 
     Args:
         lost: Parameters that found nothing of their name, and their shapes.
@@ -292,8 +293,12 @@ def partners(
     pairs = []
     for kind, parameters in ours.items():
         for other, tensors in theirs.items():
-            matched = {p: tensors.get(numbers) for numbers, p in parameters.items()}
-            if None in matched.values() or _differ(kind, other):
+            count = min(kind.split(".").count("#"), other.split(".").count("#"))
+            by_end = {numbers[len(numbers) - count :]: t for numbers, t in tensors.items()}
+            ends = {p: numbers[len(numbers) - count :] for numbers, p in parameters.items()}
+            matched = {p: by_end.get(end) for p, end in ends.items()}
+            several = len(by_end) < len(tensors) or len({*ends.values()}) < len(ends)
+            if several or None in matched.values() or _differ(kind, other):
                 continue
             if all(lost[p] == idle[str(t)] for p, t in matched.items()):
                 alike = SequenceMatcher(

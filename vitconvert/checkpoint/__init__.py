@@ -1,4 +1,4 @@
-"""Reads local files into a Checkpoint (header proved, tensors lazy), and builds its model.
+"""Reads local files into a Checkpoint (header verified, tensors lazy), and builds its model.
 
 The names below are imported when they are used: the command line's help needs `options` alone.
 """

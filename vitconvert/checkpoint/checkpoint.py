@@ -1,4 +1,4 @@
-"""A checkpoint: its header, explained and proved, and its tensors, read when first used."""
+"""A checkpoint: its header, explained and verified, and its tensors, read when first used."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ State = tuple[int, int, int, int] | None
 class Checkpoint:
     """A checkpoint under canonical names, with everything that decides its function.
 
-    It is made only after the header has proved that every tensor of the file is used once, or
+    It is made only after the header has shown that every tensor of the file is used once, or
     ignored for a reason.
 
     Attributes:
@@ -61,8 +61,8 @@ class Checkpoint:
         companions: The JSON files beside it.
         opened: The state of each file when it was opened; see `unchanged`.
         merge: The adapter that was merged into the tensors of the file, or None.
-        text: The text tower of the same file, which a conversion carries over, or None.
-        text_problem: Why the text tower of the file cannot be carried; "" if it can, or has none.
+        text: The text encoder of the same file, which a conversion carries over, or None.
+        text_problem: Why the text encoder of the file cannot be carried; "" if it can, or has none.
         may_assume_labels: Whether 1000 classes without names may be ImageNet's: not those of a new
             head.
         loaded: Of a model in memory, what it was loaded from; None for files, or if it was made.

@@ -1,7 +1,7 @@
-"""The text tower beside an image tower, found among the tensors that the ViT leaves.
+"""The text encoder beside a vision encoder, found among the tensors that the ViT leaves.
 
 vitconvert does not compute it: its tensors and what its files say of it are carried to where both
-towers have a place.
+encoders have a place.
 """
 
 import math
@@ -21,9 +21,9 @@ _OPTIONAL = ("head_dim", "final_norm_eps", "end_id", "tokenizer")
 
 
 def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, str]:
-    """The text tower of a file, or None and why it cannot be carried; "" if there is none.
+    """The text encoder of a file, or None and why it cannot be carried; "" if there is none.
 
-    It can where one table explains every tensor that the image tower leaves, and everything that
+    It can where one table explains every tensor that the vision encoder leaves, and everything that
     decides its function is known.
     """
     tables = () if weights.tower.prefix else text_tables_beside(weights.table, weights.config)
@@ -59,7 +59,7 @@ def find_text(weights: Weights, companions: Companions) -> tuple[Text | None, st
 
 
 def derive_text(binding: Binding, their_config: JsonObject) -> TextConfig:
-    """What is known of a text tower: by its tensors, its project's file and its project's code.
+    """What is known of a text encoder: by its tensors, its project's file and its project's code.
 
     Raises:
         NotRepresentable: The file says what TextConfig has no word for, or contradicts the

@@ -138,7 +138,7 @@ class LazyTensors(Mapping[str, "torch.Tensor"]):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Explained):
-    """A text tower whose header is proved: each of its tensors is used once.
+    """A text encoder whose header is verified: each of its tensors is used once.
 
     Attributes:
         config: Its configuration.

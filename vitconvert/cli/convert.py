@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from vitconvert.facts.plan import Assembly
     from vitconvert.sources import Located
 
-# Ecosystems whose models have names, and the prefix that `sources.locate` knows them by.
+# Libraries whose models have names, and the prefix that `sources.locate` knows them by.
 _NAMED = {
     "timm": "timm",
     "hf": "hf",
@@ -68,13 +68,13 @@ _NAMED = {
     "torchvision": "torchvision",
     "dino": "dino",
 }
-# Verbs that stand for several ecosystems each: the dialect is detected among all.
+# Verbs that stand for several libraries each: the dialect is detected among all.
 _DETECTED = ("convert", "file", "hf", "jax", "openclip", "dino")
 _MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
 def _targets(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Ecosystems that a shell offers after --to, and where none begins so, dialects."""
+    """Libraries that a shell offers after --to, and where none begins so, dialects."""
     from vitconvert.tables.dialects import builtin_tables
 
     tables = builtin_tables()
@@ -87,7 +87,7 @@ def _targets(_: click.Context, __: click.Parameter, typed: str) -> list[Completi
 
 @dataclass(kw_only=True)
 class Convert(Reading):
-    """Converts a checkpoint, of the ecosystem that the verb names."""
+    """Converts a checkpoint, of the library that the verb names."""
 
     model: str = argument("SOURCE")
     to: str = flag("Target library or dialect.", default="vit", shell_complete=_targets)
@@ -298,6 +298,10 @@ def _naming_the_command() -> Iterator[None]:
         raise
 
 
+# What a user may have to act on -> what notes on it contain
+_TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF", "crop": "crop"}
+
+
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
     """What became what, the parity, where it lies: three lines, and one or two to know."""
     proof, place = conversion.proof, place_of(conversion.located)
@@ -317,12 +321,19 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
     if notes:
-        more = f" (and {len(notes) - 1} more in its README.md)" if len(notes) > 1 else ""
-        yield line("note", notes[0] + more)
+        first, *others = notes
+        step = first.partition(" (lossy)")[0]  # of which the measured effect is said at once
+        if effect := next((one for one in others if one.startswith(f"{step}: on ")), None):
+            others.remove(effect)
+            first += f"; {effect.removeprefix(f'{step}: ')}"
+        topics = [name for name, begin in _TOPICS.items() if any(begin in one for one in others)]
+        about = f": {', '.join(topics)}" if topics else ""
+        more = f" (and {len(others)} more in its README.md{about})" if others else ""
+        yield line("note", first + more)
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:
-    """Everything that was found, assumed, done and proved."""
+    """Everything that was found, assumed, done and verified."""
     proof = conversion.proof
     yield source_line(conversion.located)
     if conversion.first_source:
@@ -352,7 +363,7 @@ def _told(ledger: "Ledger") -> Iterator[str]:
 
 
 def _verdict(conversion: "Conversion", text: str) -> Verdict:
-    """Of a conversion that passed; nothing was proved where nothing was compared."""
+    """Of a conversion that passed; nothing was verified where nothing was compared."""
     verified = conversion.parity is not None and conversion.parity.verified
     return Verdict(text, True if verified else None)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitconvert.cli.options import Reporting, flag
-from vitconvert.cli.report import Verdict, tell
+from vitconvert.cli.report import Verdict, line, tell
 from vitconvert.tables.dialects import builtin_tables
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def demo_report(shown: "Demonstration", *, verbose: bool) -> Iterator[str]:
     yield "\n".join(["\nWhat it reads in the sample images:", *fives, ""])
     agreed = "All bytes returned, all numbers agreed."
     yield Verdict(agreed if shown.ok else "Something disagreed.", shown.ok)
+    if shown.ok:
+        yield line("next", "vitconvert inspect FILE_OR_REPOSITORY    # a checkpoint of your own")
 
 
 def _trips(shown: "Demonstration") -> Iterator[str]:
@@ -86,7 +88,7 @@ def _every_trip(shown: "Demonstration") -> Iterator[str]:
 
 
 def _refused(shown: "Demonstration") -> dict[str, str]:
-    """Why, for each ecosystem that has no dialect for the model; `--json` has every dialect."""
+    """Why, for each library that has no dialect for the model; `--json` has every dialect."""
     ecosystem = {name: table.ecosystem for name, table in builtin_tables().items()}
     held = {ecosystem[one.dialect] for one in shown.round_trips}
     held |= {ecosystem[one.dialect] for one in shown.untried}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitconvert.checkpoint import ReadOptions
-from vitconvert.cli.options import Computed, argument, flag, flags_of
+from vitconvert.cli.options import Computed, argument, flag, flags_of, of_side
 from vitconvert.cli.report import (
     SHOWN,
     Verdict,
@@ -72,8 +72,10 @@ def _report(difference: "Difference", most: int | None) -> Iterator[str]:
     a, b, headers = difference.a, difference.b, difference.headers
     for name, side in (("a", a), ("b", b)):
         yield line(name, f"{side.located.reference} ({side.dialect or 'not recognised'})")
-    for name, side in (("a", a), ("b", b)):
+    for name, side, other in (("a", a, b), ("b", b, a)):
         if side.problem:
+            if not other.problem:  # what is typed for both would change the other
+                side.problem.hint = of_side(side.problem.hint, name)
             why = f"{name} cannot be read, so the files' own names are compared"
             yield line("names", why, *str(side.problem).split("\n"))
     fields = (

@@ -13,7 +13,7 @@ from vitconvert.errors import UsageError
 if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
-_WIDTH = 86  # letters of what is told of an ecosystem
+_WIDTH = 86  # letters of what is told of a library
 
 
 @dataclass(kw_only=True)

@@ -328,7 +328,7 @@ class Reading(Fetching):
         if adapter:
             from vitconvert.sources import locate
 
-            # As the model is, but for its revision and tower.
+            # As the model is, but for its revision and --tower.
             adapter = locate(adapter, **self.fetching() | {"revision": None})
         read = {
             **self.read,
@@ -396,9 +396,7 @@ class Against(Reading):
         try:
             return read_checkpoint(hashed(other.located(str(self.against))), other.read_options())
         except VitConvertError as error:
-            if error.hint:
-                names = "|".join(str(one.opts[0]) for one in _flags(ReadOptions, "").values())
-                error.hint = re.sub(rf"(?<![\w-])({names})(?![\w-])", rf"\1-{AGAINST}", error.hint)
+            error.hint = of_side(error.hint, AGAINST)
             raise
 
     def require_against(self, why_not: str) -> None:
@@ -409,6 +407,16 @@ class Against(Reading):
         """
         names = [str(one.name) for one in _flags(ReadOptions, AGAINST).values()]
         refuse_given(names, f"is about reading a checkpoint, and {why_not}")
+
+
+def of_side(hint: str | None, side: str) -> str | None:
+    """A hint on reading a checkpoint, with the flags for one of two: `--table-b`.
+
+    Commands of other verbs, in backticks, have no sides.
+    """
+    names = "|".join(str(one.opts[0]) for one in _flags(ReadOptions, "").values())
+    flag = re.compile(rf"`[^`]*`|(?<![\w-])({names})(?![\w-])")
+    return hint and flag.sub(lambda found: f"{found[0]}-{side}" if found[1] else found[0], hint)
 
 
 def given_options(names: Iterable[str]) -> Iterator[str]:

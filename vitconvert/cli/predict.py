@@ -77,6 +77,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
                 click.echo(f"{path}\t{top[0][1 if number else 0]}")
             elif top:
                 rows = [f"  {score:>7}  {name}" for name, score in top]
+                rows += (f"  remark: {printable(remark)}" for remark in prediction.remarks)
                 click.echo("\n".join([path, *rows]))
         return self.exit_code
 

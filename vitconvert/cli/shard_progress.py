@@ -104,7 +104,8 @@ class _Lines(Quiet):
         """Print it, if it is time."""
         if event.what == "begun":
             if event.known:
-                tell(f"{event.known:,} images are there already", err=True)
+                failed = f", {event.known_failed:,} of which failed" if event.known_failed else ""
+                tell(f"{event.known:,} images are there already{failed}", err=True)
         elif event.what == "images":
             self._images += event.images
             self._failed += event.failed

@@ -125,10 +125,10 @@ class DraftTable(Fetching):
         tower = f" --tower {self.tower}" if self.tower else ""
         if draft.problem is None and self.source is None:
             to = f"vitconvert convert MODEL --to {output.stem} --table {output} -o OUTPUT"
-            yield line("next", to)
+            yield line("next", to, *self._verify_next("OUTPUT", output))
         elif draft.problem is None:
             use = f"vitconvert convert {self.source} --table {output}{tower} -o OUTPUT"
-            yield line("next", use)
+            yield line("next", *self._verify_next(self.source, output), use)
         elif guesses:
             yield line(
                 "next",
@@ -139,3 +139,9 @@ class DraftTable(Fetching):
         else:
             why = f"the table does not read the file yet: {draft.problem.fact}"
             yield line("next", why, *draft.problem.details)
+
+    def _verify_next(self, source: object, output: Path) -> Iterator[str]:
+        """The command that compares the user's own model with a file by the drafted table."""
+        if self.module:
+            tower = f" --tower {self.tower}" if self.tower else ""
+            yield f"vitconvert verify {source} --module {self.module} --table {output}{tower}"

@@ -1,6 +1,6 @@
 """What decides the function of a Vision Transformer, besides its weights.
 
-And that of a text tower beside it, which tables describe in the same language.
+And that of a text encoder beside it, which tables describe in the same language.
 """
 
 from typing import Any

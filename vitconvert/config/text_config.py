@@ -1,4 +1,4 @@
-"""The architecture of the text tower beside an image tower: what is carried, and not computed."""
+"""The architecture of the text encoder beside a vision encoder: carried, not computed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ READ_TOKENS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
-    """A CLIP's or SigLIP's text tower: blocks with norms before them, on learned positions.
+    """A CLIP's or SigLIP's text encoder: blocks with norms before them, on learned positions.
 
-    What decides its function besides the weights, and what stands beside them. Two towers of
+    What decides its function besides the weights, and what stands beside them. Two encoders of
     equal `function()` compute the same of the same weights and ids.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The model card of an output: what it is, where it came from, how it was proved, how to load it.
+"""The model card of an output: what it is, where it came from, how it was verified, how to load it.
 
 The metadata on top is the Hub's (https://huggingface.co/docs/hub/model-cards), written by hand so
 that a conversion need not import the Hub's client.

@@ -45,10 +45,10 @@ class ConversionPlan:
     Attributes:
         before: The checkpoint as it was read.
         changed: After the changes that are asked for.
-        source: After the steps of the target too, with its text tower if that is carried.
+        source: After the steps of the target too, with its text encoder if that is carried.
         target: Where it goes.
         steps: The steps, in their order.
-        passed_over: Other dialects of the target's ecosystem, and why they cannot hold it.
+        passed_over: Other dialects of the target's library, and why they cannot hold it.
         options: What was asked for.
         other_sizes: How the target treats images of other sizes otherwise than the source, or None.
     """
@@ -246,7 +246,7 @@ def _before(checkpoint: Checkpoint, options: WriteOptions, *, measured: bool) ->
 
 
 def _with_wanted_text(source: Checkpoint, options: WriteOptions) -> Checkpoint:
-    """The checkpoint with the text tower that it has, unless images alone are asked for."""
+    """The checkpoint with the text encoder that it has, unless images alone are asked for."""
     if not options.image_only:
         return with_tokenizer(source)
     return replace(source, text=None, text_problem="as you asked" if source.text else "")
@@ -401,7 +401,7 @@ def _altered(plan: ConversionPlan) -> dict[str, str]:
 
 
 def _text_tensors(target: TextTarget, text: Text) -> list[PlannedTensor]:
-    """The tensors of the text tower, and the numbers beside it."""
+    """The tensors of the text encoder, and the numbers beside it."""
 
     def ours() -> "Mapping[str, torch.Tensor]":
         tensors = empty_tensors(text)

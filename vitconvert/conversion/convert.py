@@ -86,7 +86,7 @@ class Conversion:
 
     @property
     def passed_over(self) -> Mapping[str, str]:
-        """Dialects of the target's ecosystem that cannot hold the function, and why."""
+        """Dialects of the target's library that cannot hold the function, and why."""
         return self.plan.passed_over
 
     @property
@@ -119,6 +119,8 @@ class Conversion:
 
     def __repr__(self) -> str:
         verdict = self.parity.verdict if self.parity else "not verified"
+        if not (self.parity and self.parity.verified) and self.opened:
+            verdict = "; ".join(opened.summary() for opened in self.opened)
         return (
             f"<Conversion {self.located.reference!r}: {self.source_dialect} to "
             f"{self.target_dialect} in {str(self.output)!r}, {verdict}>"
@@ -145,7 +147,7 @@ def convert_checkpoint(
     overwrite: bool = False,
     command: str | None = None,
 ) -> Conversion:
-    """Write a checkpoint for another ecosystem; see `vitconvert.convert`."""
+    """Write a checkpoint for another library; see `vitconvert.convert`."""
     check_source(output, checkpoint.sources)
     # Hashing takes as long as moving bytes: it goes on beside what follows.
     sha256_in = source_hashes(checkpoint)

@@ -27,7 +27,7 @@ def refusal(to: str | Table, misfit: Misfit) -> NotRepresentable:
     if len(errors) == 1:
         return next(iter(errors.values()))
     # It has a place for all tensors, or its models are at least of this kind, or it has a place for
-    # most. Of several, it is the one that the ecosystem is called after, or its reason is shorter.
+    # most. Of several, it is the one that the library is called after, or its reason is shorter.
     reasons = {name: f"{name}: {error.in_one_line()}" for name, error in errors.items()}
 
     def distance(name: str) -> tuple[int, int, bool, int]:
@@ -59,7 +59,7 @@ def refusal_with_hints(
         to: The target.
         misfit: Why it does not hold the model.
         model: The model.
-        holders: The ecosystems that hold it as it is.
+        holders: The libraries that hold it as it is.
     """
     error = refusal(to, misfit)
     if offer := _offer(to, model):

@@ -1,4 +1,4 @@
-"""`vitconvert.json`: where a directory came from, what was done, and how it was proved.
+"""`vitconvert.json`: where a directory came from, what was done, and how it was verified.
 
 `checkpoint.companions` reads it back, and says how far it is believed.
 """

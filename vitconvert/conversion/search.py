@@ -30,7 +30,7 @@ class Fit:
     Attributes:
         target: Where it goes, once the steps are taken.
         steps: The steps, in their order.
-        passed_over: Why other dialects of the ecosystem (or for `vit`, other layouts) cannot hold
+        passed_over: Why other dialects of the library (or for `vit`, other layouts) cannot hold
             it: name -> reason.
         classes: Changed classes that were allowed.
     """
@@ -57,13 +57,13 @@ def fit(
     """The dialect that `to` means for a model after steps, each of which must change something.
 
     Args:
-        to: An ecosystem, a dialect, `vit`, or a table of somebody's own.
+        to: A library, a dialect, `vit`, or a table of somebody's own.
         model: The model before the steps.
         steps: The steps, in their order.
         classes: Changed classes that may be written for.
 
     Raises:
-        UsageError: `to` is neither an ecosystem nor a dialect.
+        UsageError: `to` is neither a library nor a dialect.
     """
     config = config_after(steps, model.config)
     if config is None:
@@ -119,7 +119,7 @@ def attempts(
 
 
 def with_any_eps(model: DescribedModel) -> DescribedModel:
-    """The model whose text tower may become one of another eps."""
+    """The model whose text encoder may become one of another eps."""
     return replace(model, text=replace(model.text, any_eps=True)) if model.text else model
 
 
@@ -143,7 +143,7 @@ def zeroing_steps(found: Fit, model: DescribedModel) -> tuple[Step, ...]:
 
 
 def changed_classes(to: str | Table) -> tuple[str, ...]:
-    """Changed classes of an ecosystem, by the names that they are allowed as."""
+    """Changed classes of a library, by the names that they are allowed as."""
     if isinstance(to, Table):
         return ()
     tables = itertools.chain(*(find_tables(layout) for layout in _layouts(to)))

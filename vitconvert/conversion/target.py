@@ -45,7 +45,7 @@ def choose_target(to: str | Table, model: DescribedModel, allow: Sequence[str]) 
     """The dialect that `to` means for this model, after as few allowed steps as make it fit.
 
     Args:
-        to: An ecosystem, a dialect, `vit`, or a table of somebody's own.
+        to: A library, a dialect, `vit`, or a table of somebody's own.
         model: The model.
         allow: Names of steps, and of changed classes (`adapted` of their program).
 
@@ -77,7 +77,7 @@ def _check_allowed(allow: Sequence[str], known: Sequence[str]) -> None:
 
 
 def suggested_target(model: DescribedModel) -> tuple[str, tuple[str, ...], str]:
-    """An ecosystem to convert a model to, the steps that this takes, and what to know of it.
+    """A library to convert a model to, the steps that this takes, and what to know of it.
 
     transformers for a model of timm's, timm for all others; where it does not hold the model,
     another that does.
@@ -100,7 +100,7 @@ def choose_without_steps(to: str | Table, model: DescribedModel) -> Fit:
 
     Raises:
         NotRepresentable: No dialect can compute this function. The reasons of all are given.
-        UsageError: `to` is neither an ecosystem nor a dialect.
+        UsageError: `to` is neither a library nor a dialect.
     """
     found = fit(to, model)
     if isinstance(found, Misfit):

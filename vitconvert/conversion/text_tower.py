@@ -1,4 +1,4 @@
-"""Text towers on their way from one project's files to another's, beside the image tower."""
+"""Text encoders on their way from one project's files to another's, beside the vision encoder."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ _NOT_KEPT = ("auto_map", "quantization_config", "torch_dtype", "transformers_ver
 
 
 def with_text(source: Checkpoint, target: Target) -> Checkpoint:
-    """The checkpoint with the accounts of its text tower: carried, or why it is left behind."""
+    """The checkpoint with the accounts of its text encoder: carried, or why it is left behind."""
     text, ledger = source.text, source.ledger
     if text is not None and target.text is not None:
         note = f"the text encoder is converted too, but not computed by vitconvert: {text.config}"
@@ -37,7 +37,7 @@ def with_text(source: Checkpoint, target: Target) -> Checkpoint:
 
 
 def with_tokenizer(source: Checkpoint) -> Checkpoint:
-    """The checkpoint whose text tower says that its tokenizer lies beside it.
+    """The checkpoint whose text encoder says that its tokenizer lies beside it.
 
     open_clip takes files of a tokenizer only where its configuration names one, whatever the name.
     """
@@ -53,8 +53,8 @@ def with_tokenizer(source: Checkpoint) -> Checkpoint:
 def small_files(source: Checkpoint, target: Target, companions: CompanionFiles) -> Tokenizer:
     """What lies beside the weights, by name: JSON to write, and files of a tokenizer to copy.
 
-    Where both towers go on in a file of the same kind, it keeps what plays no part here: how texts
-    are made ready, for instance.
+    If the output's file is of the same kind, it keeps the fields that play no part here, such as
+    how texts are prepared.
     """
     files: dict[str, Path | JsonObject] = dict(companions.files)
     text, config_file = source.text, target.table.config_file
@@ -91,7 +91,7 @@ def _kept(config: JsonObject) -> JsonDict:
 
 
 def tokenizer_files(source: Checkpoint, target: Target) -> Tokenizer:
-    """What goes along of the tokenizer beside the source, by its names in the output.
+    """The files of the tokenizer that are copied: beside the source, by its names in the output.
 
     Raises:
         SourceError: One cannot be read, or is a link to somewhere else: what is copied may be

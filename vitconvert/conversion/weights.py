@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def contents_for(target: Target, source: Checkpoint, allow: Sequence[str]) -> dict[str, Content]:
     """Every tensor of the target, from a file as it is or from a checkpoint that was changed.
 
-    Those of a text tower are among them, where the target has a place for it.
+    Those of a text encoder are among them, where the target has a place for it.
 
     Raises:
         NotRepresentable: A step that the target leaves out is not zero. The hint names what would

@@ -227,18 +227,21 @@ def write_records(output: Output, shards: Mapping[str, Sequence[int]]) -> None:
 
 def _readme(output: Output, rows: int, failed: int, shards: int) -> str:
     data = output.data
-    failures = "- config_name: failed\n  data_files: failed/*.parquet\n" if failed else ""
+    beside = [name for name in ("failed", "remarks") if output.folder.names(name)]
+    others = "".join(f"- config_name: {n}\n  data_files: {n}/*.parquet\n" for n in beside)
     columns = (printable(name).replace("`", "'") for name in output.layout.columns)
     kept = "".join(f", `{name}`" for name in columns)
     what = "classes, with labels and scores" if data == "predictions" else "features"
     plural = "" if shards == 1 else "s"
     why = ' `load_dataset(".", "failed", split="train")` says why.' if failed else ""
+    if "remarks" in beside:
+        why += " `remarks/` names the images of which something was left out."
     return f"""---
 configs:
 - config_name: {data}
   data_files: {data}/*.parquet
   default: true
-{failures}---
+{others}---
 
 # The {what} of {rows:,} images
 

@@ -2,10 +2,14 @@
 
 import dataclasses
 import math
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import FrameType
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -16,7 +20,7 @@ from vitconvert.embedding.files import Wanted, digest
 from vitconvert.embedding.folders import folder_at
 from vitconvert.embedding.options import STORES, Event, Notify, RunOptions, Totals
 from vitconvert.embedding.outputs import Output, begin, find_output, write_records
-from vitconvert.embedding.shards import Keys, read_keys, survey
+from vitconvert.embedding.shards import Answered, Keys, read_keys, survey
 from vitconvert.embedding.sources import Found, Layout, Sources
 from vitconvert.errors import SourceError, some
 
@@ -79,21 +83,26 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
             compute_with_ray(begun, sources, mine, wanted, task, options, totals)
         else:
             items = sources.items(mine, begun.layout, wanted, totals.abandoned)
-            answered = shards.answers(loaded, items)
-            while report := shards.write_shard(
-                begun,
-                begun.next_name(),
-                answered,
-                loaded,
-                most=options.shard_rows,
-                progress=totals.images,
-            ):
-                totals.shard(report.name, report.rows, report.failed)
+            with UntilInterrupted(shards.answers(loaded, items)) as answered:
+                while report := shards.write_shard(
+                    begun,
+                    begun.next_name(),
+                    answered,
+                    loaded,
+                    most=options.shard_rows,
+                    progress=totals.images,
+                ):
+                    totals.shard(report.name, report.rows, report.failed)
+            if answered.interrupted:
+                raise KeyboardInterrupt
         if not (totals.shards or totals.given_up or options.only or options.retry_failed):
             raise SourceError("There are no images.", evidence={"sources": some(sources.given)})
         if options.retry_failed:
             totals.shards, _ = survey(begun)
         write_records(begun, totals.shards)
+        if begun.folder.names("remarks"):
+            message = "remarks/ names every image of which something was left out"
+            notify(Event(what="note", message=message))
         if not totals.given_up:
             begun.finish(totals.shards)
     finished = Event(
@@ -109,6 +118,54 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
     )
     notify(finished)
     return finished
+
+
+class UntilInterrupted:
+    """Answers that end at the first Ctrl-C, so that those which are there become a shard.
+
+    What waits for an answer ends at once; what writes goes on to the end. A second Ctrl-C ends
+    everything.
+
+    Attributes:
+        interrupted: Whether it was pressed.
+    """
+
+    def __init__(self, answered: Iterator[Answered]) -> None:
+        self._answered = answered
+        self._waits = self.interrupted = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        # Python calls handlers in its main thread alone, and a program may have its own.
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.getsignal(signal.SIGINT)
+            if self._before is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        again, self.interrupted = self.interrupted, True
+        if self._waits or again:
+            raise KeyboardInterrupt
+
+    def __iter__(self) -> Iterator[Answered]:
+        return self
+
+    def __next__(self) -> Answered:
+        if self.interrupted:
+            raise StopIteration
+        try:
+            self._waits = True
+            return next(self._answered)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise StopIteration from None
+        finally:
+            self._waits = False
 
 
 def _mine(sources: Sources, layout: Layout, options: RunOptions) -> Iterator[Found]:

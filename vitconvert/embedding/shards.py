@@ -2,7 +2,8 @@
 
 A shard is a Parquet file under features/ (of classes, predictions/) with a row for each image: key,
 kept columns, and features, or indices, scores and labels. Images without an answer are rows of the
-file of the same name under failed/, which is written first: the shard says that both are there.
+file of the same name under failed/, which is written first: the shard says that both are there. Of
+which images something was left out, the file under remarks/ says, if there is one.
 """
 
 import json
@@ -26,7 +27,7 @@ from vitconvert.embedding.embedder import LoadedTask
 from vitconvert.embedding.files import Item, digest, reason, text
 from vitconvert.embedding.folders import Folder, folder_at, read_json
 from vitconvert.embedding.outputs import FINISHED, SHARD, UNREADABLE, Output, find_output
-from vitconvert.errors import CorruptFile, MissingFact, NotRepresentable, VitConvertError
+from vitconvert.errors import CorruptFile, NotRepresentable, SourceError, VitConvertError
 from vitconvert.inference.batches import Picture
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.predict import Prediction
@@ -35,6 +36,7 @@ SECONDS = 60  # after which a shard ends
 FAILED = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("key", "code", "message")]
 )
+REMARKS = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("key", "remark")])
 _FOOTER = b"vitconvert"
 _MOST_ROWS, _MOST_NUMBERS = 4096, 2**23  # of a group of rows, which is in memory
 
@@ -188,9 +190,10 @@ def survey(output: Output) -> tuple[dict[str, list[int]], int]:
                 raise ValueError("images are missing, or there are too many")
         found[name] = [footer.rows, failed]
         tries.setdefault(footer.tries, []).append(name)
-    for name in filter(SHARD.fullmatch, failures - found.keys()):
-        if name.endswith(f"{output.part}.parquet"):
-            output.folder.remove(f"failed/{name}")
+    for place, names in (("failed", failures), ("remarks", set(output.folder.names("remarks")))):
+        for name in filter(SHARD.fullmatch, names - found.keys()):
+            if name.endswith(f"{output.part}.parquet"):
+                output.folder.remove(f"{place}/{name}")
     last = max(tries, default=0)
     later: set[bytes] = set()  # keys that were computed again
     for number in sorted(tries, reverse=True) if last else ():
@@ -267,11 +270,13 @@ def write_shard(
     }
     rows = keys = 0
     waiting: list[Answered] = []
-    failures: list[tuple[str, str, str]] = []
+    failures: list[tuple[str, ...]] = []
+    remarks: list[tuple[str, ...]] = []
     with output.folder.writing(f"{output.data}/{name}") as file:
         with _parquet_writer(file, schema, **encodings) as writer:
             for item, answer in chain([first], answered):
                 error = answer.error or _misfit(answer, schema)
+                remarks += ((item.key, remark) for remark in answer.remarks)
                 if error is None:
                     rows, keys = rows + 1, key_sum([item.key], keys)
                     waiting.append((item, answer))
@@ -288,11 +293,12 @@ def write_shard(
             stated = {"try": output.tries, "keys": f"{keys:032x}", "shape": loaded.shape}
             footer = {**vars(report), **stated, "identity": output.identity}
             writer.add_key_value_metadata({_FOOTER: json.dumps(footer)})
-        if failures:
-            columns = [[text(v) for v in column] for column in zip(*failures, strict=True)]
-            _write_table(output.folder, f"failed/{name}", pa.table(columns, schema=FAILED))
-        else:
-            output.folder.remove(f"failed/{name}")  # of an earlier try, which was not finished
+        for place, told, columns in (("failed", failures, FAILED), ("remarks", remarks, REMARKS)):
+            if told:
+                values = [[text(v) for v in column] for column in zip(*told, strict=True)]
+                _write_table(output.folder, f"{place}/{name}", pa.table(values, schema=columns))
+            else:
+                output.folder.remove(f"{place}/{name}")  # of an earlier try, which was not finished
     return report
 
 
@@ -396,12 +402,16 @@ def check(place: str) -> CheckReport:
     """Read an output whole: the checksums of its pages, its numbers, its keys, what runs left.
 
     Raises:
-        MissingFact: There is none.
+        SourceError: There is none.
         ConflictingFact, CorruptFile: It is of another version, or its record is damaged.
     """
     output = find_output(folder_at(place))
     if output is None:
-        raise MissingFact("vitconvert wrote no features here.", evidence={"output": place})
+        raise SourceError(
+            "vitconvert wrote no features here.",
+            evidence={"output": place},
+            hint="--check DIR reads a directory that `embed -o DIR` or `predict -o DIR` wrote.",
+        )
     there, failures = set(output.folder.names(output.data)), set(output.folder.names("failed"))
     runs = output.folder.names(FINISHED)
     read = (read_json(output.folder, f"{FINISHED}/{name}") for name in runs)

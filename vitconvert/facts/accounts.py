@@ -23,7 +23,7 @@ class Ledger:
     dialect: str
     read: int  # tensors in the file
     used: tuple[str, ...]  # their names, each of which went into the model
-    carried: tuple[str, ...] = ()  # the text tower's, which went into the output beside the model
+    carried: tuple[str, ...] = ()  # the text encoder's, which went into the output beside the model
     ignored: Mapping[str, str] = field(default_factory=dict)  # name -> reason
     assumed: Mapping[str, str] = field(default_factory=dict)  # field -> "value (from where)"
     notes: tuple[str, ...] = ()  # where a config file and the tensors differ, and the like
@@ -265,7 +265,7 @@ def open_ledger(
     notes: tuple[str, ...],
     wrappers_own: Mapping[str, str] | None = None,
 ) -> Ledger:
-    """The accounts of a checkpoint whose plan was proved."""
+    """The accounts of a checkpoint whose plan was verified."""
     own = wrappers_own or {}
     empty = set(_empty_and_unwanted(binding, config))
     used = {link.theirs for links in binding.links.values() for link in links} - empty

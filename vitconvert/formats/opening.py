@@ -83,7 +83,7 @@ def weights_among(names: Collection[str]) -> list[str]:
     known = _known_suffixes()
     found = sorted(n for n in names if n.endswith(known) and not _NOT_WEIGHTS.match(n))
     towers: list[str] = []
-    if all(name.endswith(".gguf") for name in found):  # llama.cpp's image towers, beside texts'
+    if all(name.endswith(".gguf") for name in found):  # llama.cpp's vision encoders, beside texts'
         towers = [name for name in found if "mmproj" in name.lower()]
     meant = [name for name in found if name.endswith(INDEX)] or towers or found
     if len({name.removesuffix(_suffix(name)) for name in meant}) == 1:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from PIL import Image
@@ -39,8 +39,14 @@ Result = TypeVar("Result")
 # A file, an open image, the content of a file, what reads that, or the reason why there is none.
 Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
 
-# The path of a file, None for other images; and its tensor, or the reason why there is none.
-Output = tuple[Path | None, Tensor | VitConvertError]
+
+class Output(NamedTuple):
+    """What becomes of an image."""
+
+    path: Path | None  # None for other images than files
+    result: Tensor | VitConvertError  # or the reason why there is none
+    remarks: tuple[str, ...] = ()  # what of the file was left out
+
 
 _NAMED = 3  # files, of which something is left out
 _MAX_CONCURRENT_BATCHES = 8  # each has activations of its own
@@ -166,18 +172,20 @@ class LeftOut:
         self._names = defaultdict[str, list[str]](list)
         self._lock = Lock()
 
-    def add(self, fact: str, file: Path | str) -> None:
-        """Note a fact of `image_files.left_out` of a file, or of an image without a name: ""."""
-        with self._lock:
-            self._counts[fact] += 1
-            if file:  # the same names, whichever thread is first
-                self._names[fact] = sorted([*self._names[fact], Path(file).name])[:_NAMED]
+    def add(self, image: Picture, remarks: Iterable[str]) -> None:
+        """Count the remarks on an image, which may have a name."""
+        name = image if isinstance(image, Path) else getattr(image, "filename", "")
+        for fact in remarks:
+            with self._lock:
+                self._counts[fact] += 1
+                if name:  # the same names, whichever thread is first
+                    self._names[fact] = sorted([*self._names[fact], Path(name).name])[:_NAMED]
 
     def warn(self) -> None:
         """Tell the user, a warning for each fact."""
         for fact, count in self._counts.items():
             names = self._names[fact]
-            more = f" and {count - len(names)} more" if count > len(names) else ""
+            more = f" and {count - len(names)} more, see remarks" if count > len(names) else ""
             named = f" ({', '.join(names)}{more})" if names else ""
             warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
 
@@ -205,13 +213,14 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
     left_out = LeftOut()
 
     def prepare(image: Picture) -> Output:
-        return prepare_image(
+        prepared = prepare_image(
             image,
             running.preprocessing,
             fast=options.fast_preprocessing,
             max_pixels=options.max_image_pixels,
-            left_out=left_out,
         )
+        left_out.add(image, prepared.remarks)
+        return prepared
 
     def compute_batch(batch: list[Output]) -> list[Output]:
         return _start_batch(model, compute, batch)()
@@ -325,12 +334,12 @@ def prepare_image(
     *,
     fast: bool = False,
     max_pixels: int | None = None,
-    left_out: LeftOut | None = None,
 ) -> Output:
-    """An image's path, None for an open image; and what the model reads of it, or the reason."""
+    """What the model reads of an image, or the reason why it reads nothing."""
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
-        return None, image
+        return Output(None, image)
+    remarks: list[str] = []
     try:
         if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
             others = not_images(path)
@@ -341,22 +350,14 @@ def prepare_image(
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
-        told = left_out or LeftOut()
-        name: Path | str = path or str(getattr(image, "filename", ""))
         prepared = transformed(
-            image,
-            preprocessing,
-            fast=fast,
-            max_pixels=max_pixels,
-            tell=lambda fact: told.add(fact, name),
+            image, preprocessing, fast=fast, max_pixels=max_pixels, tell=remarks.append
         )
-        if left_out is None:
-            told.warn()
-        return path, torch.from_numpy(prepared)
+        return Output(path, torch.from_numpy(prepared), tuple(remarks))
     except VitConvertError as error:
         if path is not None:
             error.evidence.setdefault("image", str(path))
-        return path, error
+        return Output(path, error, tuple(remarks))
 
 
 def not_finite(what: str, model: ViT) -> VitConvertError:
@@ -380,7 +381,7 @@ def _start_batch(model: ViT, compute: Compute, batch: list[Output]) -> Callable[
     none of it away that is still being copied.
     Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html.
     """
-    images = [image for _, image in batch if isinstance(image, Tensor)]
+    images = [one.result for one in batch if isinstance(one.result, Tensor)]
     if not images:
         return lambda: batch
     like = next(model.parameters())
@@ -404,6 +405,9 @@ def _start_batch(model: ViT, compute: Compute, batch: list[Output]) -> Callable[
             written.synchronize()
         # Who keeps rows keeps no page-locked memory.
         rest = iter(rows.clone() if on_gpu else rows)
-        return [(path, next(rest) if isinstance(i, Tensor) else i) for path, i in batch]
+        return [
+            one._replace(result=next(rest)) if isinstance(one.result, Tensor) else one
+            for one in batch
+        ]
 
     return finish

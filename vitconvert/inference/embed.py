@@ -12,6 +12,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.batches import (
     Compute,
+    Output,
     Picture,
     Ready,
     check_fit,
@@ -29,6 +30,7 @@ class Embedding:
     path: Path | None  # None for an open image
     features: Tensor | None = None  # (D,), or (N, D) tokens; float32 on the CPU
     error: VitConvertError | None = None
+    remarks: tuple[str, ...] = ()  # what of the file was left out
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
@@ -36,6 +38,7 @@ class Embedding:
             "path": None if self.path is None else str(self.path),
             "features": None if self.features is None else self.features.tolist(),
             "error": None if self.error is None else self.error.to_dict(),
+            "remarks": list(self.remarks),
         }
 
 
@@ -194,7 +197,7 @@ def embed(running: Ready, pictures: Iterable[Picture], features: Features) -> It
     if features.computed == "projected":
         _check_projection(running.model)
     outputs = run_in_batches(running, features.compute(running.model), pictures)
-    return (_embedding(path, found, running.model) for path, found in outputs)
+    return (_embedding(one, running.model) for one in outputs)
 
 
 def _check_projection(model: ViT) -> None:
@@ -213,9 +216,10 @@ def _check_projection(model: ViT) -> None:
         )
 
 
-def _embedding(path: Path | None, features: Tensor | VitConvertError, model: ViT) -> Embedding:
+def _embedding(found: Output, model: ViT) -> Embedding:
+    path, features, remarks = found
     if isinstance(features, VitConvertError):
-        return Embedding(path=path, error=features)
+        return Embedding(path=path, error=features, remarks=remarks)
     if not features.isfinite().all():
-        return Embedding(path=path, error=not_finite("features", model))
-    return Embedding(path=path, features=features)
+        return Embedding(path=path, error=not_finite("features", model), remarks=remarks)
+    return Embedding(path=path, features=features, remarks=remarks)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +72,11 @@ def write_embeddings(
 
         .npz            arrays "features" (images, D), or (images, N, D) of tokens, and "paths"
         .safetensors    a tensor "features", and "paths" in the metadata: a list in JSON
-        .jsonl          one object for each image, {"path", "features", "error"}, failed ones too
+        .jsonl          one object for each image, {"path", "features", "error", "remarks"}, failed
+                        ones too
+
+    Where something of an image was left out, as the lower bits of a 16-bit one, the first two also
+    have "remarks": a text for each image, "" for most.
 
     The first two keep all features in memory until they are written, leave out images that failed,
     and appear whole or not at all. Lines of JSON are written as they come, and those that are
@@ -90,18 +95,24 @@ def write_embeddings(
 
 
 def _write_arrays(path: Path, embeddings: Iterable[Embedding], check: Check) -> int | None:
-    found = [(str(e.path or ""), e.features) for e in embeddings if e.features is not None]
-    if not found:
+    rows, paths, remarks = [], [], []
+    for one in embeddings:
+        if one.features is not None:
+            rows.append(one.features)
+            paths.append(str(one.path or ""))
+            remarks.append("; ".join(one.remarks))
+    if not rows:
         return None
-    paths = [path for path, _ in found]
-    features = torch.stack([row for _, row in found])
+    features = torch.stack(rows)
+    texts = {"paths": paths, **({"remarks": remarks} if any(remarks) else {})}
     if path.suffix == ".npz":
         with atomic_file(path, check=check) as file:
-            np.savez(file, features=features.numpy(), paths=np.array(paths))
+            arrays: dict[str, Any] = {name: np.array(values) for name, values in texts.items()}
+            np.savez(file, features=features.numpy(), **arrays)
     else:
-        metadata = {"paths": json.dumps(paths)}
+        metadata = {name: json.dumps(values) for name, values in texts.items()}
         write_safetensors(path, {"features": features}, metadata=metadata, check=check)
-    return len(found)
+    return len(rows)
 
 
 def _write_jsonl(path: Path, embeddings: Iterable[Embedding], check: Check) -> int:

@@ -1,7 +1,7 @@
 """The likeliest classes of images."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Prediction:
     top: tuple[Candidate, ...] = ()  # likeliest first
     score_function: str = "softmax"  # what makes scores of logits: also "sigmoid", or "none"
     error: VitConvertError | None = None
+    remarks: tuple[str, ...] = ()  # what of the file was left out
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types."""
@@ -54,6 +55,7 @@ class Prediction:
             "top": [dict(vars(candidate)) for candidate in self.top],
             "score_function": self.score_function,
             "error": None if self.error is None else self.error.to_dict(),
+            "remarks": list(self.remarks),
         }
 
 
@@ -88,7 +90,10 @@ def predict(
     check_classifier(running.model.config, labels)
     outputs = run_in_batches(running, running.model, pictures)
     model = running.model
-    return (prediction(path, found, model, topk=topk, labels=labels) for path, found in outputs)
+    return (
+        replace(prediction(path, logits, model, topk=topk, labels=labels), remarks=remarks)
+        for path, logits, remarks in outputs
+    )
 
 
 def check_classifier(config: ViTConfig, labels: Sequence[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""Golden outputs: what a proved model computes for images that anybody can draw again.
+"""Golden outputs: what a verified model computes for images that anybody can draw again.
 
 They are recorded once, where the model's own project is installed. Whoever has them can compare
 other implementations of the same model, and needs neither that project nor a network. The file is

@@ -19,13 +19,16 @@ from vitconvert.comparison import compare_outputs, largest
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
 from vitconvert.parity.report import ReportFindings
 from vitconvert.parity.sides import Sides, run
+from vitconvert.preprocessing.departures import PixelScale, effects
 from vitconvert.preprocessing.image_files import open_image
+from vitconvert.preprocessing.transform import transformed
 from vitconvert.programs.isolation import isolated, silent_transformers
 from vitconvert.programs.program import Preparation, opened, program_of
 
 KIND = "images"  # of the user, as comparisons call them
 MOST = 32
 _SHOWN = 3  # images that could not be compared
+_ROUNDING = 1e-5  # of two ways to normalise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +138,12 @@ def compare_on_images(
     files, failures = iter(images.files), []
     mine: list[Mapping[str, Tensor]] = []
     theirs: list[Mapping[str, Tensor]] = []
-    apart, worst = 0.0, ""
+    seen = PixelDifferences(preparations, images.max_pixels)
     for file in islice(files, MOST):
         name = _name_of(file)
         try:
             x, y = _pixels(file, preparations, images.max_pixels)
-            if (largest_here := largest(x - y)) > apart:
-                apart, worst = largest_here, name
+            seen.add(file, name, x, y)
             outputs = run(sides.tested, x[None]).outputs, run(sides.reference, y[None]).outputs
         except VitConvertError as error:
             failures.append(f"{name}: {error.evidence.get('raised', error.fact)}")
@@ -164,10 +166,7 @@ def compare_on_images(
         notes = [f"images: {count}, prepared by {tested.name} for both sides: {only}"]
     else:
         notes = [f"images: {count}, prepared by {tested.name} and by {reference.name}"]
-        pixels = f"largest difference of pixels {apart:.2g} in {worst}"
-        notes.append(f"preprocessing: {pixels if apart else 'bit-equal pixels'}")
-    if apart and tested.steps and reference.steps:
-        notes += [f"preprocessing: {one}" for one in tested.steps.differences(reference.steps)]
+        notes += [f"preprocessing: {one}" for one in seen.in_words()]
     notes += [f"not compared: {failure}" for failure in failures[:_SHOWN]]
     if len(failures) > _SHOWN:
         notes.append(f"not compared: {len(failures) - _SHOWN} more images")
@@ -186,6 +185,62 @@ def compare_on_images(
         notes=tuple(notes),
         not_tested=("preprocessing of images: both sides took the same",) if same else (),
     )
+
+
+class PixelDifferences:
+    """How the pixels of two preparations differ, and by what, over several images."""
+
+    def __init__(
+        self, preparations: tuple[Preparation, Preparation], max_pixels: int | None
+    ) -> None:
+        self._mine, self._theirs = (one.steps for one in preparations)
+        unstated = (one.name for one in preparations if one.steps is None)
+        self._name, self._max_pixels = next(unstated, preparations[1].name), max_pixels
+        self._scale: PixelScale | None = None
+        if self._mine and self._theirs:
+            self._scale = PixelScale.of(self._mine, self._theirs)
+        self._images, self._largest, self._worst = 0, 0.0, ""
+        self._causes: dict[str, list[float]] = {}
+        self._unexplained = 0
+
+    def add(self, file: Path | Image.Image, name: str, mine: Tensor, theirs: Tensor) -> None:
+        """Compare the pixels of an image, and try each difference of the steps alone."""
+        self._images += 1
+        apart = largest(mine - theirs)
+        if not apart:
+            return
+        if not (self._mine and self._theirs and self._scale):
+            if apart > self._largest:
+                self._largest, self._worst = apart, name
+            return
+        apart = self._scale.largest((mine - theirs).numpy())
+        if apart > self._largest:
+            self._largest, self._worst = apart, name
+        for cause, effect in effects(
+            file, self._mine, self._theirs, max_pixels=self._max_pixels
+        ).items():
+            self._causes.setdefault(cause, []).append(effect)
+        try:
+            stated = transformed(file, self._theirs, max_pixels=self._max_pixels)
+        except VitConvertError:
+            stated = mine[:, :0].numpy()
+        as_stated = stated.shape == theirs.shape
+        if not as_stated or largest(torch.from_numpy(stated) - theirs) > _ROUNDING:
+            self._unexplained += 1
+
+    def in_words(self) -> list[str]:
+        """The largest difference; each cause, the largest first; and what no cause explains."""
+        if not self._largest:
+            return ["bit-equal pixels"]
+        unit = self._scale.unit if self._scale else "in the normalised input"
+        said = [f"pixels differ by up to {self._largest:.3g} {unit} ({self._worst})"]
+        for cause, alone in sorted(self._causes.items(), key=lambda one: -max(one[1])):
+            effect = f", up to {max(alone):.3g}" if max(alone) < float("inf") else ""
+            said.append(f"{cause}: {len(alone)} of {self._images} images{effect}")
+        if self._scale is None or self._unexplained:
+            count = f" in {self._unexplained} of {self._images} images" if self._scale else ""
+            said.append(f"cause unknown{count}: no file states what {self._name} does")
+        return said
 
 
 def _pixels(

@@ -87,6 +87,8 @@ def verify_model(
         proof = verify_checkpoint(checkpoint, tolerance=tolerance, briefly=True)
         proof.raise_if_failed()
         verdict = proof.summary().splitlines()[0]
+        if not (proof.verified or checkpoint.table.builtin):
+            verdict = "compared with this code alone: its table is your own"
         notes.append(f"vitconvert's ViT of {checkpoint.located.reference} is {verdict}")
     with isolated():
         # vitconvert's own model, of which parts can be exchanged to find causes; and the user's.
@@ -356,7 +358,7 @@ def load_into(model: Callable[..., Any], checkpoint: Checkpoint) -> str:
                 **({"only in the checkpoint": some(left)} if left else {}),
             },
             hint="if the module has names of its own, `vitconvert table --module CODE:build -o "
-            "mine.toml` drafts a table of them, and --table takes it.",
+            "mine.toml` drafts a table of them, for --table mine.toml (in Python, table=).",
         )
     try:
         model.load_state_dict(tensors, strict=True)

@@ -124,7 +124,7 @@ def verify_checkpoint(
 
 
 def check_dtypes(dtypes: Sequence[str], *, lower: bool = True) -> list[str]:
-    """The dtypes in which parity is proved: all there are if none is named.
+    """The dtypes in which parity is verified: all there are if none is named.
 
     Args:
         dtypes: Those that were asked for.

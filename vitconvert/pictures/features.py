@@ -38,7 +38,7 @@ KINDS = ("components", "norms", "similarity")
 OUTLIER = 3.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FeatureMaps(MapsOfImage):
     """The features of a model in one image.
 

@@ -47,7 +47,7 @@ ROLLOUT: Literal["rollout"] = "rollout"
 Layer = int | Literal["rollout"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class AttentionMaps(MapsOfImage):
     """The attention of a model in one image.
 

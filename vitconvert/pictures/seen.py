@@ -13,7 +13,7 @@ from torch import Tensor
 from vitconvert.config import ViTConfig
 from vitconvert.config.properties import pixels_of
 from vitconvert.errors import IntegrityError, UsageError, VitConvertError, size_text
-from vitconvert.inference.batches import prepare_image
+from vitconvert.inference.batches import LeftOut, prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import ImagePlacement, placement
@@ -152,6 +152,16 @@ class MapsOfImage:
         """Patches down and across."""
         return self.photograph.grid
 
+    def __repr__(self) -> str:
+        """In one line, without numbers."""
+        shapes = {"grid": size_text(self.grid)}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                shapes[name] = size_text(value.shape)
+        said = (f"{name} {shape}" for name, shape in shapes.items())
+        path = "an open image" if self.path is None else repr(str(self.path))
+        return f"<{type(self).__name__} of {path}: {', '.join(said)}>"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unseen:
@@ -183,7 +193,10 @@ def read_image(
     Raises:
         VitConvertError: It cannot be read, or does not fit; the error names it.
     """
-    path, image = prepare_image(source, preprocessing, max_pixels=max_pixels)
+    path, image, remarks = prepare_image(source, preprocessing, max_pixels=max_pixels)
+    left_out = LeftOut()
+    left_out.add(source, remarks)
+    left_out.warn()
     if isinstance(image, VitConvertError):
         raise image
     upright = BACKENDS[preprocessing.backend].upright

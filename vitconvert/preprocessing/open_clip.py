@@ -11,7 +11,7 @@ _RESIZE_MODES = {"squash": "squash", "patches": "squash", "border": "longest"}
 
 
 def from_preprocess_cfg(cfg: JsonObject, *, image_size: Size) -> JsonDict:
-    """Fields of `Steps`, as `image_transform` reads the cfg; the tower states the size."""
+    """Fields of `Steps`, as `image_transform` reads the cfg; the encoder states the size."""
     mode = str(cfg.get("resize_mode") or "shortest")
     if mode not in _RESIZES:
         raise ConflictingFact(f"resize_mode = {mode!r} is not one of {', '.join(_RESIZES)}.")

@@ -192,7 +192,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         image_size: Size,
         origin: str = "open_clip_config.json",
     ) -> "Preprocessing":
-        """Read a `preprocess_cfg` as open_clip 3.3 does, for a tower of this size.
+        """Read a `preprocess_cfg` as open_clip 3.3 does, for an encoder of this size.
 
         Raises:
             ConflictingFact: A value is malformed.

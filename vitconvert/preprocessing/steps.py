@@ -17,21 +17,6 @@ LONGEST_SIDE = 2**16  # of an image that a model reads, or that is cropped to it
 _LONGEST_TEXT = 200
 _LEAST, _LARGEST = 1e-6, 1e6  # beyond them, pixels overflow or all become the same
 
-_RESIZED = {
-    "pil": "Pillow images",
-    "uint8": "uint8 tensors",
-    "float": "float tensors",
-    "weights": "arrays by weights",
-}
-_TRANSPARENCY = {
-    "drop": "ignores transparency",
-    "white": "puts transparent images on white",
-    "key": "puts images with one transparent colour (GIF, PNG) on white",
-}
-_OPENS = {
-    "pillow": "opens 16-bit and CMYK images with Pillow, not with OpenCV",
-    "opencv": "opens 16-bit and CMYK images with OpenCV, not with Pillow",
-}
 _OPENED = {
     "drop": "transparency dropped",
     "white": "put on white",
@@ -43,8 +28,6 @@ _VOCABULARIES = {
     "backend": tuple(BACKENDS),
     "transparency": backends.TRANSPARENCIES,
 }
-# Fields that the sentences below put into words
-_IN_WORDS = ("backend", "transparency", "patch_size", "max_patches", "pad")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,41 +202,6 @@ def _contradictions(p: Steps) -> Iterator[str]:
             f"squashing to {size_text(p.resize_size or ())} without crop never makes "
             f"{size_text(p.image_size)}"
         )
-
-
-def departures_of(program: str, source: Steps, theirs: Steps) -> tuple[str, ...]:
-    """The differences of a program, one sentence each; rounding of the last bit is left out.
-
-    Args:
-        program: Its name, which begins each sentence.
-        source: The steps of the checkpoint's own project.
-        theirs: The steps that the program takes.
-    """
-    ours, other = BACKENDS[source.backend], BACKENDS[theirs.backend]
-    said = []
-    if other.resize != ours.resize:
-        said.append(f"resizes {_RESIZED[other.resize]}, not {_RESIZED[ours.resize]}")
-    if other.antialias != ours.antialias:
-        said.append(f"resizes {'with' if other.antialias else 'without'} antialiasing")
-    if source.cuts and other.crop_rounding != ours.crop_rounding:
-        said.append("shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns")
-    if other.upright != ours.upright:
-        said.append(f"{'applies' if other.upright else 'ignores'} the EXIF orientation")
-    if source.resize == "patches" != theirs.resize:
-        said.append("gives all images one aspect ratio")
-    if other.converts_last != ours.converts_last:
-        order = "after" if other.converts_last else "before"
-        said.append(f"converts images that are neither grey nor RGB {order} resizing")
-    if source.resize == theirs.resize == "border" and other.black_border != ours.black_border:
-        said.append(f"pads with {'black' if other.black_border else 'the mean colour'}")
-    if source.pad != theirs.pad:
-        said.append("pads at the right and below" if theirs.pad else "pads nothing")
-    if BACKENDS[source.backend].opens != BACKENDS[theirs.backend].opens:
-        said.append(_OPENS[other.opens])
-    if theirs.transparency != source.transparency:
-        said.append(_TRANSPARENCY[theirs.transparency])
-    said += [d for d in source.differences(theirs) if not d.startswith(_IN_WORDS)]
-    return tuple(f"{program} {sentence}" for sentence in said)
 
 
 def numbers(values: object, name: str, count: int, *, repeat: bool = True) -> tuple[float, ...]:

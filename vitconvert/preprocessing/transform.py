@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitconvert.errors import CorruptFile, InputMismatch, SourceError, size_text
 from vitconvert.preprocessing import image_files, pixels
-from vitconvert.preprocessing.backends import BACKENDS, SAMPLE_RATE
+from vitconvert.preprocessing.backends import BACKENDS, SAMPLE_RATE, Backend
 from vitconvert.preprocessing.steps import Size, Steps
 
 _PLAIN_MODES = ("L", "RGB")  # converting them before or after resizing gives the same pixels
@@ -34,11 +34,13 @@ def transformed(
     max_pixels: int | None = None,
     seen: Seen | None = None,
     tell: Callable[[str], None] | None = None,
+    backend: Backend | None = None,
 ) -> NDArray[np.float32]:
     """The image, open, a file or the content of one, as the model reads it: (C, H, W).
 
     `seen` gets what it was on the way, "decoded", "resized" and "cropped", unless it is `fast`;
-    `max_pixels` is what the user allows; `tell` is called with what of the file is left out.
+    `max_pixels` is what the user allows; `tell` is called with what of the file is left out;
+    `backend` is other arithmetic than the steps name.
 
     Raises:
         SourceError, CorruptFile: The file cannot be read, or not as an image.
@@ -49,7 +51,7 @@ def transformed(
         if isinstance(image, Image.Image):
             raise InputMismatch("The model reads recordings, and this is an image.")
         return spectrogram(image, steps)
-    backend = BACKENDS[steps.backend]
+    backend = backend or BACKENDS[steps.backend]
     # Without antialias, or with the nearest pixel, the result would be entirely different; and what
     # is cut out is not the middle of what was resized.
     antialias = backend.antialias and steps.interpolation != "nearest"
@@ -70,9 +72,9 @@ def transformed(
         image_files.load(image)
         with image_files.decoding(image_files.path_of(image)):  # no filter takes every mode
             if shrunk:
-                values = _nearly_resized(image, source, steps)
+                values = _nearly_resized(image, source, steps, backend)
             else:
-                values = _resized(image, steps, seen, ours=ours)
+                values = _resized(image, steps, backend, seen, ours=ours)
     if steps.crop:
         fill = (0,) * steps.channels
         if steps.resize == "border" and not backend.black_border:
@@ -115,15 +117,14 @@ def _keep(seen: Seen | None, step: str, values: Image.Image | pixels.Pixels) -> 
 
 
 def _resized(
-    image: Image.Image, steps: Steps, seen: Seen | None, *, ours: bool = False
+    image: Image.Image, steps: Steps, backend: Backend, seen: Seen | None, *, ours: bool = False
 ) -> pixels.Pixels:
     """Resized with the operations of the source project, on all pixels: uint8 or float32.
 
     If the image is ours, its memory is needed no longer once it is converted.
     """
-    backend = BACKENDS[steps.backend]
-    if not backend.converts_last:
-        original, image = image, _converted(image, steps)
+    if not backend.converts_last or backend.resize != "pil":  # only Pillow resizes any mode
+        original, image = image, _converted(image, steps, backend)
         if ours:
             original.close()
     size = size_resized(steps, (image.height, image.width))
@@ -132,7 +133,7 @@ def _resized(
         image = pixels.resized_on_pil(image, size, steps.interpolation)
         _keep(seen, "resized", image)
         if backend.converts_last:
-            image = _converted(pixels.padded_on_pil(image, steps.image_size), steps)
+            image = _converted(pixels.padded_on_pil(image, steps.image_size), steps, backend)
         return pixels.channels_first(image)
     values = pixels.channels_first(image)
     del image  # two of them and the numbers would take a third more memory
@@ -159,15 +160,16 @@ def _resized(
     return values
 
 
-def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pixels.Pixels:
+def _nearly_resized(
+    image: Image.Image, source: Size | None, steps: Steps, backend: Backend
+) -> pixels.Pixels:
     """Resized nearly the same, but faster: only what the crop keeps, from fewer pixels: uint8.
 
     `source` is the size of the image before it was shrunk; None if it was not.
     """
-    backend = BACKENDS[steps.backend]
     if backend.converts_last and image.mode not in _PLAIN_MODES:
-        return _resized(image, steps, None)
-    image = _converted(image, steps)
+        return _resized(image, steps, backend, None)
+    image = _converted(image, steps, backend)
     source = source or (image.height, image.width)
     height, width = size = size_resized(steps, source)
     kept = min(height, steps.image_size[0]), min(width, steps.image_size[1])
@@ -181,8 +183,7 @@ def _nearly_resized(image: Image.Image, source: Size | None, steps: Steps) -> pi
     )
 
 
-def _converted(image: Image.Image, steps: Steps) -> Image.Image:
-    backend = BACKENDS[steps.backend]
+def _converted(image: Image.Image, steps: Steps, backend: Backend) -> Image.Image:
     return image_files.converted(
         image,
         channels=steps.channels,

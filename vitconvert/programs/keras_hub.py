@@ -18,7 +18,7 @@ from vitconvert.formats import written_module
 from vitconvert.formats.content import content_of
 from vitconvert.formats.format_modules import Surroundings
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example
 from vitconvert.programs.program import (
     TOKENIZER_CONFIG,
@@ -57,7 +57,7 @@ class KerasHub(Program):
     packages = ("keras_hub",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
-        """With files that name the classes of a backbone, and of a task or of both towers."""
+        """With files that name the classes of a backbone, and of a task or of both encoders."""
         check_place(table, model.config)
         written = _with_shapes(written_config(table, model.config), model.config)
         if backbone := written["config"].get("backbone"):
@@ -165,7 +165,7 @@ class KerasHub(Program):
         )
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
-        """The class of both towers."""
+        """The class of both encoders."""
         model = _model_of(checkpoint)
         return lambda ids: _run_texts(model, ids)
 
@@ -331,7 +331,7 @@ def _run(model: Foreign, images: "Tensor") -> "Tensor":
 
 
 def _run_texts(model: Foreign, ids: "Tensor") -> "Tensor":
-    """Features of texts, (B, L), of a model of both towers, before they are normed."""
+    """Features of texts, (B, L), of a model of both encoders, before they are normed."""
     import numpy as np
     import torch
 

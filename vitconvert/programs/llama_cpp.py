@@ -1,4 +1,4 @@
-"""llama.cpp: C++ that reads a tower, a projector and their metadata from one GGUF file."""
+"""llama.cpp: C++ that reads an encoder, a projector and their metadata from one GGUF file."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from vitconvert.tables.table import Table
 
 
 class LlamaCpp(Program):
-    """llama.cpp, of which no package of Python runs towers."""
+    """llama.cpp, of which no package of Python runs encoders."""
 
     packages = ("llama.cpp",)
 

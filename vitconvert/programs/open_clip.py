@@ -1,4 +1,4 @@
-"""open_clip: image towers of CLIP models, its own or timm's."""
+"""open_clip: vision encoders of CLIP models, its own or timm's."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.fact import state
 from vitconvert.facts.project_config import put, written_config
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, blank_text, imports_for, reading_example, zeros
 from vitconvert.programs.isolation import silent
 from vitconvert.programs.program import (
@@ -54,12 +54,12 @@ _POOL_TYPES = {"token": "tok", "none": "none"}
 
 
 class OpenClip(Program):
-    """open_clip, whose loader wants a text tower too: towers alone are built by its functions."""
+    """open_clip, whose loader needs a text encoder too: its functions build encoders alone."""
 
     packages = ("open_clip",)
 
     def fit(self, table: Table, model: DescribedModel) -> Target:
-        """With `open_clip_config.json`, unless it is a tower of timm's that has no name.
+        """With `open_clip_config.json`, unless it is an encoder of timm's that has no name.
 
         Of these, only a plain ViT is known to be of the class whose tensors a dialect spells.
         """
@@ -91,7 +91,7 @@ class OpenClip(Program):
         )
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
-        """The image tower without the text tower, open_clip 3.3.
+        """The vision encoder without the text encoder, open_clip 3.3.
 
         `transformer.py`, VisionTransformer, from the configuration; `timm_model.py`, TimmModel,
         from the architecture that open_clip_config.json names.
@@ -143,7 +143,7 @@ class OpenClip(Program):
         )
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
-        """With open_clip's function that builds towers, if `open_clip_config.json` names one."""
+        """With open_clip's function that builds encoders, if `open_clip_config.json` names one."""
         if target.text:
             return [_example_of_both(target, source.config, source.preprocessing)]
         if target.their_config:
@@ -156,9 +156,9 @@ class OpenClip(Program):
 
 
 def openclip_config(table: Table, config: ViTConfig) -> JsonObject:
-    """The file for an image tower alone: the arguments of `_build_vision_tower` (open_clip 3.3).
+    """The file for a vision encoder alone: the arguments of `_build_vision_tower` (open_clip 3.3).
 
-    Of a tower of timm's, open_clip passes on the name of an architecture and its pooling.
+    Of an encoder of timm's, open_clip passes on the name of an architecture and its pooling.
 
     Raises:
         NotRepresentable: open_clip has no word for a value, or timm has no architecture that is
@@ -311,7 +311,7 @@ def both_towers(open_clip: ModuleType, model: Foreign) -> BothTowers:
 
 
 def text_tower(text: Text, model_cfg: JsonObject) -> "Callable[[Tensor], Tensor]":
-    """The text tower of a checkpoint, as open_clip builds it by a configuration."""
+    """The text encoder of a checkpoint, as open_clip builds it by a configuration."""
 
     build = partial(
         open_clip_module().model._build_text_tower,

@@ -1,4 +1,4 @@
-"""OpenAI's CLIP: a repository of scripts, whose image towers open_clip computes."""
+"""OpenAI's CLIP: a repository of scripts, whose vision encoders open_clip computes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ class OpenAIClip(Program):
     packages = ("open_clip",)
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
-        """open_clip's own tower."""
+        """open_clip's own encoder."""
         return OPEN_CLIP.reference(checkpoint)
 
     def open_both(self, directory: Path) -> BothTowers:
@@ -59,7 +59,7 @@ class OpenAIClip(Program):
         return text_tower(text, {"embed_dim": features, "text_cfg": text_cfg, "quick_gelu": True})
 
     def examples(self, target: Target, source: Checkpoint, has_processor: bool) -> list[Example]:
-        """With the project's own loader, of a model of both towers."""
+        """With the project's own loader, of a model of both encoders."""
         if not target.text:
             return super().examples(target, source, has_processor)
         code = (

@@ -232,16 +232,16 @@ def verdict(consumer: str, ours: "Tensor", theirs: "Tensor") -> Opened:
 def open_both_towers(
     directory: Path, table: Table, source: Checkpoint, model: "ViT"
 ) -> tuple[Opened, ...]:
-    """Load an output with the program that has both towers, and compare both.
+    """Load an output with the program that has both encoders, and compare both.
 
     vitconvert computes no texts: the source's own program does, from the source's own files, and
     the target's from the output.
 
     Args:
         directory: The output.
-        table: How the text tower was written.
-        source: What it was made of, with a text tower.
-        model: What the image tower should compute.
+        table: How the text encoder was written.
+        source: What it was made of, with a text encoder.
+        model: What the vision encoder should compute.
 
     Raises:
         ParityFailed: The program cannot load the output.
@@ -282,7 +282,7 @@ def random_images(config: ViTConfig) -> "Tensor":
 
 
 def random_ids(config: TextConfig) -> "Tensor":
-    """Three texts of noise, as long as they may be, that end where the tower looks for it.
+    """Three texts of noise, as long as they may be, that end where the encoder looks for it.
 
     Where the id of the end is outside the vocabulary, as with the defaults of a small
     `CLIPConfig`, no text can end.

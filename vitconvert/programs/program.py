@@ -44,7 +44,7 @@ class DescribedModel:
         dialect: The dialect that it was read from.
         name: The name of an architecture that the reference to it states.
         their_config: The configuration file that it came with.
-        text: The text tower beside it.
+        text: The text encoder beside it.
         called: Names that show its family, the surest first.
     """
 
@@ -76,7 +76,7 @@ class CompanionFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class BothTowers:
-    """A program's model of both towers.
+    """A program's model of both encoders.
 
     Attributes:
         name: The program, its version and its class.
@@ -176,7 +176,7 @@ class Program:
 
         Args:
             files: By transformers' names for them.
-            target: What is written, with a text tower.
+            target: What is written, with a text encoder.
         """
         stated = files.get(TOKENIZER_CONFIG)
         if stated is None or stated.name == TOKENIZER_CONFIG or target.text is None:
@@ -211,7 +211,7 @@ class Program:
         raise NotRepresentable(f"{table.title}: {why}.")
 
     def open_both(self, directory: Path) -> "BothTowers":
-        """An output of two towers, as the program loads it.
+        """An output of two encoders, as the program loads it.
 
         Raises:
             MissingPackage: The program is not installed.
@@ -220,7 +220,7 @@ class Program:
         raise NotRepresentable("No library opens both encoders.")
 
     def texts(self, checkpoint: Checkpoint) -> "Callable[[Tensor], Tensor]":
-        """The program's own text tower with the tensors of a checkpoint: ids to features.
+        """The program's own text encoder with the tensors of a checkpoint: ids to features.
 
         Raises:
             MissingPackage: The program is not installed.

@@ -41,7 +41,7 @@ _EPS = {"norm_eps", "final_norm_eps", "fc_norm_eps"}
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedText:
-    """A text tower as its table and its files describe it.
+    """A text encoder as its table and its files describe it.
 
     Attributes:
         config: What decides its function, besides the weights.
@@ -55,18 +55,18 @@ class DescribedText:
 
     @classmethod
     def of(cls, text: Text) -> Self:
-        """The text tower of a checkpoint."""
+        """The text encoder of a checkpoint."""
         return cls(config=text.config, table=text.table)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTarget:
-    """A place for a text tower beside an image tower, and how to get there.
+    """A place for a text encoder beside a vision encoder, and how to get there.
 
     Attributes:
         table: How it is spelled.
-        plan: From our names of its tensors to theirs, with whole numbers of both towers.
-        their_config: The project's own configuration of both towers.
+        plan: From our names of its tensors to theirs, with whole numbers of both encoders.
+        their_config: The project's own configuration of both encoders.
         changes: What it computes otherwise, as it was allowed to.
     """
 
@@ -83,9 +83,9 @@ class Target:
     Attributes:
         table: The dialect.
         plan: From our names of tensors to theirs.
-        their_config: The project's own configuration, of both towers if there is a text tower.
-        text: The place of the text tower, or None if there is none.
-        left: Why the model's text tower has no place here; "" if it has one, or there is none.
+        their_config: The project's own configuration, of both encoders if there is a text encoder.
+        text: The place of the text encoder, or None if there is none.
+        left: Why the model's text encoder has no place here; "" if it has one, or there is none.
         read_back: What a reader of the output finds, with the project's own rules for images of
             other sizes; None if nobody read it back.
     """
@@ -107,7 +107,7 @@ def fit_target(
     only: bool = True,
     text: DescribedText | None = None,
 ) -> Target:
-    """Plan writing a model in a dialect, with its text tower where there is a place for it.
+    """Plan writing a model in a dialect, with its text encoder where there is a place for it.
 
     Args:
         table: The dialect.
@@ -115,7 +115,7 @@ def fit_target(
         their_config: The project's own configuration that would be written beside the tensors.
         named: What the architecture that it names implies.
         only: Whether the model must be as the dialect's models are when nothing names them.
-        text: The text tower beside it.
+        text: The text encoder beside it.
 
     Raises:
         NotRepresentable: The dialect has no place for a tensor, misses one that it always has, or
@@ -135,7 +135,7 @@ def fit_target(
         except NotRepresentable as error:
             refusals.append(error)
     target = _read_back_alike(table, config, theirs, implied)
-    # A tower of another kind says less than one that computes something else.
+    # An encoder of another kind says less than one that computes something else.
     nearest = min(refusals, key=lambda error: isinstance(error, OtherKind), default=None)
     no_place = f"{table.title} has no place for one"
     return replace(target, left=nearest.in_one_line() if nearest else no_place)
@@ -189,7 +189,7 @@ def _read_back_alike(
     if config.position_embedding == "none" and ("position_embedding", "none") in may_have:
         stated_sizes["position_embedding"] = "none"
     in_file = facts_from_config(table, their_config)
-    if text:  # what one file says of both towers, such as an activation, is of both
+    if text:  # what one file says of both encoders, such as an activation, is of both
         stated_sizes = {name: v for name, v in stated_sizes.items() if name not in in_file}
     stated = strongest(state(stated_sizes, "constructor"), in_file, named)
     try:
@@ -257,17 +257,17 @@ def _fit_text(
     config: ViTConfig,
     their_config: JsonObject,
 ) -> TextTarget:
-    """Plan writing a text tower beside an image tower.
+    """Plan writing a text encoder beside a vision encoder.
 
     Args:
         tower: How it would be spelled.
         described: What it is.
-        table, config, their_config: The image tower's dialect, configuration, and the project's
+        table, config, their_config: The vision encoder's dialect, configuration, and the project's
             own configuration of it, empty if the project has none.
 
     Raises:
-        NotRepresentable: There is no such text tower, or it would compute another function, or
-            both towers do not lead to one space.
+        NotRepresentable: There is no such text encoder, or it would compute another function, or
+            both encoders do not lead to one space.
     """
     text, features = described.config, config.num_classes or config.feature_dim
     if text.num_features != features:

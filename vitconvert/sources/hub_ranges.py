@@ -1,4 +1,4 @@
-"""The image tower of a large repository, without the rest of it: headers first, then its bytes.
+"""The vision encoder of a large repository, without the rest of it: headers first, then its bytes.
 
 A safetensors file states in its header where each tensor lies, and the Hub sends any range of a
 file. So each file of the repository becomes a file of the same size here, with its header and the
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfFileSystem
 
 WORTHWHILE = 64 * 2**20  # bytes of weights; a smaller file arrives as soon as its header alone
-_MOST = 0.8  # of all bytes: a tower that is nearly everything is better had with the file's hash
+_MOST = 0.8  # of all bytes: an encoder that is nearly everything is better had with the file's hash
 _PIECE = 2**26  # bytes of a range that are in memory at a time
 _START = 2**16  # bytes that are asked for first; most headers are shorter
 _DRAFT = "part-"  # what names of unfinished folders begin with
@@ -134,7 +134,7 @@ def kept_part(
     """The part that `fetch_part` would fetch, if it is in the store: no server is asked.
 
     Raises:
-        AmbiguousDialect: There are several towers.
+        AmbiguousDialect: There are several encoders.
     """
     finished = (path for path in sorted(store.glob("*")) if not path.name.startswith(_DRAFT))
     folders = [folder for folder in finished if (folder / weights).is_file()]
@@ -176,7 +176,7 @@ def _fetch_header(remote: Remote, name: str, path: Path) -> int:
 def _worthwhile_tower(
     container: Container, config: Mapping[str, object], tower: str | None
 ) -> FoundViT | None:
-    """The image tower of files whose headers are there, if taking it alone is worthwhile."""
+    """The vision encoder of files whose headers are there, if taking it alone is worthwhile."""
     shapes = {name: info.shape for name, info in container.manifest.items()}
     try:
         part = find_part(Header(shapes=shapes, config=config), tower)

@@ -19,7 +19,7 @@ CONVERTER = "image_converter.json"  # of KerasHub
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json", CONVERTER)
 RECORD = "vitconvert.json"
 ADAPTER = "adapter_config.json"  # of PEFT
-# Of transformers' tokenizers, and so of open_clip's; they go along with a text tower.
+# Of transformers' tokenizers, and so of open_clip's; they are copied with a text encoder.
 TOKENIZERS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "spiece.model", "tokenizer.model"),
@@ -99,7 +99,7 @@ class Located:
         sha256: File name to the hash that was computed here; empty for local files.
         verified: File names whose content hash equals one that is published.
         fetched: Which tensors of the weights are here, if not all are: those under the prefix of
-            its tower.
+            its encoder.
         adapter: `adapter_config.json` next to them.
         random: Whether the weights are random numbers of this program, and nothing was learned.
         notes: What a user should know of how they were chosen.
@@ -194,7 +194,7 @@ def files_beside(directory: Path) -> FilesBeside:
 
 
 def _is_mistrals(params: Path) -> bool:
-    """Whether a file, whose name scripts use too, is about one of Mistral's image towers."""
+    """Whether a file, whose name scripts use too, is about one of Mistral's vision encoders."""
     with suppress(VitConvertError):
         return "vision_encoder" in read_object(params)
     return False

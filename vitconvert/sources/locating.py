@@ -42,7 +42,7 @@ def locate(
             `$XDG_CACHE_HOME/vitconvert` for what is not on the Hub.
         offline: Use the cache and ask no server.
         quiet: Show no progress. It is shown on stderr, and only on a terminal.
-        tower: Of a large repository, the image tower to fetch, as for `load_checkpoint`.
+        tower: Of a large repository, the vision encoder to fetch, as for `load_checkpoint`.
         headers_only: Fetch no tensors of a Hub repository whose files are safetensors.
 
     Raises:

@@ -43,13 +43,13 @@ def architectures() -> Mapping[str, Architectures]:
 
 @functools.cache
 def named(ecosystem: str) -> Architectures:
-    """Every architecture of an ecosystem."""
+    """Every architecture of a library."""
     own = (rows for dialect, rows in architectures().items() if dialect.split("_")[0] == ecosystem)
     return Architectures({name: row for one in own for name, row in one.rows.items()})
 
 
 def published(ecosystem: str, name: str) -> Architectures:
-    """The architectures among which a name is looked up in an ecosystem.
+    """The architectures among which a name is looked up in a library.
 
     A name that begins as another project's do is that project's: the files of `dino_vits16` have
     timm's names of tensors, and those of `dinov2_vits14` are read in other layouts, too. So is one

@@ -1,6 +1,6 @@
 """The canonical spelling: our own ViT's tensors, their axes and when they exist.
 
-And those of a text tower beside it, which is carried, but not computed.
+And those of a text encoder beside it, which is carried, but not computed.
 """
 
 import functools
@@ -64,7 +64,7 @@ _SECTIONS: Mapping[Kind, str] = {ViTConfig: "tensors", TextConfig: "text"}
 
 
 def canonical_tensors(of: Kind = ViTConfig) -> Mapping[str, CanonicalTensor]:
-    """All canonical tensors of a kind of tower, by the text of their name."""
+    """All canonical tensors of a kind of encoder, by the text of their name."""
     return _tensors(of)
 
 
@@ -104,7 +104,7 @@ def instance(tensor: CanonicalTensor, indices: Mapping[str, int]) -> Instance:
 # A search for a target asks for those of one model again and again.
 @functools.lru_cache(maxsize=4)
 def instances(config: Config) -> Mapping[str, Sequence[Instance]]:
-    """Every tensor that a tower of this configuration has, by the text of its canonical name."""
+    """Every tensor that an encoder of this configuration has, by the text of its canonical name."""
     return {
         name: [instance(tensor, indices) for indices in _indices(tensor, config)]
         for name, tensor in canonical_tensors(type(config)).items()
@@ -113,12 +113,12 @@ def instances(config: Config) -> Mapping[str, Sequence[Instance]]:
 
 
 def expected_tensors(config: Config) -> dict[str, Axes]:
-    """Every tensor that a tower of this configuration has, with its layout."""
+    """Every tensor that an encoder of this configuration has, with its layout."""
     return {one.name: one.axes for several in instances(config).values() for one in several}
 
 
 def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor that a tower of this configuration has."""
+    """The shape of every tensor that an encoder of this configuration has."""
     sizes = config.axes()
     return {name: axes.shape(sizes) for name, axes in expected_tensors(config).items()}
 
@@ -130,7 +130,7 @@ def first_kernel(config: ViTConfig) -> str:
 
 
 def _indices(tensor: CanonicalTensor, config: Config) -> Iterator[dict[str, int]]:
-    """The indices at which a tower of this configuration has the tensor."""
+    """The indices at which an encoder of this configuration has the tensor."""
     blocks = range(config.depth)
     stages = config.stem_depths if isinstance(config, ViTConfig) else ()
     branches = config.branches if isinstance(config, ViTConfig) else 1

@@ -107,8 +107,8 @@ class ConfigFile:
     inert: Texts  # of these, those that change nothing in inference, or that tensors show
     must: Mapping[str, object]  # path -> the only value of which the table is right
     must_not: tuple[Conditional, ...]  # path -> a value of which it is wrong
-    architectures: str  # whose architectures.toml to look in, if not the ecosystem's
-    image: str  # of a text tower: where the file that also tells of it has the image tower's own
+    architectures: str  # whose architectures.toml to look in, if not the library's
+    image: str  # of a text encoder: where its file has the section of the vision encoder
 
     @property
     def written_fields(self) -> Iterator[tuple[str, str]]:

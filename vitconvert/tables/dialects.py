@@ -1,4 +1,4 @@
-"""Finding dialects: by name, by ecosystem, or by the keys of a file.
+"""Finding dialects: by name, by library, or by the keys of a file.
 
 Parsing every table would take longer than everything else that happens before weights are read.
 Searching what is known of each is fast, and most lack a word of the file's keys.
@@ -20,7 +20,7 @@ from vitconvert.tables.rows import letters_of
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import TEXT, WORD, builtin_label, read_tables, summaries, tables_dir
 
-# What people call an ecosystem, and its name here; in small letters, words joined by "_".
+# What people call a library, and its name here; in small letters, words joined by "_".
 _CALLED = {
     "transformers": "hf",
     "huggingface": "hf",
@@ -88,7 +88,7 @@ def may_find_required(name: str, names: Names) -> bool:
 
 
 def ecosystem_of(name: str) -> str:
-    """The ecosystem of a dialect."""
+    """The library of a dialect."""
     return summaries()[name]["ecosystem"]
 
 
@@ -136,7 +136,7 @@ def builtin_tables() -> Mapping[str, Table]:
 
 @functools.cache
 def text_table(name: str) -> Table:
-    """The table of a kind of text tower, of `weights_map/text/`.
+    """The table of a kind of text encoder, of `weights_map/text/`.
 
     Raises:
         TableError: There is none of this name, or it does not parse.
@@ -149,7 +149,7 @@ def text_table(name: str) -> Table:
 
 
 def text_tables_beside(table: Table, config: ViTConfig) -> list[Table]:
-    """The tables of text towers that a dialect may hold beside this image tower."""
+    """The tables of text encoders that a dialect may hold beside this vision encoder."""
     return [text_table(t.name) for t in table.text_towers if t.holds_for(config)]
 
 
@@ -177,20 +177,20 @@ def _finds_required(table: Table, names: Names) -> bool:
 
 
 def tables_of(ecosystem: str) -> list[Table]:
-    """All dialects of an ecosystem; none where only a table of the user's own is of it."""
+    """All dialects of a library; none where only a table of the user's own is of it."""
     names = (name for name in summaries() if ecosystem_of(name) == ecosystem)
     return [_builtin_table(name) for name in names]
 
 
 def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table]:
-    """All dialects of the ecosystem of this name, or the dialect of this name.
+    """All dialects of the library of this name, or the dialect of this name.
 
     Args:
         name: Of either.
         own: A table of the user's, of whose name this is not, and may be meant to be.
 
     Raises:
-        UsageError: There is none; names the nearest three, or every ecosystem.
+        UsageError: There is none; names the nearest three, or every library.
     """
     if found := tables_of(name) or [_builtin_table(d) for d in summaries() if d == name]:
         return found
@@ -205,7 +205,7 @@ def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table
 
 
 def ecosystems() -> list[str]:
-    """Every ecosystem, sorted."""
+    """Every library, sorted."""
     return sorted({ecosystem_of(name) for name in summaries()})
 
 

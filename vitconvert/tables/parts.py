@@ -33,7 +33,7 @@ class Tower:
         prefix: What stands before the names of its tensors; "" is the whole file.
         section: Where config.json is about it, as a path of keys with dots; "" is all of that file,
             None no part of it.
-        model: Whose tower it is, in words.
+        model: Whose encoder it is, in words.
         reads: What the larger model reads of it, in words, where no config.json says so.
         facts: Fields that its code sets otherwise than the library whose names its tensors have.
         guessed: Whether nobody names this prefix: a table fits what is below it, and no other.
@@ -170,7 +170,7 @@ class Header:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def inside(self, tower: Tower) -> dict[str, Shape]:
-        """The tensors of a tower, under its own names."""
+        """The tensors of an encoder, under its own names."""
         start = tower.prefix
         # Most files have none of the known prefixes: each is a search in the sorted names.
         at = bisect.bisect_left(self._sorted, start)
@@ -180,11 +180,11 @@ class Header:
 
     @functools.cached_property
     def _sorted(self) -> list[str]:
-        """The names, in which most of the known towers are looked for in vain."""
+        """The names, in which most of the known encoders are looked for in vain."""
         return sorted(self.shapes)
 
     def config_of(self, tower: Tower) -> Mapping[str, object]:
-        """The part of config.json that is about a tower."""
+        """The part of config.json that is about an encoder."""
         said = config_section(self.config, tower.section)
         if said and "model_type" in said and tower.prefix:
             return said
@@ -194,7 +194,7 @@ class Header:
         return {**said, "model_type": read_as["model_type"]} if read_as and under else said
 
     def fitting(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised | None:
-        """The one dialect that explains these tensors of a tower, or None."""
+        """The one dialect that explains these tensors of an encoder, or None."""
         return fitting(shapes, self.tables, self.config_of(tower))
 
     def nearest_dialect(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised:
@@ -206,7 +206,7 @@ class Header:
         found = recognise(shapes, self.tables, config)
         lacks_only = not found.binding.unexplained and not found.binding.misfits
         if "model_type" not in config and (tower.section is not None or not lacks_only):
-            config = self.config  # nothing is said of the tower itself
+            config = self.config  # nothing is said of the encoder itself
         kind = config.get("model_type")
         named = self.tables is not None and len(self.tables) == 1
         if found.binding.fits or named or not isinstance(kind, str):

@@ -168,7 +168,7 @@ class _Predicate(Parser):
         match left, right:
             case (_Word(name), _Constant(text)) | (_Constant(text), _Word(name)):
                 word = name.removeprefix(ARCHITECTURE)
-                # A text tower's words are called otherwise than an image tower's.
+                # A text encoder's words are called otherwise than a vision encoder's.
                 vocabulary = {**TextConfig.vocabularies, **ViTConfig.vocabularies}.get(word)
                 if vocabulary and text not in vocabulary:
                     raise self.error(f"{name} is one of {', '.join(vocabulary)}", middle)

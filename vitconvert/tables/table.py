@@ -239,9 +239,9 @@ class Table(TensorSections):
 
     @parsed
     def text_towers(self) -> Iterator[Conditional]:
-        """Names of the tables of text towers that may stand beside, the one that is written first.
+        """Names of the tables of text encoders that may stand beside; the first is written.
 
-        Whether they may depends on the image tower.
+        Whether they may depends on the vision encoder.
         """
         for place, key, value in self.entries("text"):
             if value is not True:

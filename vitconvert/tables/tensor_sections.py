@@ -169,7 +169,7 @@ def parse_constant(text: str, row: str, of: Kind = ViTConfig) -> Constant:
     Args:
         text: Such as `1 0 1 : (qkv head dim)`.
         row: The row of the table that has this text, for messages.
-        of: The kind of tower whose tensors have such axes.
+        of: The kind of encoder whose tensors have such axes.
 
     Raises:
         ValueError: The text is not of this form, or the first axis has another number of steps,
@@ -350,7 +350,7 @@ class TensorSections(SectionReader):
 
     @parsed
     def numbers(self) -> Iterator[tuple[str, str]]:
-        """Whole numbers that a model of both towers keeps as tensors: key, and our word for it."""
+        """Whole numbers that a model of both encoders keeps as tensors: key, our word for it."""
         for _, key, text in self.entries("constants"):
             if self._is_word(text):
                 yield key, text

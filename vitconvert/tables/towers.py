@@ -1,7 +1,7 @@
-"""Finding the ViT among a checkpoint's tensors: all of them, or those of one image tower.
+"""Finding the ViT among a checkpoint's tensors: all of them, or those of one vision encoder.
 
-Where towers are is data (`weights_map/towers.toml`). A tower's prefix is taken as a whole or not at
-all, and only where a table explains every tensor under it.
+`weights_map/towers.toml` has their prefixes. A prefix is taken only if a table explains every
+tensor under it.
 """
 
 import functools
@@ -106,7 +106,7 @@ def check_heads(header: Header) -> None:
 
 
 def check_heads_beside(header: Header, part: FoundViT) -> None:
-    """Refuse the same beside a tower, where nothing but heads is.
+    """Refuse the same beside an encoder, where nothing but heads is.
 
     Raises:
         TensorMismatch: That is so.
@@ -168,12 +168,12 @@ def find_part(header: Header, tower: str | None = None) -> FoundViT:
 
     Args:
         header: The checkpoint's.
-        tower: What stands before the names of the tower to take; "" takes the whole file.
+        tower: What stands before the names of the encoder to take; "" takes the whole file.
 
     Raises:
         UsageError: No tensor begins with `tower`.
-        AmbiguousDialect: There are several towers, or several dialects for one.
-        UnknownDialect, TensorMismatch: No table explains the tensors, nor those of any tower.
+        AmbiguousDialect: There are several encoders, or several dialects for one.
+        UnknownDialect, TensorMismatch: No table explains the tensors, nor those of any encoder.
         NotRepresentable: config.json names a model that computes something else from them.
     """
     header.check_model(WHOLE)
@@ -205,7 +205,7 @@ def find_part(header: Header, tower: str | None = None) -> FoundViT:
     try:
         return header.part(WHOLE, header.nearest_dialect(header.shapes, WHOLE))
     except UnknownDialect as error:
-        if found and not error.alike:  # the accounts of a tower say what it lacks
+        if found and not error.alike:  # the accounts of an encoder say what it lacks
             return _the_one(header, found)
         if tower is None and (near := _nearly_below(header)):
             error.evidence |= near
@@ -221,12 +221,12 @@ def _known() -> Mapping[str, Tower]:
 
 
 def tower_prefixes() -> tuple[str, ...]:
-    """Prefixes that the names of a larger model's image tower may have."""
+    """Prefixes that the names of a larger model's vision encoder may have."""
     return tuple(_known())
 
 
 def _stated(header: Header, prefix: str) -> FoundViT:
-    """The tower that the user names.
+    """The encoder that the user names.
 
     Raises:
         UsageError: No tensor begins so.
@@ -249,7 +249,7 @@ def _stated(header: Header, prefix: str) -> FoundViT:
 
 
 def _unknown(header: Header, prefix: str) -> Tower:
-    """A tower of any prefix, with the section of config.json that is called like it."""
+    """An encoder below any prefix, with the section of config.json that is called like it."""
     word = prefix.rstrip("./").rpartition(".")[2]
     called = (f"{word}_config", word, "vision_config", "backbone_config")
     config = header.config
@@ -344,19 +344,19 @@ def _nearly_below(header: Header) -> dict[str, str]:
 
 
 def _or_towers(prefixes: Iterable[str]) -> str:
-    """The options that name these towers."""
+    """The options that name these encoders."""
     return " or ".join(f"--tower {prefix.rstrip('./')}" for prefix in prefixes)
 
 
 def _towers(header: Header) -> list[FoundViT]:
-    """Every part of the file that looks like an image tower, even if it does not fit its dialect.
+    """Every part of the file that looks like a vision encoder, even if it does not fit its dialect.
 
     Raises:
         UnknownDialect, NotRepresentable: config.json says that one is another model.
         AmbiguousDialect: Several dialects explain one.
     """
     found: dict[Tower, FoundViT] = {}
-    # Known towers, in the file or in what a wrapper's prefix stands before.
+    # Known encoders, in the file or in what a wrapper's prefix stands before.
     candidates = [
         replace(tower, prefix=start + tower.prefix)
         for start in dict.fromkeys(("", common_prefix(header.shapes)))

@@ -95,7 +95,7 @@ class Merge:
     """An adapter and its place in a file of weights.
 
     Attributes:
-        base: The file, explained and proved.
+        base: The file, explained and verified.
         adapter: What is merged into it.
         placement: Where its tensors belong.
         effects: Name of a tensor in the adapter -> its largest change and the error of rounding,
@@ -319,7 +319,7 @@ def merge_into(base: Weights, adapter: Adapter, part: FoundViT) -> Merge:
         }
         adapter = adapter.renamed({theirs: tower + name for name, theirs in of_head.items()})
     wanted, inner = adapter.wanted, tower.removeprefix("model.")
-    # What names of the image tower may begin with where the adapter was trained.
+    # What names of the vision encoder may begin with where the adapter was trained.
     known = ("", common_prefix(wanted), tower, inner, f"model.{inner}", *tower_prefixes())
     there = dict.fromkeys(p for p in known if any(name.startswith(p) for name in wanted))
     library = adapter.config.library

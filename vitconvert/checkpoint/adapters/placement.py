@@ -161,7 +161,7 @@ class AdapterPlacement:
     Attributes:
         table: The dialect that its names are of.
         links: Name in the adapter -> the parts of canonical tensors that it is.
-        ignored: Names of tensors that play no part in the image tower, and why.
+        ignored: Names of tensors that play no part in the vision encoder, and why.
         absent: Optional names that the model, or the dialect, does not have.
         heads: Names of tensors of a whole new classifier.
         sizes: The size of every axis, after the adapter is merged.
@@ -190,15 +190,15 @@ def place(
     Args:
         wanted: Names of the model's tensors, as the adapter spells them.
         config: The model.
-        base: The dialect of the model's own file, which comes first; then those of its ecosystem.
-        prefixes: What may stand before the names; what has none of it is outside a tower.
-        tower: Whether the model is a tower, beside which an adapter may have other tensors.
+        base: The dialect of the model's own file, which comes first; then those of its library.
+        prefixes: What may stand before the names; what has none of it is outside an encoder.
+        tower: Whether the model is an encoder, beside which an adapter may have other tensors.
         own: Whether a model of vitconvert's was adapted, whose names are its own; None: unknown.
         file: What messages call the adapter.
 
     Raises:
         TensorMismatch: Tensors are left over, or have other shapes than the model's.
-        AmbiguousDialect: Two spellings of other ecosystems explain them in two ways.
+        AmbiguousDialect: Two spellings of other libraries explain them in two ways.
     """
     tried: list[tuple[AdapterPlacement, Mapping[str, str]]] = []
     for spellings in _spellings(wanted, config, base, prefixes, own):
@@ -251,7 +251,7 @@ def _spellings(
 ) -> Iterator[list[tuple[str, Table]]]:
     """Prefixes and tables to try together, the likeliest first.
 
-    Of the base's own ecosystem these are the spellings of its model alone: matrices of CLIP would
+    Of the base's own library these are the spellings of its model alone: matrices of CLIP would
     often fit a ViT.
     """
     if own:

@@ -1,7 +1,7 @@
 """Quantised weights: the file of weights that they stand for.
 
 bitsandbytes, torchao, llama.cpp and others keep a weight as small numbers, with scales. Headers,
-and the few words that say how a weight was packed, are read and proved first; a weight is computed
+and the few words that say how a weight was packed, are read and checked first; a weight is computed
 when it is read. What comes out is the quantised model's weights, not those that it was made from.
 """
 

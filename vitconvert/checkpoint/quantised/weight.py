@@ -1,4 +1,4 @@
-"""A quantised weight: which tensors of a file are one, by their names, and what is proved of each.
+"""A quantised weight: which tensors of a file are one, by their names, and what is checked of each.
 
     M.weight, M.SCB, M.weight_format                    bitsandbytes, 8 bit
     W, W.absmax, W.quant_map,                           bitsandbytes, 4 bit

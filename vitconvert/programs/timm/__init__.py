@@ -12,7 +12,7 @@ from vitconvert.documents import JsonDict
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.fact import state
 from vitconvert.preprocessing import Preprocessing
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.programs.example import Example, imports_for, opened_image, zeros
 from vitconvert.programs.program import (
     CompanionFiles,

@@ -12,7 +12,7 @@ from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.backends import BACKENDS
-from vitconvert.preprocessing.steps import departures_of
+from vitconvert.preprocessing.departures import departures_of
 from vitconvert.preprocessing.transformers import of_any_size
 from vitconvert.programs.example import Example, blank_text, zeros
 from vitconvert.programs.program import (
@@ -182,7 +182,7 @@ class Transformers(Program):
             options=', backend="pil"' if on_pillow else "",
             patches=patches,
         )
-        if target.text:  # the same with the functions of a class of both towers
+        if target.text:  # the same with the functions of a class of both encoders
             code = example.code.replace("output = model(", "output = model.get_image_features(")
             ids = f"ids = {blank_text(target)}  # of your tokenizer"
             texts = "texts = model.get_text_features(input_ids=ids).pooler_output"

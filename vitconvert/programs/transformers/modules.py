@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitconvert.programs.program import Foreign
 
-TOWER = "_vision_model"  # ends the model type of an image tower by itself
+TOWER = "_vision_model"  # ends the model type of a vision encoder by itself
 Inputs = dict[str, Tensor | bool]
 _INTERPOLATE = "interpolate_pos_encoding"
 _LEAST_TOKENS = 70  # that Gemma 4's processor pads to: image_processing_gemma4.py

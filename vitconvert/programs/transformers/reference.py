@@ -153,7 +153,7 @@ def _built(
         options = {"add_pooling_layer": pooler}
     projection = None
     if "Projection" not in kind:
-        # Some classes of towers have no sibling with the projection that stands beside the tower.
+        # Some classes of encoders have no sibling with the projection beside the encoder.
         projection = tensors.pop("visual_projection.weight", None)
     with silent_transformers():
         of_kind = class_named(kind)
@@ -183,7 +183,7 @@ def _built(
 
 
 class _Projected(nn.Module):
-    """An image tower with the projection of its larger model, as `get_image_features` has them."""
+    """A vision encoder with its larger model's projection, as `get_image_features` has them."""
 
     def __init__(self, tower: Foreign, weight: Tensor) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class _Projected(nn.Module):
 
 
 def _config_of(kind: Foreign, theirs: JsonObject) -> Foreign:
-    """The configuration of a class: of an image tower, where the file is about two towers."""
+    """The configuration of a class: of a vision encoder, where the file is about two encoders."""
     # A CLIP of 2022 may have the older section, which then counts alone.
     vision = theirs.get("vision_config_dict") or theirs.get("vision_config")
     if vision is None:

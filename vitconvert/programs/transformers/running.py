@@ -26,7 +26,7 @@ _NOT_EXPORTED = {
     "Qwen2_5OmniVisionEncoder": ".models.qwen2_5_omni.modeling_qwen2_5_omni",
     "Qwen3OmniMoeVisionEncoder": ".models.qwen3_omni_moe.modeling_qwen3_omni_moe",
 }
-# The class of a text tower by itself, with what leads to the space of images.
+# The class of a text encoder by itself, with what leads to the space of images.
 _TEXTS = {
     "clip": "CLIPTextModelWithProjection",
     "siglip": "SiglipTextModel",
@@ -59,7 +59,7 @@ def _in_rows(model: Foreign, images: Tensor, tokens: Tensor) -> Tensor:
 
 
 def run_opened(model: Foreign, images: Tensor) -> Tensor:
-    """As `run`; of two towers what images lead to; the tokens, where those are read (BLIP)."""
+    """As `run`; of two encoders what images lead to; the tokens, where those are read (BLIP)."""
     places = places_of(model)
     if features := getattr(model, "get_image_features", None):
         pooled: Tensor = features(**places.inputs(model, images)).pooler_output
@@ -97,7 +97,7 @@ def load_named_class(directory: Path) -> Foreign:
 
 
 def class_named(name: str) -> Foreign:
-    """A class of transformers, which does not export all towers."""
+    """A class of transformers, which does not export all encoders."""
     place = _NOT_EXPORTED.get(name)
     return getattr(import_module(f"transformers{place or ''}"), name)
 
@@ -116,7 +116,7 @@ def load_all(kind: Foreign, directory: Path) -> Foreign:
 
 
 def texts_by_config(checkpoint: Checkpoint) -> Callable[[Tensor], Tensor]:
-    """The text tower of a checkpoint, as transformers builds it by config.json.
+    """The text encoder of a checkpoint, as transformers builds it by config.json.
 
     Raises:
         MissingPackage: transformers is not installed.

@@ -1,4 +1,4 @@
-"""The core without its guests: their folders are absent from a copy of the package."""
+"""The core works without the optional features: their folders are absent from a copy."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from vitconvert.demo.demonstration import DIGITS
 
 ROOT = Path(__file__).parents[1]
-GUESTS = (
+OPTIONAL = (
     *("auditing", "demo", "drafting", "embedding", "inference", "pictures", "pixel_goldens"),
     "runtimes",
     "testing",
@@ -46,13 +46,13 @@ for command in (
 def core(tmp_path_factory):
     """A folder with the core alone, its tables and the tiny ViT's files."""
     folder = tmp_path_factory.mktemp("core")
-    absent = shutil.ignore_patterns("__pycache__", *GUESTS)
+    absent = shutil.ignore_patterns("__pycache__", *OPTIONAL)
 
     def ignored(place, names):  # rooms, and not modules of the front doors, have these names
         return absent(place, names) if place == str(ROOT / "vitconvert") else {"__pycache__"}
 
     shutil.copytree(ROOT / "vitconvert", folder / "vitconvert", ignore=ignored)
-    assert not any((folder / "vitconvert" / guest).exists() for guest in GUESTS)
+    assert not any((folder / "vitconvert" / name).exists() for name in OPTIONAL)
     (folder / "weights_map").symlink_to(ROOT / "weights_map")
     shutil.copytree(DIGITS, folder / "digits")
     shutil.copy(next(DIGITS.rglob("*.png")), folder / "image.png")
@@ -60,7 +60,7 @@ def core(tmp_path_factory):
 
 
 @pytest.mark.parametrize("script", [PYTHON, COMMANDS], ids=["python", "command line"])
-def test_the_core_works_without_guests(core, script):
+def test_the_core_works_without_optional_features(core, script):
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=core,
