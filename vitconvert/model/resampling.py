@@ -55,7 +55,8 @@ def resample_positions(
         ShapeMismatch: `pos_embed` does not hold prefix + old rows * old columns positions.
         UsageError: `rule` is unknown, or takes the first of fewer positions than are needed.
     """
-    _check_rule(rule, (*RESAMPLINGS, "first"))
+    if rule != "first":
+        _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
     if old_grid == new_grid:
         return pos_embed
