@@ -58,7 +58,7 @@ def depth():
 
 
 def vggt():
-    """As VGGT in older code: the ViT that patches go through, then blocks of another kind beside it."""
+    """As older code of VGGT: the ViT that patches go through, then other blocks beside it."""
     model = under("aggregator.image_backbone", body(img_size=(32, 24)))
     model.aggregator.add_module("frame_blocks", nn.ModuleList(body().blocks))
     return beside(model, camera_head=nn.LayerNorm(30)), "aggregator.image_backbone"
