@@ -1,6 +1,7 @@
 """A GPU: images per second, share of its peak, memory and exactness, of vitconvert and of others.
 
     python -m benchmarks.gpu [--rounds 9] [--seconds 420] [--json]
+    python -m benchmarks.gpu --embed        (features alone, by threads and by 1, 4, 8, 16 workers)
     python -m benchmarks.gpu --quick        (tiny sizes; on the processor where there is no GPU)
 
 As `benchmarks.inference`, in each arithmetic that a GPU has; every answer is compared with that of
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +28,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import vitconvert
+from benchmarks.embedding import one_thread
 from benchmarks.inference import beside_weights, matrix_peak, operations, rounds_of
 from benchmarks.measuring import as_figures, origin, parser_of, ratios, spread, table
 from benchmarks.peers import (
@@ -44,6 +47,7 @@ from benchmarks.predicting import SMALL, make_photographs
 
 COMPILED = "timm compiled"
 PACKAGES = ("torch", "timm", "transformers", "torchao")
+WORKERS = (1, 4, 8, 16)  # processes that prepare images
 EXAMPLES = 4  # images whose logits are compared with those of float64
 PEAK = 8192  # side of the square matrices whose product is the peak
 
@@ -104,12 +108,32 @@ Found = dict[str, Figures]  # by project
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """Features of photographs, from files."""
+    """Features of photographs, from files.
+
+    Attributes:
+        dtype: That the model computes in.
+        workers: Processes that prepare the images; 0: threads.
+        rate: Images a second, from the second batch on.
+        first: Seconds until the first batch.
+        cores: Images a second that the workers' cores prepare, by the time that one takes alone.
+        model: Images a second that the model reads, of images that are on the GPU.
+        copying: Seconds of copies to the GPU.
+        hidden: The part of them in which it computed too.
+    """
 
     dtype: str
-    rate: float  # images per second
-    copying: float  # seconds of copies to the GPU
-    hidden: float  # the part of them in which it computed too
+    workers: int
+    rate: float
+    first: float
+    cores: float
+    model: float
+    copying: float
+    hidden: float
+
+    @property
+    def reached(self) -> float:
+        """The share of what the slower of cores and model allows."""
+        return self.rate / min(self.cores, self.model)
 
 
 def main() -> None:
@@ -121,7 +145,8 @@ def main() -> None:
     peaks: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for case in QUICK if options.quick else CASES:
+        cases = QUICK if options.quick else CASES
+        for case in [] if options.embed else cases:
             if time.perf_counter() - start > options.seconds:
                 break
             setting = _setting(folder, case, options.device)
@@ -139,8 +164,10 @@ def _options() -> Namespace:
     parser = parser_of("gpu", __doc__, None)
     parser.add_argument("--seconds", type=float, default=420, help="(default: 420)")
     parser.add_argument("--quick", action="store_true", help="tiny alone, and small batches")
+    parser.add_argument("--embed", action="store_true", help="features from files alone")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="(default: a GPU, if any is)")
     options = parser.parse_args()
-    options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if options.device == "cpu" and not options.quick:
         parser.error("torch sees no GPU. Without one, --quick shows that this works.")
     options.rounds = options.rounds or (1 if options.quick else 9)
@@ -244,23 +271,59 @@ def _table(case: Case, found: Found, peak: float) -> str:
 
 def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
     """By the base (quick: the tiny), after a first run that pays for all that is made once."""
-    count, times, batch, size = (3, 1, 2, "tiny") if options.quick else (128, 16, 128, "base")
+    count, times, batch, size = (6, 4, 2, "tiny") if options.quick else (256, 32, 256, "base")
     photographs = times * make_photographs(folder, SMALL, count)
-    for dtype in ("float32", "bfloat16"):
+    cores = os.cpu_count() or 1
+    for dtype in ("bfloat16",) if options.embed else ("float32", "bfloat16"):
         case = Case(size=size, arithmetic=dtype, batch=batch)
         setting = _setting(folder, case, options.device)
         _round_products(dtype)
         checkpoint = vitconvert.load_checkpoint(setting.folder / "timm")
-        how = {"device": setting.device, "dtype": setting.torch_dtype, "batch_size": batch}
-        run = partial(vitconvert.embed, checkpoint, **how)
-        deque(run(photographs[:batch]), maxlen=0)
-        start = time.perf_counter()
-        deque(run(photographs), maxlen=0)
-        seconds = time.perf_counter() - start
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            deque(run(photographs[: 8 * batch]), maxlen=0)
-        copying, hidden = _copies(seen)
-        yield Embedded(dtype=dtype, rate=len(photographs) / seconds, copying=copying, hidden=hidden)
+        assert checkpoint.preprocessing
+        alone = one_thread(checkpoint.preprocessing, photographs[:count])
+        model = _models_rate(setting, batch)
+        for workers in (0, *WORKERS) if options.embed else (cores,):
+            how = {"device": setting.device, "dtype": setting.torch_dtype, "batch_size": batch}
+            run = partial(vitconvert.embed, checkpoint, workers=workers, **how)
+            deque(run(photographs[:batch]), maxlen=0)
+            images = photographs if workers else photographs[: len(photographs) // 4]
+            start = time.perf_counter()
+            found = run(images)
+            deque(islice(found, batch), maxlen=0)
+            began = time.perf_counter()
+            deque(found, maxlen=0)
+            rate = (len(images) - batch) / (time.perf_counter() - began)
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+                deque(run(photographs[: 8 * batch]), maxlen=0)
+            copying, hidden = _copies(seen)
+            yield Embedded(
+                dtype=dtype,
+                workers=workers,
+                rate=rate,
+                first=began - start,
+                cores=min(workers or cores, cores) / alone,
+                model=model,
+                copying=copying,
+                hidden=hidden,
+            )
+
+
+def _models_rate(setting: Setting, batch: int) -> float:
+    """Images a second of the model that `embed` has, which are there already."""
+    model = vitconvert.load_model(
+        setting.folder / "timm",
+        fast=True,
+        num_classes=0,
+        device=setting.device,
+        dtype=setting.torch_dtype,
+    )
+    shape = (batch, model.config.in_channels, *model.config.image_size)
+    images = torch.rand(shape).to(setting.device, setting.torch_dtype)
+    with torch.inference_mode():
+        for _ in range(3):  # CUDA graphs are recorded at the second call
+            model(images)
+        seconds = rounds_of({"model": model}, images, 5)["model"]
+    return batch / median(seconds)
 
 
 def _copies(seen: profile) -> tuple[float, float]:
@@ -298,11 +361,30 @@ def _print(
         print(as_figures("gpu", PACKAGES, **figures))
         return
     rows = (
-        [e.dtype, f"{e.rate:.4g}", f"{e.copying:.3g}", f"{e.hidden / (e.copying or 1):.0%}"]
+        [
+            f"{e.dtype}, {f'{e.workers} workers' if e.workers else 'threads'}",
+            *(f"{rate:.4g}" for rate in (e.rate, e.cores, e.model)),
+            f"{e.reached:.0%}",
+            f"{e.first:.3g}",
+            f"{e.copying:.3g}",
+            f"{e.hidden / (e.copying or 1):.0%}",
+        ]
         for e in embedded
     )
-    header = ["embed, from JPEG", "images a second", "copying, s", "while it computes"]
+    header = [
+        "embed, from JPEG",
+        "images a second",
+        "cores could prepare",
+        "the model could read",
+        "reached of the smaller",
+        "first batch, s",
+        "copying, s",
+        "while it computes",
+    ]
     print(table(header, rows))
+    if options.embed:
+        print("\n" + "\n".join(origin("gpu", PACKAGES, f"; {device}")))
+        return
     measured = ", ".join(f"{name} {peak / 1e12:.4g}" for name, peak in peaks.items())
     print(f"\nPeak, as measured, TFLOP/s: {measured}.")
     done = [case for case, _ in results]

@@ -193,8 +193,9 @@ def measure_workers(folder: Path, options: Namespace) -> dict[int, dict[str, flo
     for workers in (1, 2, 4):
         watch, output, seen = Watch(), folder / f"workers-{workers}", folder / f"seen-{workers}"
         seen.mkdir()
-        task = CountedTask(model=str(model), computing=ComputeOptions(threads=1), seen=seen)
-        how = RunOptions(shard_rows=20, engine="ray", workers=workers)
+        computing = ComputeOptions(threads=1, workers=workers)
+        task = CountedTask(model=str(model), computing=computing, seen=seen)
+        how = RunOptions(shard_rows=20, engine="ray")
         run(task, Sources(given=[str(photographs)]), str(output), how, watch)
         keys = pq.read_table(output / "features", columns=["key"])["key"].to_pylist()
         assert check(str(output)).whole and len(keys) == len(set(keys)) == options.images

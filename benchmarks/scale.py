@@ -194,8 +194,9 @@ def measure_ray(rows: Path, folder: Path) -> dict[str, float]:
     here = Watch()
     run(NullTask(model="nothing"), sources, str(folder / "a"), RunOptions(shard_rows=count), here)
     there = Watch()
-    by_ray = RunOptions(shard_rows=count, engine="ray", workers=1)
-    run(NullTask(model="nothing"), sources, str(folder / "b"), by_ray, there)
+    by_ray = RunOptions(shard_rows=count, engine="ray")
+    one = NullTask(model="nothing", computing=ComputeOptions(workers=1))
+    run(one, sources, str(folder / "b"), by_ray, there)
     return {
         "local_shard_s": here.seconds_a_shard,
         "ray_shard_s": there.seconds_a_shard,
@@ -208,15 +209,15 @@ def measure_workers(model: Path, photographs: Path, folder: Path) -> dict[str, f
     """Images a second with a model, after the first shard."""
     found = {}
     shards = max(10, len(list(photographs.iterdir())) // 20)
-    for title, threads, more in (
-        ("this process, 1 thread", 1, {}),
-        ("this process, 2 threads", 2, {}),
-        ("Ray, 1 worker", 1, {"engine": "ray", "workers": 1}),
-        ("Ray, 2 workers", 1, {"engine": "ray", "workers": 2}),
+    for title, computing, engine in (
+        ("this process, 1 thread", ComputeOptions(threads=1), "local"),
+        ("this process, 2 threads", ComputeOptions(threads=2), "local"),
+        ("Ray, 1 worker", ComputeOptions(threads=1, workers=1), "ray"),
+        ("Ray, 2 workers", ComputeOptions(threads=1, workers=2), "ray"),
     ):
         watch, output = Watch(), folder / f"workers-{len(found)}"
-        task = Task(model=str(model), computing=ComputeOptions(threads=threads))
-        options = RunOptions(shard_rows=shards, **more)
+        task = Task(model=str(model), computing=computing)
+        options = RunOptions(shard_rows=shards, engine=engine)
         run(task, Sources(given=[str(photographs)]), str(output), options, watch)
         found[title] = watch.rate
     return found

@@ -567,4 +567,6 @@ SOURCES: Mapping[str, Source] = {
         write=partial(write_torch, tensors=deepseek),
         stated={"image_size": (24, 32)},
     ),
+    "hf GIT": of_class("GitVision", "Model"),
+    "hf Qianfan-OCR": of_class("QianfanOCRVision", "Model"),
 }

@@ -200,7 +200,8 @@ def _refused(folder: Path, google: dict[str, np.ndarray]) -> None:
     (folder / "half.npz").write_bytes((folder / "ViT-B_16.npz").read_bytes()[:9000])
     (folder / "wrong.toml").write_text(team.TABLE.replace("[rows]", "[rows", 1))
     np.savez(folder / "mixed.npz", **google | {"head/bias": np.zeros(13, np.float32)})
-    np.savez(folder / "large.npz", **google | {"head/kernel": google["head/kernel"] * 1e7})
+    names = [name for name in google if name.endswith(("query/bias", "key/bias"))]
+    np.savez(folder / "large.npz", **google | {name: google[name] + 300 for name in names})
     (folder / "model.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     np.savez(folder / "nan.npz", **google | {"head/bias": np.full(12, np.nan, np.float32)})
     one = small_timm(init_values=1e-5, num_classes=0).state_dict()

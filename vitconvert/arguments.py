@@ -528,13 +528,13 @@ VALUES: Mapping[str, Values] = {
     "keep": texts("['caption']"),
     "shard_rows": whole_number(1),
     "max_errors": whole_number(0),
-    "workers": whole_number(1, 2**16),
+    "workers": whole_number(0, 2**16),
     **dict.fromkeys(("cpus_per_worker", "gpus_per_worker"), number(0)),
     "only": list_of(_index, "two numbers: part K of N", "(2, 8)", least=2),
     **dict.fromkeys(("tell", "notify", "preprocess"), such(callable, "a function", "print")),
     **dict.fromkeys(
         (
-            *("fast", "fast_preprocessing", "recursive", "tokens", "projected"),
+            *("fast", "dynamic_size", "fast_preprocessing", "recursive", "tokens", "projected"),
             *("probabilities", "with_preprocessing", "int8", "image_only", "verify", "overwrite"),
             *("header", "background", "append", "retry_failed", "with_hash", "probes"),
         ),

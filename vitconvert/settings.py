@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from threading import Lock
+from types import ModuleType
 from typing import ParamSpec, cast
 
 P = ParamSpec("P")
@@ -139,3 +140,19 @@ def without_warnings(category: type[Warning] = Warning) -> Iterator[None]:
         for filters in (here, cast("list[object]", warnings.filters)):
             if ours in filters:
                 filters.remove(ours)
+
+
+@process_wide
+def without_main() -> Iterator[None]:
+    """Processes of `multiprocessing` that are started inside do not import the program's script.
+
+    Each would otherwise, and run it again where it does not ask whether its name is `__main__`:
+    https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods.
+    What is sent to them must not be of that script.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script

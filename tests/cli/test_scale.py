@@ -169,7 +169,6 @@ def test_error_an_option_of_directories_without_one(run, workplace):
         "--only": "1/2",
         "--max-errors": 3,
         "--engine": "local",
-        "--workers": 2,
         "--address": "x:1",
         "--cpus-per-worker": 1,
         "--gpus-per-worker": 0,
@@ -231,9 +230,7 @@ def test_error_another_runtime_computes_in_float32(run, workplace):
     assert not (workplace / "features").exists()
 
 
-@pytest.mark.parametrize(
-    "option", ["--address", "--workers", "--cpus-per-worker", "--gpus-per-worker"]
-)
+@pytest.mark.parametrize("option", ["--address", "--cpus-per-worker", "--gpus-per-worker"])
 def test_error_an_option_of_ray_without_ray(run, workplace, option):
     code, _, err = run(*EVERYTHING, option, 1)
     assert (code, err) == (2, f"error: usage\n  {option} is for --engine ray.\n")
@@ -322,3 +319,14 @@ def test_an_interrupted_run_goes_on(run, workplace):
     events = [json.loads(line) for line in out.splitlines()]
     assert (events[0]["known"], events[-1]["images"]) == (2 * done, 310 - 2 * done)
     assert check("features").whole
+
+
+@pytest.mark.slow
+def test_workers_prepare_images_for_files_and_directories(run, workplace):
+    """Their lines are those of threads, and errors are reported as usual."""
+    for verb in ("predict", "embed"):
+        ours, theirs = (run(verb, DIGITS, "photos", "--workers", n) for n in (2, 0))
+        assert ours == theirs and ours.code == 1 and ours.out.count("\n") > 6
+    assert run(*EVERYTHING, "--workers", 2)[::2] == run(*EVERYTHING, "-o", "others")[::2]
+    ours, theirs = (pq.read_table(f"{name}/features") for name in ("features", "others"))
+    assert ours.equals(theirs)

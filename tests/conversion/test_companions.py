@@ -126,7 +126,7 @@ def test_a_timm_crop_in_the_layout_of_transformers_departs_as_said(
         "transformers shifts the crop by one pixel where it cuts 3, 7, 11, ... rows or columns",
         "transformers applies the EXIF orientation",
         KEYED,
-        'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
+        'to resize as the source does, use AutoImageProcessor(..., backend="pil")',
     )
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
     wanted = _timm_transform(source)
@@ -151,7 +151,7 @@ def test_open_clips_images_in_the_layout_of_transformers_depart_as_said(
         "transformers applies the EXIF orientation",
         "transformers converts images that are neither grey nor RGB before resizing",
         KEYED,
-        'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")',
+        'to resize as the source does, use AutoImageProcessor(..., backend="pil")',
     )
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
     transform = open_clip.transform.image_transform_v2(

@@ -302,7 +302,8 @@ def test_a_source_whose_project_nobody_names(tmp_path):
     stated = {"num_heads": 3, "image_size": 48}
     plan = vitconvert.plan_conversion(tmp_path / "vit.pth", to="hf", overrides=stated)
     assert plan.other_sizes.source == "timm VisionTransformer may do otherwise"
-    unknown = "nothing names its project; --set position_resampling=RULE states the rule"
+    unknown = "no file names the library that it was trained with; "
+    unknown += "--set position_resampling=RULE states the rule"
     assert f"not measured, {unknown}" in str(plan.other_sizes)
     known = vitconvert.plan_conversion(
         tmp_path / "vit.pth", to="hf", overrides=stated | {"position_resampling": "bicubic"}

@@ -28,6 +28,8 @@ _SIZES: Mapping[str, Mapping[str, Any]] = {
     "CLIPImageProcessor": {"size": {"shortest_edge": 28}, **_CROP},
     "ChineseCLIPImageProcessor": {"size": {"shortest_edge": 28}, **_CROP},
     "DeiTImageProcessor": {"size": {"height": 28, "width": 28}, **_CROP},
+    "FlavaImageProcessor": {"size": {"height": 28, "width": 28}, **_CROP},
+    "Cosmos3EdgeImageProcessor": {"patch_size": 8, **_LIMITS},
     "SamImageProcessor": {"size": {"longest_edge": 48}, "pad_size": {"height": 48, "width": 48}},
     "Sam3ImageProcessor": {"size": {"height": 48, "width": 48}},
     "Siglip2ImageProcessor": {"patch_size": 8, "max_num_patches": 30},
@@ -67,6 +69,10 @@ _PIPELINES = {
     "PixioModel": "BitImageProcessor",
     "CLIPForImageClassification": "CLIPImageProcessor",
     "CLIPVisionModel": "CLIPImageProcessor",
+    "CLIPSegVisionModel": "ViTImageProcessor",
+    "GitVisionModel": "CLIPImageProcessor",
+    "QianfanOCRVisionModel": "GotOcr2ImageProcessor",
+    "FlavaImageModel": "FlavaImageProcessor",
     "CLIPVisionModelWithProjection": "CLIPImageProcessor",
     "MetaClip2ForImageClassification": "CLIPImageProcessor",
     "MetaClip2VisionModel": "CLIPImageProcessor",
@@ -82,7 +88,14 @@ _PIPELINES = {
     "InstructBlipVisionModel": "BlipImageProcessor",
 }
 # Classes that pool nothing, and BLIP's, whose larger models read the tokens
-_TOKENS = ("ViTMSNModel", "IJepaModel", "Data2VecVisionModel", "BlipVisionModel")
+_TOKENS = (
+    "GitVisionModel",
+    "QianfanOCRVisionModel",
+    "ViTMSNModel",
+    "IJepaModel",
+    "Data2VecVisionModel",
+    "BlipVisionModel",
+)
 _TOKENS += ("Blip2VisionModel", "InstructBlipVisionModel")
 # Models of both towers, and whether what an image leads to is a projection
 _TWO_TOWERS = {
@@ -120,6 +133,10 @@ _FAMILIES = {
     "vipllava": "CLIPImageProcessor",
     "gemma3": "Gemma3ImageProcessor",
     "internvl": "GotOcr2ImageProcessor",
+    "clipseg": "ViTImageProcessor",
+    "git": "CLIPImageProcessor",
+    "kosmos2": "CLIPImageProcessor",
+    "flava": "FlavaImageProcessor",
     "owlvit": "OwlViTImageProcessor",
     "dpt": "DPTImageProcessor",
     "paligemma": "SiglipImageProcessor",
@@ -137,6 +154,7 @@ _FAMILIES = {
 }
 # Positions for every grid that the processor makes
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
+    "SamHQModel": {"vision_config": {**ARGUMENTS["SamHQVisionConfig"], "image_size": 48}},
     "SamModel": {"vision_config": {**ARGUMENTS["SamVisionConfig"], "image_size": 48}},
     "Gemma4Model": {
         "vision_config": {
@@ -245,7 +263,7 @@ def _patches_of_theirs(folder: Path, *, name: str, merged: bool) -> Asked:
         output = ask(**inputs)
         tokens = output.pooler_output if merged else output.last_hidden_state
         tokens = tokens[0] if isinstance(tokens, tuple) else tokens
-        if name.startswith("Ernie"):  # its resampler reads them square by square
+        if name.startswith(("Ernie", "Cosmos3Edge")):  # what merges them reads them by squares
             _, rows, columns = inputs["image_grid_thw"][0].tolist()
             squares = tokens.reshape(rows // 2, columns // 2, 2, 2, -1)
             tokens = squares.transpose(1, 2).flatten(0, 3)
@@ -305,6 +323,17 @@ def _siglip_2_of_ours(folder: Path) -> Asked:
     return asked
 
 
+def _of_cosmos_3_edge() -> Door:
+    """Whose positions are resampled likewise."""
+    name = "Cosmos3EdgeModel"
+    return Door(
+        write=partial(_write, name, "Cosmos3EdgeImageProcessor"),
+        theirs=partial(_patches_of_theirs, name=name, merged=False),
+        ours=_siglip_2_of_ours,
+        exact=(48, 32),
+    )
+
+
 def _of_siglip_2(name: str) -> Door:
     theirs: Any = partial(_patches_of_theirs, name=name, merged=True)
     return Door(
@@ -343,6 +372,23 @@ def _sam_of_theirs(folder: Path) -> Asked:
     return asked
 
 
+def _maps_of_theirs(folder: Path, *, name: str, tower: str) -> Asked:
+    """Of a larger model whose ViT ends with SAM's neck; its maps as tokens."""
+    model = getattr(transformers, name).from_pretrained(folder).eval()
+    prepare, tower = _processor_of_theirs(folder), model.get_submodule(tower)
+    return lambda image: (
+        tower(prepare(image)["pixel_values"]).last_hidden_state.flatten(2).transpose(1, 2)
+    )
+
+
+def _of_maps(name: str, tower: str, processor: str) -> Door:
+    return Door(
+        write=partial(_write, name, processor),
+        theirs=partial(_maps_of_theirs, name=name, tower=tower),
+        ours=partial(ours.features, which={"tokens": True}),
+    )
+
+
 def _sam_3_of_theirs(folder: Path) -> Asked:
     """The ViT alone, without the pyramid of maps that is made of its tokens."""
     model = transformers.Sam3Model.from_pretrained(folder).eval()
@@ -365,7 +411,10 @@ DOORS: Mapping[str, Door] = {
     **{name: _of_two_towers(name, *how) for name, how in _TWO_TOWERS.items()},
     **{name: _of_siglip_2(name) for name in _SIGLIP_2},
     **{name: _of_patches(name, *how) for name, how in _PATCHES.items()},
+    "Cosmos3EdgeModel": _of_cosmos_3_edge(),
     "SamModel": _of_sam("SamModel", _sam_of_theirs),
     "Sam3Model": _of_sam("Sam3Model", _sam_3_of_theirs),
+    "SamHQModel": _of_maps("SamHQModel", "vision_encoder", "SamImageProcessor"),
+    "GotOcr2Model": _of_maps("GotOcr2Model", "vision_tower", "GotOcr2ImageProcessor"),
     **{name: _of_family(name, processor) for name, processor in _FAMILIES.items()},
 }

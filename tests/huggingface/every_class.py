@@ -30,6 +30,9 @@ WITHOUT_VIT = {
     "TalkerCodePredictorModel": "what speaks",
     "TalkerCodePredictorModelForConditionalGeneration": "what speaks",
     "Code2Wav": "what speaks",
+    "FlavaImageCodebook": "convolutions that make words of images",
+    "FlavaMultimodalModel": "what reads two towers",
+    "SLAHead": "what reads a ViT",
     "Code2WavDecoderBlock": "what speaks",
     "Code2WavTransformerModel": "what speaks",
     "PreTrainedModelForConditionalGeneration": "the base of its family",
@@ -39,6 +42,7 @@ WITHOUT_VIT = {
     "Cosmos3OmniForConditionalGeneration": "a model, which is tried by itself",
     "Qwen2_5OmniForConditionalGeneration": "a thinker, which is tried by itself, and what speaks",
     "Qwen3OmniMoeForConditionalGeneration": "a thinker, which is tried by itself, and what speaks",
+    "GitForCausalLM": "a model with words, whose ViT is tried by itself",
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
@@ -85,6 +89,10 @@ _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
 _SAM_3 = VISION | {"model_type": "sam3_vit_model", "image_size": 48, "pretrain_image_size": 24}
 _SAM_3 |= {"window_size": 3, "global_attn_indexes": [1]}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 1]}
+_COSMOS = {k: v for k, v in VISION.items() if k != "image_size"} | {"num_patches": 16}
+_CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
+_KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
 _VITDET = {"pretrain_image_size": 24, "mlp_ratio": 2, "window_block_indices": [0]}
 _VITDET |= {"use_relative_position_embeddings": True}
 _TWO: dict[str, Any] = {"vision_config": VISION, "text_config": _WIDE}
@@ -135,6 +143,17 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "AltCLIPConfig": _PROJECTED | {"text_config": TEXT | {"project_dim": 20}},
     "OwlViTConfig": _PROJECTED,
     "Owlv2Config": _PROJECTED,
+    "CLIPSegConfig": _PROJECTED | {"extract_layers": [0, 1], "reduce_dim": 8},
+    "GitConfig": TEXT | {"vision_config": VISION},
+    "Kosmos2Config": {"vision_config": VISION, "text_config": _KOSMOS, "latent_query_num": 5},
+    "FlavaImageConfig": VISION,
+    "FlavaConfig": {
+        "image_config": VISION,
+        "text_config": TEXT,
+        "multimodal_config": TEXT,
+        "image_codebook_config": _CODEBOOK,
+        "projection_dim": 20,
+    },
     "SiglipConfig": _TWO | {"num_labels": 7},
     "Siglip2Config": _TWO | {"num_labels": 7, "vision_config": VISION | {"num_patches": 9}},
     "Siglip2VisionConfig": VISION | {"num_patches": 9},
@@ -144,6 +163,16 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "InstructBlipConfig": _Q_READER,
     "InstructBlipVideoConfig": _Q_READER,
     "InternVLVisionConfig": VISION | {"image_size": [24, 24], "patch_size": [8, 8]},
+    "QianfanOCRVisionConfig": VISION,
+    "QianfanOCRConfig": {
+        "vision_config": VISION,
+        "text_config": _LANGUAGE | {"model_type": "qwen3"},
+    },
+    "Cosmos3EdgeVisionConfig": _COSMOS,
+    "Cosmos3EdgeConfig": {
+        "vision_config": _COSMOS,
+        "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
+    },
     "Gemma4VisionConfig": _GEMMA,
     "Gemma4Config": {
         "vision_config": _GEMMA,
@@ -225,6 +254,14 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "RadioConfig": VISION | {"mlp_ratio": 2.0, "num_registers": 5, "max_img_size": 40},
     "SamVisionConfig": _SAM,
     "SamConfig": {"vision_config": _SAM},
+    "SamHQVisionConfig": _SAM,
+    "SamHQConfig": {"vision_config": _SAM},
+    "GotOcr2Config": {
+        "vision_config": _SAM,
+        "text_config": _LANGUAGE | {"model_type": "qwen2"},
+    },
+    "SLANeXtConfig": {"vision_config": _SAM, "post_conv_in_channels": 9}
+    | {"post_conv_out_channels": 11, "out_channels": 5, "hidden_size": 12, "max_text_length": 3},
     "VitDetConfig": _WINDOWS | _VITDET,
 }
 # Configurations that hold others: of a larger model that has one.

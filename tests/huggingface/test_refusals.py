@@ -228,7 +228,6 @@ def test_a_model_that_no_table_knows_is_never_anothers(dialect, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "GitModel",  # under `image_encoder.`, a whole CLIP
         "Sapiens2Model",  # under `model.`, nearly a DINOv3
         "UnlimitedOcrVisionModel",  # under `vision_encoder.`, a CLIP without its class token
     ],

@@ -217,3 +217,18 @@ def test_a_gpu_is_given_the_next_batch_before_one_is_waited_for(
     expected = list(predict(model, images, PREPROCESSING, batch_size=2))
     for one, other in zip(found, expected, strict=True):
         assert [(c.index, c.logit) for c in one.top] == [(c.index, c.logit) for c in other.top]
+
+
+def test_a_batch_is_stacked_by_one_thread(
+    photographs: list[Image.Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    stack = torch.stack
+
+    def noted(*arguments: Any, **options: Any) -> torch.Tensor:
+        used.append(torch.get_num_threads())
+        return stack(*arguments, **options)
+
+    monkeypatch.setattr(torch, "stack", noted)
+    list(predict(vit(), photographs, PREPROCESSING, batch_size=2))
+    assert used == [1, 1, 1] and torch.get_num_threads() == 3

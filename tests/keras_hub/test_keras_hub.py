@@ -41,7 +41,8 @@ def randomised(model: Any) -> Any:
         if "float" in weight.dtype:
             weight.assign(rng.normal(0, 0.3, weight.shape) + ("gamma" in weight.path))
     for layer in model._flatten_layers():
-        if hasattr(layer, "position_ids") and "CLIP" in type(layer).__name__:
+        counted = hasattr(getattr(layer, "position_ids", None), "assign")
+        if counted and "CLIP" in type(layer).__name__:
             layer.position_ids.assign(np.arange(layer.num_positions)[None])
     return model
 

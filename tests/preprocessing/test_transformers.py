@@ -120,6 +120,13 @@ CONFIGS = {
         "do_center_crop": True,
     },
     "gemma 3": {"image_processor_type": "Gemma3ImageProcessor", "size": [48, 33]},
+    "flava": {"image_processor_type": "FlavaImageProcessor", "size": [57, 51], "crop_size": 48},
+    "flava, not cropped": {
+        "feature_extractor_type": "FlavaFeatureExtractor",
+        "size": [48, 33],
+        "do_center_crop": False,
+        "return_codebook_pixels": True,
+    },
     "got ocr": {"image_processor_type": "GotOcr2ImageProcessor", "size": [48, 33]},
     "dpt": {"image_processor_type": "DPTImageProcessor", "size": [48, 33]},
     "dpt, multiples": {
@@ -266,9 +273,10 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
             "Images processed by ConvNextImageProcessor are not supported.",
             "supported  BeitImageProcessor, BitImageProcessor, BlipImageProcessor, "
             "CLIPImageProcessor, ChineseCLIPImageProcessor, CohereCompassImageProcessor, "
-            "DINOv3ViTImageProcessor, DPTImageProcessor, DeiTImageProcessor, "
-            "Ernie4_5_VLMoeImageProcessor, Gemma3ImageProcessor, Gemma4ImageProcessor, "
-            "Glm46VImageProcessor, Glm4vImageProcessor, GotOcr2ImageProcessor, "
+            "Cosmos3EdgeImageProcessor, DINOv3ViTImageProcessor, DPTImageProcessor, "
+            "DeiTImageProcessor, Ernie4_5_VLMoeImageProcessor, FlavaImageProcessor, "
+            "Gemma3ImageProcessor, Gemma4ImageProcessor, Glm46VImageProcessor, "
+            "Glm4vImageProcessor, GotOcr2ImageProcessor, "
             "OwlViTImageProcessor, PixtralImageProcessor, Qwen2VLImageProcessor, "
             "Sam2ImageProcessor, Sam3ImageProcessor, SamImageProcessor, Siglip2ImageProcessor, "
             "SiglipImageProcessor, ViTImageProcessor, VideoLlama3ImageProcessor",
@@ -308,6 +316,14 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
         [
             "crop_to_patches of GotOcr2ImageProcessor is not supported: it cuts an image into "
             "several."
+        ],
+    ),
+    (
+        {"image_processor_type": "FlavaImageProcessor", "return_image_mask": True},
+        NotRepresentable,
+        [
+            "return_image_mask of FlavaImageProcessor is not supported: the model would read "
+            "masked patches."
         ],
     ),
     (

@@ -156,6 +156,26 @@ OPT |= {
 }
 
 
+def _clipseg() -> nn.Module:
+    config = t.CLIPSegConfig(
+        vision_config=DEEP, text_config=TEXT, projection_dim=20, extract_layers=[1, 4, 7]
+    )
+    return t.CLIPSegForImageSegmentation(config)
+
+
+def _kosmos() -> nn.Module:
+    text = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
+    config = t.Kosmos2Config(vision_config=VISION, text_config=text, latent_query_num=5)
+    return t.Kosmos2ForConditionalGeneration(config)
+
+
+def _flava(kind: str) -> nn.Module:
+    parts = {"image_config": VISION, "text_config": TEXT, "multimodal_config": TEXT}
+    codebook = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
+    config = t.FlavaConfig(**parts, projection_dim=20, image_codebook_config=codebook)
+    return getattr(t, kind)(config)
+
+
 def _depth(name: str, backbone: Any, **more: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         config = getattr(t, f"{name}Config")(backbone_config=backbone(), **NECK | more)
@@ -293,6 +313,22 @@ FAMILIES: Mapping[str, Family] = {
     "owlv2": Family(
         make=_two_towers("Owlv2", "Owlv2ForObjectDetection"),
         **_CLIP_LIKE | {"tower": "owlv2"},
+    ),
+    "clipseg": Family(make=_clipseg, tower="clip.vision_model", dialect="hf_clip", pooled=True),
+    "git": Family(
+        make=lambda: t.GitForCausalLM(t.GitConfig(vision_config=VISION, **TEXT)),
+        tower="git.image_encoder",
+        dialect="hf_git",
+    ),
+    "kosmos2": Family(make=_kosmos, tower="vision_model.model", dialect="hf_clip", pooled=True),
+    "flava": Family(
+        make=lambda: _flava("FlavaModel"), tower="image_model", dialect="hf_vit_pooler", pooled=True
+    ),
+    "flava with a codebook": Family(
+        make=lambda: _flava("FlavaForPreTraining"),
+        tower="flava.image_model",
+        dialect="hf_vit_pooler",
+        pooled=True,
     ),
     "blip": Family(make=_two_towers("Blip", "BlipModel", encoder_hidden_size=36), **_BLIP),
     "blip-2": Family(make=_q_former("Blip2"), **_BLIP),

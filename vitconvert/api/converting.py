@@ -187,6 +187,7 @@ def export_model(
     calibrate: "ImageSource | Iterable[ImageSource] | None" = None,
     opset: int | None = None,
     probes: bool = False,
+    dynamic_size: bool = False,
     image_size: Size | None = None,
     images: "ImageSource | Iterable[ImageSource] | None" = None,
     max_image_pixels: int | None = None,
@@ -213,8 +214,8 @@ def export_model(
             and normalise them within; otherwise, float32 images (B, C, height, width).
         batch_size: The one size of batches; by default, any.
         dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
-            float32. What float16 is too small for is in the notes of the result. Weights of a
-            quantised file are computed in it.
+            float32. What float16 loses stays in float32, by measuring, and is in the notes of the
+            result. Weights of a quantised file are computed in it.
         int8: Round the weights of an ONNX or OpenVINO file to 8 bits, and activations by the
             ranges that `calibrate` makes; without it, which ONNX allows, as the file runs.
         calibrate: Images such as the model will see, as for `predict`; 20 at least, and of more
@@ -223,6 +224,8 @@ def export_model(
         opset: Version of ONNX's operators; by default, torch's choice.
         probes: Give the embedded tokens and those of each block as further outputs of an ONNX file,
             by which `check_onnx.py` says where an engine departs.
+        dynamic_size: Take images of any height and width, from two patches down and across:
+            positions are resampled in the graph. The file is checked at five sizes.
         image_size: As for `load_checkpoint`.
         images: Images on which the file is compared too, as for `predict`.
         max_image_pixels: Of `images` and `calibrate`, as for `predict`.
@@ -264,6 +267,7 @@ def export_model(
         calibrated=calibrate is not None,
         opset=opset,
         probes=probes,
+        dynamic_size=dynamic_size,
     )
     if images is not None and not verify:
         refuse(["images"], "the file is compared on these, and verify=False compares nothing.")
@@ -271,8 +275,12 @@ def export_model(
         about = given({"max_image_pixels": max_image_pixels})
         refuse(about, "is about images, and there are none.", hint="images= names some.")
     check_export(Path(output), wanted, overwrite=overwrite)  # before anything is downloaded
+    checkpoint = loaded_at(source, ReadOptions.of(reading).cast(dtype).sized(image_size))
+    if dynamic_size and image_size is not None and checkpoint.ledger.changed:
+        why = "a file for images of any size keeps the positions as they are"
+        refuse(["image_size"], f"{why}, and these were resampled.")
     return export_checkpoint(
-        loaded_at(source, ReadOptions.of(reading).cast(dtype).sized(image_size)),
+        checkpoint,
         Path(output),
         wanted,
         images=None if images is None else find_images(images),

@@ -96,6 +96,7 @@ def load_model(
     patch_size: Size | None = None,
     in_channels: int | None = None,
     num_classes: int | None = None,
+    dynamic_size: bool = False,
     drop_rate: float | None = None,
     embed_drop_rate: float | None = None,
     attention_drop_rate: float | None = None,
@@ -115,6 +116,9 @@ def load_model(
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
+        dynamic_size: Take images of any height and width, and resample the positions in each pass,
+            as `image_size` does once. Images that are no whole number of patches raise
+            InputMismatch, or lose what is over, as in the library of the checkpoint.
         drop_rate: Dropout before the head. This and the next four act in training only.
         embed_drop_rate: Dropout after the positions; timm's `pos_drop_rate`.
         attention_drop_rate: Dropout of attention probabilities; timm's `attn_drop_rate`.
@@ -154,6 +158,7 @@ def load_model(
         patch_size=patch_size,
         in_channels=in_channels,
         num_classes=num_classes,
+        dynamic_size=dynamic_size,
         drop_rates={name: rate for name, rate in rates.items() if rate is not None},
         dtype=dtype,
         device=device,

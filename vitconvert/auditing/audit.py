@@ -251,6 +251,8 @@ class LoadAudit:
         ]
         found.misplaced |= dict(split_out_of_order(pieces))
         found.misplaced |= dict(search.held_twice(landed))
+        found.misplaced |= dict(search.held_by_siblings(landed))
+        found.misplaced |= dict(search.joined_twice(origins, landed))
         found.misplaced |= dict(search.transposed_alone(origins))
         for name, how in search.zeros_for_others(origins, landed):
             found.changed[name] = how

@@ -10,6 +10,7 @@ from vitconvert.wrappers import unwrapped
 
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[a-z]+")
+_BLOCK = re.compile(r".*\.\d+(?=\.)")  # a name up to its last number that is a word
 # How projects call the three parts of attention.
 _PARTS = {
     "q": ("q", "query", "q_proj", "wq", "to_q", "q_linear", "q_bias"),
@@ -234,6 +235,18 @@ def differ_in_a_word(one: str, other: str) -> bool:
     words, others = one.split("."), other.split(".")
     pairs = zip(words, others, strict=False)
     return len(words) == len(others) and sum(a != b for a, b in pairs) == 1
+
+
+def are_siblings(one: str, other: str) -> bool:
+    """Whether names differ in a word behind all numbers, as of queries and keys of a block."""
+    begin, other_begin = (_BLOCK.match(name) for name in (one, other))
+    same = begin and other_begin and begin[0] == other_begin[0]
+    return bool(same) and differ_in_a_word(one, other)
+
+
+def in_any_block(name: str) -> str:
+    """A name without those of its numbers that are words: `norm1` and `norm2` stay apart."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
 
 
 def split_out_of_order(pieces: Sequence[tuple[str, str, int]]) -> Iterator[tuple[str, str]]:

@@ -35,9 +35,11 @@ from vitconvert.auditing.content import (
 from vitconvert.auditing.held import LoadedTensors
 from vitconvert.auditing.losses import Shape, partners
 from vitconvert.auditing.names import (
+    are_siblings,
     as_in_other_blocks,
     differ_in_a_word,
     head_before,
+    in_any_block,
     joined_out_of_order,
     namesakes,
     numbers_in,
@@ -380,11 +382,53 @@ class TensorSearch:
                 alike = [n for n in idle if self.shape_of(n) == self.shape_of(tensor)]
                 if all(equal(self._read(tensor), self._read(name)) for name in alike):
                     continue
-                known = {*numbers_in(tensor)}
-                right = [n for n in several if {*numbers_in(n)} <= known]
+                known = Counter(numbers_in(tensor))
+                shared = {n: (known & Counter(numbers_in(n))).total() for n in several}
+                right = [n for n in several if shared[n] == max(shared.values())]
                 for name in several:
                     if right != [name]:
                         yield name, f"holds {tensor}, as others do, and {min(alike)} is in none"
+
+    def held_by_siblings(self, landed: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
+        """Parameters of one block that hold the same tensor, while its sibling is in none.
+
+        As queries that hold the keys. Names say which of them is wrong, or other blocks do, in
+        which each parameter holds a tensor of its own.
+        """
+        usual: dict[str, set[str]] = defaultdict(set)
+        for tensor, parameters in landed.items():
+            if len(parameters) == 1:
+                usual[in_any_block(tensor)].add(in_any_block(parameters[0]))
+        idle = [name for name in self.varied if name not in landed]
+        for tensor, parameters in landed.items():
+            several = [name for name in parameters if name not in self._tied]
+            several = [n for n in several if any(are_siblings(n, other) for other in several)]
+            like = (n for n in idle if self.shape_of(n) == self.shape_of(tensor))
+            lost = next((n for n in like if are_siblings(n, tensor)), None)
+            if not several or lost is None:
+                continue
+            parts = [n for n in several if part_of(n) not in ("", part_of(tensor))]
+            own = usual[in_any_block(tensor)]
+            others = [n for n in several if in_any_block(n) not in own]
+            wrong = parts if part_of(tensor) and parts else others
+            for name in wrong or several:
+                yield name, f"holds {tensor}, as others do, and {lost} is in none"
+
+    def joined_twice(
+        self, origins: Mapping[str, Origin], landed: Collection[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Joined parameters that hold a tensor twice, while one that is like it is in none."""
+        idle = [name for name in self.varied if name not in landed]
+        for parameter, origin in origins.items():
+            numbers = sum(self._kinds[tensor].shape.numel() for tensor in origin.names)
+            if origin.zeros or numbers >= self.held.tensors[parameter].numel():
+                continue
+            for tensor in origin.names:
+                like = (n for n in idle if self.shape_of(n) == self.shape_of(tensor))
+                if (
+                    lost := next((n for n in like if differ_in_a_word(n, tensor)), None)
+                ) is not None:
+                    yield parameter, f"holds {tensor} more than once, and {lost} is in none"
 
     def zeros_for_others(
         self, origins: Mapping[str, Origin], landed: Collection[str]

@@ -28,6 +28,7 @@ def build_model(
     in_channels: int | None = None,
     num_classes: int | None = None,
     drop_rates: Mapping[str, float] | None = None,
+    dynamic_size: bool = False,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = False,
@@ -45,7 +46,7 @@ def build_model(
     from vitconvert.checkpoint.from_model import remember
     from vitconvert.facts.surgery import change_channels
     from vitconvert.model import FastViT, ViT
-    from vitconvert.model.resizing import resize
+    from vitconvert.model.resizing import require_rule, resize
 
     try:
         torch.empty(0, device=device)
@@ -60,6 +61,12 @@ def build_model(
     tensors, config = checkpoint.tensors, checkpoint.config
     sizes = {"image_size": image_size, "patch_size": patch_size}
     tensors, config, changes = resize(tensors, config, **sizes, doubt=checkpoint.resampling_doubt)
+    if dynamic_size and changes:
+        raise UsageError(
+            "A model of free image size keeps its own positions and patches.",
+            evidence={"asked": "; ".join(changes)},
+            hint="leave out image_size and patch_size, or dynamic_size.",
+        )
     if in_channels is not None and in_channels != config.in_channels:
         tensors, config, change = change_channels(tensors, config, in_channels)
         changes = (*changes, change)
@@ -80,6 +87,12 @@ def build_model(
         model.reset_classifier(num_classes)
     model.image_cfg = _image_cfg(checkpoint.preprocessing)
     model.resampling_doubt = checkpoint.resampling_doubt
+    if dynamic_size:
+        require_rule(config, checkpoint.resampling_doubt)
+        model.patch_embed.strict_img_size = False
+        # As its classes' convolutions do (transformers 5.24, `interpolate_pos_encoding=True`);
+        # timm's ask for whole patches.
+        model.patch_embed.cuts_off = checkpoint.table.program == "transformers"
     computing = torch.promote_types(model.patch_embed.a_weight().dtype, torch.float32)
     return model.to(device=device, dtype=dtype or computing).eval()
 

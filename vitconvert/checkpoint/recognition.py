@@ -362,7 +362,8 @@ def _difference(config: ViTConfig, stored: "list[tuple[Tensor, str]]") -> float:
 
     from vitconvert.model.rope import RotaryEmbedding
 
-    computed = RotaryEmbedding(config).tables(torch.empty(0, dtype=torch.float32))[0]
+    like = torch.empty(0, dtype=torch.float32)
+    computed = RotaryEmbedding(config).tables(like, config.grid_size)[0]
     of_kind = dict(zip(("sin", "cos"), computed.chunk(2, dim=-1), strict=True))
     if any(table.shape != of_kind[kind].shape for table, kind in stored):
         return float("inf")

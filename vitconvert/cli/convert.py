@@ -315,9 +315,14 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
         yield line("assumed", "; ".join(assumed))
     departures = conversion.departures
     if len(departures) > 1:
-        departures = (f"{len(departures)} preprocessing differences when opening the output",)
+        measure = as_typed("vitconvert", "verify", str(conversion.output), "--images", "PHOTOS")
+        what = "what opens the output prepares some images differently"
+        departures = (f"{what}: `{measure}` shows by how much",)
     ledger = conversion.ledger
-    notes = [*ledger.changed, *ledger.notes, *departures, *ignored_lines(ledger.ignored)]
+    lossy = [change for change in ledger.changed if "(lossy)" in change]
+    changed = [change for change in ledger.changed if change not in lossy]
+    # What changes outputs is said first.
+    notes = [*lossy, *departures, *changed, *ledger.notes, *ignored_lines(ledger.ignored)]
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
     if notes:

@@ -78,6 +78,9 @@ class Export(Reading):
         "engine departs.",
         default=False,
     )
+    dynamic_size: bool = flag(
+        "Take images of any height and width; checked at five sizes.", default=False
+    )
     image_size: str | None = image_size_flag()
     images: tuple[str, ...] = flag(
         "Compare on these images too (a file, a folder or a pattern). May be repeated.",
@@ -94,7 +97,7 @@ class Export(Reading):
         from vitconvert.runtimes.options import ExportOptions
 
         names = ("to", "probabilities", "with_preprocessing", "batch_size", "dtype", "int8")
-        asked = {name: getattr(self, name) for name in (*names, "opset", "probes")}
+        asked = {name: getattr(self, name) for name in (*names, "opset", "probes", "dynamic_size")}
         wanted = ExportOptions(**asked, output=self.kind, calibrated=bool(self.calibrate))
         file = self.file or Path(named_after(self.model) + wanted.runtime.suffix)
         check_export(file, wanted, overwrite=self.force)  # before anything is downloaded

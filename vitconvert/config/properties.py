@@ -25,10 +25,10 @@ def stem_positions(pixels: int, style: str, depths: tuple[int, ...]) -> int:
     """Positions that a stem makes of a row or column of pixels."""
     if style in MOBILECLIP_STEMS:
         return (pixels + 2 * stem_padding(style)) // 4 // 2
-    root = math.ceil(pixels / 2)
+    root = -(-pixels // 2)
     # Padded strides of 2 round up; jeonsworld's max-pooling of 3 has no padding.
-    pooled = (root - 3) // 2 + 1 if style == "jeonsworld" else math.ceil(root / 2)
-    return math.ceil(pooled / (1 << max(len(depths) - 1, 0)))
+    pooled = (root - 3) // 2 + 1 if style == "jeonsworld" else -(-root // 2)
+    return -(-pooled // (1 << max(len(depths) - 1, 0)))
 
 
 def stem_padding(style: str) -> int:
@@ -58,10 +58,14 @@ class Properties(Fields):
     @property
     def grid_size(self) -> tuple[int, int]:
         """Patches down and across."""
-        height, width = self.image_size
+        return self.grid_of(self.image_size)
+
+    def grid_of(self, image_size: Size) -> Size:
+        """Patches down and across of images of a size; what is no whole patch is left out."""
+        height, width = image_size
         if self.stem:
             style, depths = self.stem_style, self.stem_depths
-            height, width = (stem_positions(size, style, depths) for size in self.image_size)
+            height, width = (stem_positions(size, style, depths) for size in image_size)
         return patches_of((height, width), self.patch_size, self.patch_stride)
 
     @property

@@ -107,7 +107,8 @@ def other_sizes(before: Checkpoint, source: Checkpoint, target: Target) -> Other
     doubt = ""
     if before.resampling_doubt and "positions" in apart and ours.learned_positions:
         wanted["positions"] = "may do otherwise"
-        doubt = "nothing names its project; --set position_resampling=RULE states the rule"
+        doubt = "no file names the library that it was trained with; "
+        doubt += "--set position_resampling=RULE states the rule"
     stated = _stated_elsewhere(before, apart)
     return OtherSizes(
         source=_said(before.table, wanted, apart, who="the source" if stated else ""),

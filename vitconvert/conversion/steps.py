@@ -95,7 +95,7 @@ def _fit_positions(tensors: Tensors, config: ViTConfig) -> Tensors:
     own = {n.removeprefix("positions."): t for n, t in tensors.items() if n not in kept}
     positions.load_state_dict(own, assign=True)
     with torch.no_grad():
-        fitted = positions.fitted()
+        fitted = positions.fitted(config.grid_size)
     return tensors if fitted is None else {**kept, "pos_embed": fitted.contiguous()}
 
 

@@ -17,7 +17,7 @@ from vitconvert.comparison import fingerprint
 from vitconvert.conversion.changes import at_size
 from vitconvert.documents import JsonDict
 from vitconvert.errors import UsageError, VitConvertError
-from vitconvert.inference.batches import MakeEngine, Picture, ready
+from vitconvert.inference.batches import MakeEngine, ready
 from vitconvert.inference.embed import Embedding, Features, embed
 from vitconvert.inference.options import (
     AUTO,
@@ -27,6 +27,7 @@ from vitconvert.inference.options import (
     TorchArguments,
 )
 from vitconvert.inference.predict import Prediction, predict, warn_of_names
+from vitconvert.inference.preparing import Picture
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located, locate
@@ -164,11 +165,21 @@ class LoadedTask:
             "computed": computed,
         }
 
-    def answers(self, pictures: Iterable[Picture]) -> "Iterator[Embedding | Prediction]":
-        """The features, or the likeliest classes, of each image in order, or its error."""
+    def answers(
+        self, pictures: Iterable[Picture], *, few: bool = False
+    ) -> "Iterator[Embedding | Prediction]":
+        """The features, or the likeliest classes, of each image in order, or its error.
+
+        For `few` images, no processes are started unless they were asked for.
+        """
+        running = self.running
+        if few and running.options.workers is None:
+            running = dataclasses.replace(
+                running, options=dataclasses.replace(running.options, workers=0)
+            )
         if self.features is None:
-            return predict(self.running, pictures, topk=self.task.topk, labels=self.labels)
-        return embed(self.running, pictures, self.features)
+            return predict(running, pictures, topk=self.task.topk, labels=self.labels)
+        return embed(running, pictures, self.features)
 
 
 class EmbedderArguments(FeatureArguments, TorchArguments, ReadArguments, total=False):
@@ -254,8 +265,8 @@ class Embedder:
     ) -> "Iterator[NDArray[np.float32] | VitConvertError]":
         """For each image, in order, its features, (D,) or (N, D) float32, or its error.
 
-        Threads decode the next images while the model computes; memory does not grow with their
-        number.
+        Threads decode the next images while the model computes, or processes (`workers`); memory
+        does not grow with their number.
 
         Args:
             images: Paths, contents of files, open images, or functions that give contents.
@@ -263,6 +274,11 @@ class Embedder:
         Raises:
             UsageError: `images` is one image, and not several.
         """
+        return self._rows(images, few=False)
+
+    def _rows(
+        self, images: "Iterable[Picture | str]", *, few: bool
+    ) -> "Iterator[NDArray[np.float32] | VitConvertError]":
         if isinstance(images, str | bytes | PathLike):
             raise UsageError("An Embedder takes several images.", hint="[image] is a list of one.")
 
@@ -273,13 +289,17 @@ class Embedder:
             assert found.features is not None
             return found.features.numpy()
 
-        return (features(found) for found in self.loaded.answers(map(_picture, images)))
+        found = self.loaded.answers(map(_picture, images), few=few)
+        return (features(one) for one in found)
 
     def __call__(
         self, images: "Sequence[Picture | str]"
     ) -> "list[NDArray[np.float32] | VitConvertError]":
-        """The same for a batch: one row for each image, in order; errors are values."""
-        return list(self.stream(images))
+        """The same for a batch: one row for each image, in order; errors are values.
+
+        Processes that prepare images are started for it only if `workers` asks for them.
+        """
+        return list(self._rows(images, few=True))
 
 
 def _picture(image: object) -> Picture:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from vitconvert.documents import open_regular
 from vitconvert.errors import SourceError, UnsafeFile, UsageError, VitConvertError
-from vitconvert.inference.batches import Picture
+from vitconvert.inference.preparing import Picture
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -13,7 +13,7 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PARQUETS = (".parquet",)
 STORES = {"float32": 4, "float16": 2}  # bytes of a number
 WORKERS = "Workers for that"  # the heading of options on where a run computes
-OF_RAY = ("address", "workers", "cpus_per_worker", "gpus_per_worker")
+OF_RAY = ("address", "cpus_per_worker", "gpus_per_worker")
 
 
 def check_engine(name: str) -> None:
@@ -67,9 +67,6 @@ class RunOptions:
         metavar="HOST:PORT",
         heading=WORKERS,
     )
-    workers: int | None = option(
-        VALUES["workers"], "How many; default: all that fit.", kind=int, heading=WORKERS
-    )
     cpus_per_worker: float = option(
         VALUES["cpus_per_worker"],
         "Processors that Ray reserves, and threads if --threads says nothing.",
@@ -114,7 +111,6 @@ class RunArguments(TypedDict, total=False):
     max_errors: int | None
     engine: str
     address: str | None
-    workers: int | None
     cpus_per_worker: float
     gpus_per_worker: float
 

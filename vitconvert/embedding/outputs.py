@@ -235,7 +235,7 @@ def _readme(output: Output, rows: int, failed: int, shards: int) -> str:
     plural = "" if shards == 1 else "s"
     why = ' `load_dataset(".", "failed", split="train")` says why.' if failed else ""
     if "remarks" in beside:
-        why += " `remarks/` names the images of which something was left out."
+        why += " `remarks/` names the images that were not read in full, and why."
     return f"""---
 configs:
 - config_name: {data}

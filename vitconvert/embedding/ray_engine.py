@@ -38,8 +38,11 @@ def check_workers(task: Task, options: RunOptions) -> None:
 
     Raises:
         MissingPackage: ray is not installed, or not with what Ray Data needs.
-        UsageError: They would wait for GPUs that they do not use, or use what Ray does not give.
+        UsageError: There are to be none; or they would wait for GPUs that they do not use, or use
+            what Ray does not give.
     """
+    if task.computing.workers == 0:
+        raise UsageError("Nobody computes without workers of Ray.", hint="--workers 1, or more.")
     require_package("ray")
     require_package("pandas")
     given, device = options.gpus_per_worker > 0, task.computing.device
@@ -95,7 +98,7 @@ def compute_with_ray(
     work = Work(
         output=output,
         sources=replace(sources, listed=()),
-        task=task.with_computing(threads=threads),
+        task=task.with_computing(threads=threads, workers=None),
         most=min(options.shard_rows, _ROWS),
         base=os.getcwd(),  # noqa: PTH109
     )
@@ -107,7 +110,7 @@ def compute_with_ray(
 
         shared = ray.put(wanted)
         while first:
-            for report in _reports(first, work, shared, options):
+            for report in _reports(first, work, shared, options, task.computing.workers):
                 if report.why is None:
                     totals.images(report.rows + report.failed, report.failed)
                     totals.shard(report.name, report.rows, report.failed)
@@ -132,7 +135,11 @@ def _groups(files: Iterable[Found], work: "Work", wanted: Wanted) -> Iterator[Gr
 
 
 def _reports(
-    groups: list[Group], work: "Work", wanted: "ObjectRef[Wanted]", options: RunOptions
+    groups: list[Group],
+    work: "Work",
+    wanted: "ObjectRef[Wanted]",
+    options: RunOptions,
+    asked_for: int | None,
 ) -> Iterator[Report]:
     import ray
 
@@ -151,7 +158,7 @@ def _reports(
             evidence={"a worker": needs(), "the cluster": resources(total)},
             hint="ask for less: --cpus-per-worker, --gpus-per-worker.",
         )
-    workers = options.workers or room  # of which some may wait for processors
+    workers = asked_for or room  # of which some may wait for processors
     parts = max(1, workers // len(groups))  # of few archives, each is read by several workers
     rows = [
         {"pickled": pickle.dumps(group._replace(part=(k, n)))}

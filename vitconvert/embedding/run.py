@@ -101,7 +101,7 @@ def run(task: Task, sources: Sources, output: str, options: RunOptions, notify: 
             totals.shards, _ = survey(begun)
         write_records(begun, totals.shards)
         if begun.folder.names("remarks"):
-            message = "remarks/ names every image of which something was left out"
+            message = "remarks/ names every image that was not read in full, and why"
             notify(Event(what="note", message=message))
         if not totals.given_up:
             begun.finish(totals.shards)

@@ -28,9 +28,9 @@ from vitconvert.embedding.files import Item, digest, reason, text
 from vitconvert.embedding.folders import Folder, folder_at, read_json
 from vitconvert.embedding.outputs import FINISHED, SHARD, UNREADABLE, Output, find_output
 from vitconvert.errors import CorruptFile, NotRepresentable, SourceError, VitConvertError
-from vitconvert.inference.batches import Picture
 from vitconvert.inference.embed import Embedding
 from vitconvert.inference.predict import Prediction
+from vitconvert.inference.preparing import Picture
 
 SECONDS = 60  # after which a shard ends
 FAILED = pa.schema(

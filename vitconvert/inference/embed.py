@@ -12,14 +12,13 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError
 from vitconvert.inference.batches import (
     Compute,
-    Output,
-    Picture,
     Ready,
     check_fit,
     not_finite,
     run_in_batches,
 )
 from vitconvert.inference.options import POOLS, FeatureOptions
+from vitconvert.inference.preparing import Output, Picture
 from vitconvert.model import ViT
 
 
@@ -178,7 +177,8 @@ def _own(model: ViT, batch: Tensor) -> Tensor:
     if not model.config.num_classes:
         features: Tensor = model(batch)  # here a fast model does not compute unused tokens
         return features
-    return model.forward_head(model.forward_features(batch), pre_logits=True)
+    tokens = model.forward_features(batch)
+    return model.forward_head(tokens, pre_logits=True, grid=model.grid_of(batch))
 
 
 def embed(running: Ready, pictures: Iterable[Picture], features: Features) -> Iterator[Embedding]:

@@ -41,6 +41,13 @@ class ComputeOptions:
         "How many decode images, and how many torch takes; default: all processors.",
         kind=int,
     )
+    workers: int | None = option(
+        VALUES["workers"],
+        "Processes that prepare images, or 0; default: one per processor if a GPU computes, else "
+        "0. With --engine ray: workers of Ray, by default all that fit.",
+        more="Without them, threads of this process do.",
+        kind=int,
+    )
     fast: bool = option(
         FLAG,
         "Faster arithmetic, equal within rounding.",
@@ -101,6 +108,7 @@ class TorchArguments(TypedDict, total=False):
 
     batch_size: int
     threads: int | None
+    workers: int | None
     fast: bool
     fast_preprocessing: bool
     max_image_pixels: int | None

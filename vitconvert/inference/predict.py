@@ -9,7 +9,8 @@ from torch import Tensor
 
 from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, VitConvertError, warn
-from vitconvert.inference.batches import Picture, Ready, check_fit, not_finite, run_in_batches
+from vitconvert.inference.batches import Ready, check_fit, not_finite, run_in_batches
+from vitconvert.inference.preparing import Picture
 from vitconvert.labels import Labels
 from vitconvert.model import ViT
 from vitconvert.model.heads import scores_of

@@ -19,7 +19,13 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError
 from vitconvert.model.inputs import masked
 from vitconvert.model.layers import linear_of, norm_if
-from vitconvert.model.relative_positions import RelativeMlp, relative_position_bias, unset_table
+from vitconvert.model.open_sizes import Grid
+from vitconvert.model.relative_positions import (
+    RelativeMlp,
+    relative_position_bias,
+    table_of_grid,
+    unset_table,
+)
 from vitconvert.model.rope import rotate, rotation_of
 
 # What torch.fx keeps as one call: see `inputs.py`.
@@ -37,6 +43,7 @@ class TokenPositions(NamedTuple):
     bias: Tensor | None = None  # (1, H, N, N), added to the scores
     wanted: int | None = None  # how many of the first tokens to compute; None: all
     mask: Tensor | None = None  # added to the scores too, or False for what is not attended to
+    grid: Grid | None = None  # patches down and across; None: the model's own
 
 
 NO_POSITIONS = TokenPositions()
@@ -51,6 +58,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
+        self.config = config
         self.num_heads, self.head_dim = config.num_heads, config.head_dim
         self.rotation = rotation_of(config)
         self.own_scale = config.attention_scale
@@ -190,7 +198,8 @@ class Attention(nn.Module):
             return made
         if self.relative_position_bias_table is None:
             return positions.bias
-        return relative_position_bias(self.relative_position_bias_table, positions.relative_index)
+        table = table_of_grid(self.relative_position_bias_table, self.config, positions.grid)
+        return relative_position_bias(table, positions.relative_index)
 
 
 class DifferentialAttention(Attention):

@@ -44,7 +44,8 @@ def each_attention(
     """Block by block what `attentions` returns, which need not be in memory together."""
     taken = chosen_layers(layers, len(model.blocks))
     blocks = cast("list[AnyBlock]", list(model.blocks))[: max(taken) + 1]
-    inputs = zip(blocks, model.residual_stream(images), model.token_positions(), strict=False)
+    every = model.token_positions(model.grid_of(images))
+    inputs = zip(blocks, model.residual_stream(images), every, strict=False)
     for layer, (block, x, positions) in enumerate(inputs):
         if layer in taken:
             yield layer, block.probabilities(x, positions)

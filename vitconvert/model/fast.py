@@ -41,6 +41,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.model.heads import PreLogits
 from vitconvert.model.inputs import HeadMask
 from vitconvert.model.layers import ACTIVATION, Mlp
+from vitconvert.model.open_sizes import Grid
 from vitconvert.model.vit import ViT
 from vitconvert.model.windows import WindowedAttention
 
@@ -242,7 +243,8 @@ class FastViT(ViT):
         """Logits, or features without a head, as `ViT.forward`."""
         self.patch_embed.checked(images)
         whole = self.training or images.device.type != "cpu" or torch.compiler.is_compiling()
-        at_once = max(1, _AT_ONCE // (self._activations * images.element_size()))
+        bytes_of_one = self._activations(self.grid_of(images)) * images.element_size()
+        at_once = max(1, _AT_ONCE // bytes_of_one)
         if whole or len(images) <= at_once:
             return self._forward_part(images, head_mask)
         parts = images.chunk(-(-len(images) // at_once))
@@ -251,14 +253,14 @@ class FastViT(ViT):
     def _forward_part(self, images: Tensor, head_mask: HeadMask) -> Tensor:
         for x in self.residual_stream(images, head_mask, self._pooled_tokens):  # noqa: B007
             pass
-        return self.forward_head(self.neck(self.norm(x)))
+        grid = self.grid_of(images)
+        return self.forward_head(self.finished(x, grid), grid=grid)
 
-    @property
-    def _activations(self) -> int:
+    def _activations(self, grid: Grid) -> int:
         """Numbers in the largest activation of one image's tokens: an MLP's, or q, k and v."""
         config = self.config
         widest = max(config.mlp_dim, 3 * config.num_heads * config.head_dim)
-        return (config.num_patches + config.num_prefix_tokens) * widest
+        return (grid[0] * grid[1] + config.num_prefix_tokens) * widest
 
     @property
     def _pooled_tokens(self) -> int | None:

@@ -17,15 +17,22 @@ HeadMask = Tensor | Sequence[Tensor | None] | None
 
 
 def checked_images(
-    images: Tensor, in_channels: int, image_size: tuple[int, int], weight: Tensor
+    images: Tensor,
+    in_channels: int,
+    image_size: tuple[int, int] | None,
+    weight: Tensor,
 ) -> Tensor:
-    """The images; InputMismatch unless they are (B, in_channels, *image_size), as the weight is."""
-    wanted = f"(B, {in_channels}, {image_size[0]}, {image_size[1]})"
+    """The images; InputMismatch unless they are (B, in_channels, *image_size), as the weight is.
+
+    `image_size` is None where height and width are free.
+    """
+    sides = image_size or ("height", "width")
+    wanted = f"(B, {in_channels}, {sides[0]}, {sides[1]})"
     if images.ndim != 4:
         raise _wrong_rank(images, wanted)
     if images.shape[1] != in_channels:
         raise _wrong_channels(images, in_channels, wanted)
-    if tuple(images.shape[2:]) != tuple(image_size):
+    if image_size is not None and tuple(images.shape[2:]) != tuple(image_size):
         raise _wrong_size(images, image_size, wanted)
     if images.dtype != weight.dtype and not _is_cast(images):
         raise _wrong_dtype(images, weight.dtype)
@@ -84,7 +91,11 @@ def head_masks(masks: HeadMask, num_heads: Sequence[int]) -> list[Tensor | None]
 
 
 def attention_mask(
-    mask: Tensor | None, is_causal: bool, config: ViTConfig, device: torch.device
+    mask: Tensor | None,
+    is_causal: bool,
+    config: ViTConfig,
+    grid: tuple[int, int],
+    device: torch.device,
 ) -> Tensor | None:
     """What each token may attend to, as `F.scaled_dot_product_attention` takes it.
 
@@ -92,6 +103,7 @@ def attention_mask(
         mask: Broadcast to (B, H, N, N): False, or -inf, for what is not attended to.
         is_causal: Tokens attend to none after them, and `mask` is None.
         config: Of the model.
+        grid: Patches down and across.
         device: Where the images are.
 
     Raises:
@@ -105,7 +117,7 @@ def attention_mask(
         raise UsageError("Attention within windows takes no attn_mask and is not causal.")
     if mask is not None:
         return mask
-    tokens = config.num_prefix_tokens + config.num_patches
+    tokens = config.num_prefix_tokens + grid[0] * grid[1]
     return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
@@ -147,6 +159,25 @@ def _wrong_size(images: Tensor, image_size: tuple[int, int], wanted: str) -> Inp
         evidence={"found": _shape(images), "wanted": wanted},
         hint=f"resize the images, or resample the positions on loading: "
         f"--image-size {flag}, load_model(image_size={size}).",
+    )
+
+
+def whole_patches(images: Tensor, config: ViTConfig) -> None:
+    """Refuse images of a free size that are no whole number of patches.
+
+    Patches with a stride of their own leave out what is over, in every library.
+
+    Raises:
+        InputMismatch: The library of the model takes no such images either.
+    """
+    patch = [side * config.stem_stride for side in config.patch_size]
+    height, width = images.shape[2:]
+    if config.patch_stride or (height % patch[0] == 0 and width % patch[1] == 0):
+        return
+    raise InputMismatch(
+        f"Images of {height}x{width} pixels do not divide into patches.",
+        evidence={"found": _shape(images), "a patch is": f"{patch[0]}x{patch[1]} pixels"},
+        hint="resize, crop or pad the images to a multiple of the patch.",
     )
 
 

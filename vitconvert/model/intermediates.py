@@ -16,6 +16,7 @@ def forward_intermediates(
     stream: Iterable[Tensor],
     finish: Callable[[Tensor], Tensor],
     config: ViTConfig,
+    grid: tuple[int, int],
     indices: int | Sequence[int] | None = None,
     return_prefix_tokens: bool = False,
     norm: bool = False,
@@ -30,6 +31,7 @@ def forward_intermediates(
         stream: The embedded tokens, then each block's output, (B, N, D) each.
         finish: The final norm, and the neck.
         config: Of the model.
+        grid: Patches down and across.
         indices: How many of the last blocks, or which (negative: from the end); None: all.
         return_prefix_tokens: Pair each output with its prefix tokens (B, prefix, D).
         norm: Apply the final norm to each output, and the neck, if there is one.
@@ -44,7 +46,7 @@ def forward_intermediates(
     if output_fmt not in ("NCHW", "NLC"):
         raise UsageError(f"output_fmt is 'NCHW' or 'NLC', not {output_fmt!r}.")
     taken = chosen_layers(indices, config.depth)
-    count, grid = config.num_prefix_tokens, config.grid_size
+    count = config.num_prefix_tokens
     pairs = []
     for layer, x in enumerate(stream, start=-1):
         if layer in taken:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import ACTIVATION, linear
+from vitconvert.model.open_sizes import Grid
 
 
 class Neck(nn.Sequential):
@@ -33,11 +34,11 @@ class Neck(nn.Sequential):
         )
         self.config = config
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) to (B, N, neck_dim)."""
+    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
+        """(B, N, D) of a grid, by default the model's own, to (B, N, neck_dim)."""
         first, first_norm, second, second_norm = self
         B, _, D = x.shape
-        x = first(x.reshape(B, *self.config.grid_size, D).permute(0, 3, 1, 2))
+        x = first(x.reshape(B, *(grid or self.config.grid_size), D).permute(0, 3, 1, 2))
         x = second(first_norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
         tokens: Tensor = second_norm(x.permute(0, 2, 3, 1)).flatten(1, 2)
         return tokens
@@ -59,23 +60,23 @@ class MlpMerger(nn.Module):
     def _add_end(self, config: ViTConfig) -> None:
         self.fc2 = linear(config.merge_mlp_dim, config.merge_dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, N, D) to (B, M, merge_dim)."""
-        return self.ended(self.fc1(self.squares(x)))
+    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
+        """(B, N, D) of a grid, by default the model's own, to (B, M, merge_dim)."""
+        return self.ended(self.fc1(self.squares(x, grid or self.config.grid_size)))
 
     def ended(self, x: Tensor) -> Tensor:
         """(B, M, merge_mlp_dim) to (B, M, merge_dim)."""
         merged: Tensor = self.fc2(F.gelu(x))
         return merged
 
-    def squares(self, x: Tensor) -> Tensor:
+    def squares(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, N, D) to (B, M, R*R*D)."""
         side, D = self.config.merge_size, x.shape[-1]
-        rows, columns = self.config.grid_size
-        grid = x.reshape(-1, rows, columns, D)
-        grid = F.pad(grid, (0, 0, 0, -columns % side, 0, -rows % side))
+        rows, columns = grid
+        image = x.reshape(-1, rows, columns, D)
+        image = F.pad(image, (0, 0, 0, -columns % side, 0, -rows % side))
         down, across = -(-rows // side), -(-columns // side)
-        squares = grid.reshape(-1, down, side, across, side, D).transpose(2, 3)
+        squares = image.reshape(-1, down, side, across, side, D).transpose(2, 3)
         return squares.reshape(-1, down * across, side * side * D)
 
 
@@ -110,12 +111,13 @@ class MeanMerger(nn.Module):
         self.std_bias = nn.Parameter(torch.empty(config.embed_dim)) if standard else None
         self.std_scale = nn.Parameter(torch.empty(config.embed_dim)) if standard else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid | None = None) -> Tensor:
         """(B, N, D) to (B, M, D); unchanged in a model that only keeps the numbers."""
         if not self.config.merge_size:
             return x
         # A product with a matrix of ones and zeros, as there, so that sums round alike.
-        mean = self._shares(x.device).expand(x.shape[0], -1, -1).transpose(1, 2) @ x.float()
+        shares = self._shares(grid or self.config.grid_size, x.device)
+        mean = shares.expand(x.shape[0], -1, -1).transpose(1, 2) @ x.float()
         # In float32, as transformers 5.24 (modeling_gemma4.py): float16 ends at 65,504.
         wide = torch.promote_types(x.dtype, torch.float32)
         merged: Tensor = mean.to(x.dtype).to(wide) * x.shape[-1] ** 0.5
@@ -123,13 +125,13 @@ class MeanMerger(nn.Module):
             merged = torch.mul(merged - self.std_bias, self.std_scale)
         return merged.to(x.dtype)
 
-    def _shares(self, device: torch.device) -> Tensor:
+    def _shares(self, grid: Grid, device: torch.device) -> Tensor:
         """(1, N, M) float32: what each patch gives to each square."""
         side = self.config.merge_size
-        rows, columns = (torch.arange(n, device=device) // side for n in self.config.grid_size)
-        across = self.config.grid_size[1] // side
+        rows, columns = (torch.arange(n, device=device) // side for n in grid)
+        across = grid[1] // side
         square = (rows[:, None] * across + columns).flatten()
-        squares = torch.arange(across * (self.config.grid_size[0] // side), device=device)
+        squares = torch.arange(across * (grid[0] // side), device=device)
         return (square[None, :, None] == squares).float() / side**2
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
-from vitconvert.model.inputs import checked_images
+from vitconvert.model.inputs import checked_images, whole_patches
 from vitconvert.model.layers import norm_if, norm_of
 from vitconvert.model.stem import stem_of
 from vitconvert.model.timm_interface import PatchEmbedInterface
@@ -36,6 +36,9 @@ class PatchEmbed(PatchEmbedInterface):
         # As cuDNN computes it, the convolution of a base takes a tenth of the time of the whole
         # model (bfloat16, 256 images, H200, torch 2.11). FastViT sets it.
         self.product_on_gpu = False
+        # Of a graph for any size: a product of patches, because its reshape fails where pixels are
+        # left over, which a convolution would leave out.
+        self.product_of_whole = False
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, height, width) to (B, patches, D).
@@ -53,7 +56,13 @@ class PatchEmbed(PatchEmbedInterface):
     def checked(self, images: Tensor) -> Tensor:
         """The images, or InputMismatch if they do not fit the model."""
         config = self.config
-        return checked_images(images, config.in_channels, config.image_size, self.a_weight())
+        size = config.image_size if self.strict_img_size else None
+        images = checked_images(images, config.in_channels, size, self.a_weight())
+        if not self.strict_img_size and not torch.compiler.is_compiling():
+            config.replace(image_size=(images.shape[2], images.shape[3]))  # which refuses what
+            if not self.cuts_off:  # no model can have
+                whole_patches(images, config)
+        return images
 
     def a_weight(self) -> Tensor:
         """A tensor that has the dtype and the device of the weights."""
@@ -62,13 +71,14 @@ class PatchEmbed(PatchEmbedInterface):
 
     def _project(self, x: Tensor) -> Tensor:
         apart = self.config.patch_stride in ((), self.config.patch_size)
-        as_product = self.product_on_gpu and apart and x.is_cuda
+        as_product = (self.product_on_gpu and apart and x.is_cuda) or self.product_of_whole
         if self.pre_norm is None and not as_product:
             grid: Tensor = self.proj(x)
             return grid.flatten(2).transpose(1, 2)
         height, width = self.config.patch_size
         rows, columns = x.shape[2] // height, x.shape[3] // width
-        x = x[:, :, : rows * height, : columns * width]  # as a convolution leaves the rest out
+        if not self.product_of_whole:  # as a convolution leaves the rest out
+            x = x[:, :, : rows * height, : columns * width]
         grid = x.reshape(x.shape[0], x.shape[1], rows, height, columns, width)
         patches = grid.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
         # lucidrains' ViT normalises the pixels of each patch, which no convolution can do. Its

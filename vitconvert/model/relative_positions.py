@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.model.layers import linear
+from vitconvert.model.open_sizes import Grid
+from vitconvert.model.resampling import resample_relative_positions
 
 torch.fx.wrap("relative_position_bias")
 
@@ -25,11 +27,13 @@ class RelativePositions(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
+        self.config = config
         self.relative_position_bias_table = unset_table(config)
 
-    def forward(self, _offsets: Tensor | None, index: Tensor) -> Tensor:
+    def forward(self, _offsets: Tensor | None, index: Tensor, grid: Grid) -> Tensor:
         """(1, H, N, N), to be added to attention scores."""
-        return relative_position_bias(self.relative_position_bias_table, index)
+        table = table_of_grid(self.relative_position_bias_table, self.config, grid)
+        return relative_position_bias(table, index)
 
 
 class RelativeMlp(nn.Module):
@@ -46,7 +50,7 @@ class RelativeMlp(nn.Module):
         }
         self.mlp = nn.Sequential(OrderedDict(layers))
 
-    def forward(self, offsets: Tensor, index: Tensor) -> Tensor:
+    def forward(self, offsets: Tensor, index: Tensor, _grid: Grid | None = None) -> Tensor:
         """(1, H, N, N), to be added to attention scores; zero for the class token.
 
         Args:
@@ -88,12 +92,20 @@ def relative_position_index(grid: tuple[int, int], *, class_token: bool = True) 
     if not class_token:
         return patches
     offsets = (2 * grid[0] - 1) * (2 * grid[1] - 1)
-    index = torch.empty((len(y) + 1, len(y) + 1), dtype=torch.int64, device="cpu")
-    index[1:, 1:] = patches
-    index[0, :] = offsets
-    index[:, 0] = offsets + 1
-    index[0, 0] = offsets + 2
-    return index
+    of_class = torch.full_like(patches[:1], 0) + offsets
+    index = torch.cat((of_class, patches))
+    to_class = torch.full_like(index[:, :1], 0) + offsets + 1
+    to_class = torch.cat((to_class[:1] + 1, to_class[1:]))
+    return torch.cat((to_class, index), dim=1)
+
+
+def table_of_grid(table: Tensor, config: ViTConfig, grid: Grid | None) -> Tensor:
+    """A table of the model's own size for images of another grid; None: for the model's own."""
+    if grid is None:
+        return table
+    return resample_relative_positions(
+        table, old_grid=config.grid_size, new_grid=grid, rule=config.relative_resampling
+    )
 
 
 def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
@@ -106,17 +118,17 @@ def relative_position_bias(table: Tensor, index: Tensor) -> Tensor:
 
 def log_offsets(grid: tuple[int, int]) -> Tensor:
     """(2 rows - 1, 2 columns - 1, 2) float32, always on the CPU: of rows, of columns."""
-    axes = (torch.arange(1.0 - side, side, dtype=torch.float32, device="cpu") for side in grid)
+    axes = (torch.arange(2 * side - 1, device="cpu").float() - (side - 1) for side in grid)
     offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)
     return offsets.sign() * torch.log(1.0 + offsets.abs())
 
 
-def relative_tables(config: ViTConfig) -> dict[str, Tensor]:
+def relative_tables(config: ViTConfig, grid: Grid) -> dict[str, Tensor]:
     """What the blocks look up or compute relative positions from, on the CPU; {} without such."""
     if not config.tabulated_positions:
         return {}
     if config.relative_mlp_dim:
-        index = relative_position_index(config.grid_size, class_token=False)
-        return {"relative_index": index, "relative_offsets": log_offsets(config.grid_size)}
-    index = relative_position_index(config.grid_size, class_token=config.class_token)
+        index = relative_position_index(grid, class_token=False)
+        return {"relative_index": index, "relative_offsets": log_offsets(grid)}
+    index = relative_position_index(grid, class_token=config.class_token)
     return {"relative_index": index}

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError, size_text
+from vitconvert.model.open_sizes import axis_shares, counted, is_open, resized
 
 # How each project fits a grid of positions to another image size; keys are the values of
 # ViTConfig.position_resampling.
@@ -58,10 +59,15 @@ def resample_positions(
     if rule != "first":
         _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
+    if rule == "first" and not is_open(new_grid) and new_grid != old_grid:
+        return _first_positions(pos_embed, old_grid, new_grid, prefix)
+    if is_open(new_grid):
+        table = pos_embed[:, prefix:].reshape(1, *old_grid, -1)
+        mode, offset = rule.removesuffix("_offset"), OFFSET.get(rule, 0.0)
+        fitted = resized(table, new_grid, mode=mode, offset=offset).flatten(1, 2)
+        return torch.cat((pos_embed[:, :prefix], fitted), dim=1)
     if old_grid == new_grid:
         return pos_embed
-    if rule == "first":
-        return _first_positions(pos_embed, old_grid, new_grid, prefix)
     grid = pos_embed[:, prefix:].float().reshape(1, *old_grid, -1).permute(0, 3, 1, 2)
     size: dict[str, tuple[float, ...]] = {"size": new_grid}
     if rule in OFFSET:
@@ -113,10 +119,14 @@ def resample_relative_positions(
     """
     _check_rule(rule, RELATIVE_RESAMPLINGS)
     _check_relative_positions(table, old_grid)
-    if old_grid == new_grid:
-        return table
     rows, columns = (2 * size - 1 for size in old_grid)
     of_patches, of_class = table.tensor_split([rows * columns])
+    if is_open(new_grid) and rule == "bilinear":
+        wanted = (2 * new_grid[0] - 1, 2 * new_grid[1] - 1)
+        spread = resized(of_patches.reshape(1, rows, columns, -1), wanted, mode=rule)
+        return torch.cat((spread.flatten(0, 2), of_class))
+    if old_grid == new_grid:
+        return table
     offsets = of_patches.float().reshape(rows, columns, -1)
     fitted = (
         _bilinear(offsets, new_grid)
@@ -171,6 +181,10 @@ def resample_decomposed_positions(vectors: Tensor, *, side: int) -> Tensor:
         (2 side - 1, K), in the dtype of `vectors`, computed in float32. For an unchanged length,
         `vectors` itself.
     """
+    if isinstance(side, torch.SymInt):
+        count = counted(2 * side - 1, vectors.device)
+        shares = axis_shares("bilinear", len(vectors), 2 * side - 1, count)
+        return (shares @ vectors.float()).to(vectors.dtype)
     if len(vectors) == 2 * side - 1:
         return vectors
     line = vectors.float().T[None]

@@ -43,23 +43,10 @@ def resize(
         return tensors, config, ()
     if config.decomposed_positions and config.grid_positions:  # SAM's classes fit none themselves
         wanted = wanted.replace(position_grid=wanted.grid_size)
-    patch = [side * wanted.stem_stride for side in wanted.patch_size]
-    # Of patches with a stride, what is left over is left out, as AST's does of 1024 pixels.
-    if not config.patch_stride and any(
-        side % pixels for side, pixels in zip(wanted.image_size, patch, strict=True)
-    ):
-        raise UsageError(
-            f"An image of {size_text(wanted.image_size)} does not divide into patches.",
-            evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
-            hint="choose an image size that is a multiple of the patch size.",
-        )
+    require_whole_patches(wanted)
     kernel, changed_kernel = _resized_kernel(tensors, config, wanted.patch_size)
-    if doubt and config.learned_positions and config.grid_size != wanted.grid_size:
-        raise MissingFact(
-            "The rule by which the library resamples positions is unknown.",
-            details=[f"position_resampling  {doubt}"],
-            hint="--set position_resampling=... (in Python, overrides={...}) states it.",
-        )
+    if config.grid_size != wanted.grid_size:
+        require_rule(config, doubt)
     resampled, changed_positions = _resampled_positions(tensors, config, wanted)
     changes = (*changed_kernel, *changed_positions)
     if not changes:  # fixed positions and rotations are computed anew
@@ -87,6 +74,38 @@ def _resized_kernel(
     return {name: kernel}, (
         f"patches resized from {size_text(config.patch_size)} to {size_text(patch_size)} pixels",
     )
+
+
+def require_whole_patches(config: ViTConfig) -> None:
+    """Refuse images that are no whole number of patches.
+
+    Of patches with a stride, what is left over is left out, as AST's does of 1024 pixels.
+
+    Raises:
+        UsageError: Some pixels are in no patch.
+    """
+    patch = [side * config.stem_stride for side in config.patch_size]
+    sides = zip(config.image_size, patch, strict=True)
+    if not config.patch_stride and any(side % pixels for side, pixels in sides):
+        raise UsageError(
+            f"An image of {size_text(config.image_size)} does not divide into patches.",
+            evidence={"a patch is": f"{patch[0]}x{patch[1]} pixels"},
+            hint="choose an image size that is a multiple of the patch size.",
+        )
+
+
+def require_rule(config: ViTConfig, doubt: str) -> None:
+    """Refuse to resample positions where `doubt` says why the library's rule is not known.
+
+    Raises:
+        MissingFact: There are positions to which the rule matters.
+    """
+    if doubt and config.learned_positions:
+        raise MissingFact(
+            "The rule by which the library resamples positions is unknown.",
+            details=[f"position_resampling  {doubt}"],
+            hint="--set position_resampling=... (in Python, overrides={...}) states it.",
+        )
 
 
 def _resampled_positions(

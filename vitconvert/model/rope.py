@@ -10,7 +10,6 @@ Letters: H heads, P patches, K width of a head.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypedDict
 
 import torch
@@ -18,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitconvert.config import ViTConfig
+
+Grid = tuple[int, int]  # patches down and across
 
 
 class RotaryEmbedding(nn.Module):
@@ -41,7 +42,7 @@ class RotaryEmbedding(nn.Module):
         if config.rope_class:
             self.class_angles = nn.Parameter(torch.empty(1, config.head_dim // 2))
 
-    def tables(self, like: Tensor) -> Sequence[Tensor]:
+    def tables(self, like: Tensor, grid: Grid) -> Sequence[Tensor]:
         """For each block (P, 2K), or (H, P, 2K) if learned: sines, then cosines.
 
         Those of a class token that is rotated come first, (1 + P, 2K).
@@ -49,30 +50,31 @@ class RotaryEmbedding(nn.Module):
         Args:
             like: A weight of the model. Axial and learned tables are computed in float32 and have
                 its dtype; DINOv3's have float32 at least.
+            grid: Patches down and across.
         """
         config = self.config
         if self.freqs is not None:
-            return _LearnedTables(self.freqs, config, _index_grid(config, like.device))
+            return _LearnedTables(self.freqs, config, _index_grid(config, grid, like.device))
         if config.rope == "dinov3":
-            angles = dinov3_angles(config, like, self.periods)
+            angles = dinov3_angles(config, like, grid, self.periods)
             return [_table(angles, config)] * config.depth
         if config.rope == "vjepa2":
-            angles = vjepa2_angles(config, like.device)
+            angles = vjepa2_angles(config, grid, like.device)
             return [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
-        angles = axial_angles(config, like.device)
+        angles = axial_angles(config, grid, like.device)
         if self.class_angles is not None:
             angles = torch.cat((self.class_angles.float(), angles))
         whole = _table(angles, config).to(like.dtype)
         window = whole
         if config.rope_in_windows:
-            alone = replace(config, image_size=config.window_image)
-            window = _table(axial_angles(alone, like.device), config).to(like.dtype)
+            alone = (config.window_size,) * 2
+            window = _table(axial_angles(config, alone, like.device), config).to(like.dtype)
         return [window if i in config.window_blocks else whole for i in range(config.depth)]
 
 
-def rotary_tables(rope: RotaryEmbedding, like: Tensor) -> Sequence[Tensor]:
+def rotary_tables(rope: RotaryEmbedding, like: Tensor, grid: Grid) -> Sequence[Tensor]:
     """`RotaryEmbedding.tables`, as a function that torch.fx can keep whole."""
-    return rope.tables(like)
+    return rope.tables(like, grid)
 
 
 class _LearnedTables(Sequence[Tensor]):
@@ -93,7 +95,7 @@ class _LearnedTables(Sequence[Tensor]):
         return _table(angles, self.config).to(self.freqs.dtype)
 
 
-def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
+def axial_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
     """(P, K/2) float32: rows and columns, scaled to a reference grid, times K/4 frequencies each.
 
     timm's `RotaryEmbeddingCat`, as EVA-02, Perception Encoder and RoPE-ViT use it. Pixtral's two
@@ -104,8 +106,8 @@ def axial_angles(config: ViTConfig, device: torch.device) -> Tensor:
     if config.rope_interleaved:
         exponents = torch.stack((exponents, exponents + 0.5 / bands))
     frequencies = 1.0 / config.rope_temperature**exponents
-    grid = _index_grid(config, device)
-    return (grid[..., None] * frequencies).flatten(-2)
+    places = _index_grid(config, grid, device)
+    return (places[..., None] * frequencies).flatten(-2)
 
 
 def dinov3_periods(count: int, temperature: float, device: torch.device | None = None) -> Tensor:
@@ -113,7 +115,9 @@ def dinov3_periods(count: int, temperature: float, device: torch.device | None =
     return temperature ** (torch.arange(count, device=device).float() / count)
 
 
-def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None) -> Tensor:
+def dinov3_angles(
+    config: ViTConfig, like: Tensor, grid: Grid, periods: Tensor | None = None
+) -> Tensor:
     """(P, K/2): patch centres in [-1, 1], in whole turns, divided by K/4 periods each.
 
     timm's `RotaryEmbeddingDinoV3` for images of any size: grid and periods in float32, products in
@@ -124,15 +128,14 @@ def dinov3_angles(config: ViTConfig, like: Tensor, periods: Tensor | None = None
         count = config.head_dim // 4
         periods = dinov3_periods(count, config.rope_temperature, like.device)
     rows, columns = (
-        (torch.arange(0.5, size, device=like.device, dtype=torch.float32) + config.rope_offset)
-        / size
-        for size in config.grid_size
+        (torch.arange(size, device=like.device).float() + 0.5 + config.rope_offset) / size
+        for size in grid
     )
     centres = 2.0 * _grid(rows, columns, config.rope_indexing) - 1.0
     return (2 * math.pi * centres[..., None].to(dtype) / periods.to(dtype)).flatten(-2)
 
 
-def vjepa2_angles(config: ViTConfig, device: torch.device) -> Tensor:
+def vjepa2_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
     """(P, K) float32: of channels, not of pairs, whose two channels turn by angles of their own.
 
     transformers 5.24, `rotate_queries_or_keys` and `apply_rotary_embeddings`: frequencies repeat
@@ -142,7 +145,7 @@ def vjepa2_angles(config: ViTConfig, device: torch.device) -> Tensor:
     bands = config.head_dim // 3 // 2
     exponents = torch.arange(bands, device=device).float() / bands
     frequencies = (1.0 / config.rope_temperature**exponents).repeat(2)
-    turned = (_index_grid(config, device)[..., None] * frequencies).flatten(-2)
+    turned = (_index_grid(config, grid, device)[..., None] * frequencies).flatten(-2)
     return F.pad(turned, (2 * bands, config.head_dim - 6 * bands))
 
 
@@ -198,14 +201,14 @@ def _table(angles: Tensor, config: ViTConfig) -> Tensor:
     return torch.cat(spread, dim=-1)
 
 
-def _index_grid(config: ViTConfig, device: torch.device) -> Tensor:
+def _index_grid(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
     """(P, 2) float32: row and column of each patch, shifted and scaled as the config says."""
-    rows, columns = (torch.arange(size, device=device).float() for size in config.grid_size)
+    rows, columns = (torch.arange(size, device=device).float() for size in grid)
     if config.rope == "axial":
         rows, columns = rows + config.rope_offset, columns + config.rope_offset
     reference = (config.window_size,) * 2 if config.rope_in_windows else config.rope_reference
     if config.rope == "axial" and any(reference):
-        (height, width), (far_down, far_across) = config.grid_size, reference
+        (height, width), (far_down, far_across) = grid, reference
         rows, columns = rows / height * far_down, columns / width * far_across
     return _grid(rows, columns, config.rope_indexing)
 

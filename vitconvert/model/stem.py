@@ -285,5 +285,5 @@ def pad_same(x: Tensor, size: int, stride: int, value: float = 0.0) -> Tensor:
 
 
 def _same(length: int, size: int, stride: int) -> tuple[int, int]:
-    total = max((math.ceil(length / stride) - 1) * stride + size - length, 0)
+    total = max((-(-length // stride) - 1) * stride + size - length, 0)
     return total // 2, total - total // 2

@@ -32,7 +32,8 @@ class PatchEmbedInterface(nn.Module):
     config: ViTConfig
     flatten = True  # the patches come as (B, N, D)
     output_fmt = "NCHW"  # timm's, where they are flattened
-    strict_img_size = True
+    strict_img_size = True  # False: height and width are free, as `load_model` sets it
+    cuts_off = False  # what is no whole patch, of images of a free size; otherwise it is an error
     dynamic_img_pad = False
 
     @property
@@ -93,9 +94,13 @@ class TimmInterface(nn.Module):
     image_cfg: Mapping[str, Any] = {}
     resampling_doubt: str = ""
     grad_checkpointing = False
-    dynamic_img_size = False
 
     # Facts
+
+    @property
+    def dynamic_img_size(self) -> bool:
+        """Whether height and width of the images are free."""
+        return not self.patch_embed.strict_img_size
 
     @property
     def num_classes(self) -> int:
@@ -184,7 +189,7 @@ class TimmInterface(nn.Module):
             **self.image_cfg,
             "num_classes": self.num_classes,
             "input_size": (self.in_chans, *self.config.image_size),
-            "fixed_input_size": True,
+            "fixed_input_size": not self.dynamic_img_size,
             "first_conv": next(convolutions, None),
             "classifier": "head" if self.head_dist is None else ("head", "head_dist"),
         }

@@ -13,6 +13,7 @@ H heads, K width of a head.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -29,6 +30,7 @@ from vitconvert.model.inputs import HeadMask, attention_mask, head_masks
 from vitconvert.model.intermediates import Intermediates, forward_intermediates
 from vitconvert.model.layers import bare_norm_if, final_norm_of, norm_if, unset
 from vitconvert.model.necks import Neck, merger_of
+from vitconvert.model.open_sizes import Grid, is_open
 from vitconvert.model.patch_embed import PatchEmbed
 from vitconvert.model.positions import computed_positions, positions_of
 from vitconvert.model.relative_positions import relative_tables, shared_relative_positions
@@ -109,7 +111,7 @@ class ViT(HubMethods, TimmInterface):
         self.head_dist = classifier(config) if config.dist_head else None
 
     def _compute_tables(self, device: torch.device, dtype: torch.dtype | None) -> None:
-        tables = relative_tables(self.config)
+        tables = relative_tables(self.config, self.config.grid_size)
         if self.config.computed_positions:
             tables["pos_embed"] = computed_positions(self.config)[None]
         if self.config.window_count:
@@ -132,7 +134,8 @@ class ViT(HubMethods, TimmInterface):
         """Logits, or features without a head.
 
         Args:
-            images: (B, in_channels, *image_size), of the dtype of the weights.
+            images: (B, in_channels, *image_size), of the dtype of the weights; of any height and
+                width if the model was loaded with `dynamic_size`.
             head_mask: Factors for the heads' outputs, (depth, H), or for each block (H,) or None;
                 0 switches a head off.
 
@@ -140,7 +143,18 @@ class ViT(HubMethods, TimmInterface):
             InputMismatch: The images have the wrong size, channel count, rank or dtype.
             UsageError: The mask does not fit this model.
         """
-        return self.forward_head(self.forward_features(images, head_mask))
+        tokens = self.forward_features(images, head_mask)
+        return self.forward_head(tokens, grid=self.grid_of(images))
+
+    def grid_of(self, images: Tensor) -> Grid:
+        """Patches down and across: the model's own, or those of the images if their size is free.
+
+        Sizes of another grid than the model's own are fitted in each pass: positions by the rule of
+        the library that the model comes from, as `load_model(image_size=...)` fits them once.
+        """
+        if not self.dynamic_img_size:
+            return self.config.grid_size
+        return self.config.grid_of((images.shape[2], images.shape[3]))
 
     def forward_features(self, images: Tensor, head_mask: HeadMask = None) -> Tensor:
         """All tokens after the last block and the final norm, (B, N, D).
@@ -149,20 +163,30 @@ class ViT(HubMethods, TimmInterface):
         """
         for x in self.residual_stream(images, head_mask):  # noqa: B007
             pass
-        tokens: Tensor = self.neck(self.norm(x))
+        return self.finished(x, self.grid_of(images))
+
+    def finished(self, x: Tensor, grid: Grid) -> Tensor:
+        """The last block's tokens after the final norm and the neck."""
+        x = self.norm(x)
+        tokens: Tensor = self.neck(x, grid) if self.config.neck_dim else x
         return tokens
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+    def forward_head(
+        self, x: Tensor, pre_logits: bool = False, *, grid: Grid | None = None
+    ) -> Tensor:
         """Tokens (B, N, D) to logits, or to what the head reads if `pre_logits`.
 
-        With `dist_head`, the mean of both heads' logits, in training too: timm's default.
+        With `dist_head`, the mean of both heads' logits, in training too: timm's default. `grid` is
+        that of the patches, which mergers read; by default the model's own.
         """
         if self.head_dist is not None:
             cls, dist = self._features(x[:, 0]), self._features(x[:, 1])
             if not pre_logits:
                 cls, dist = self.head(cls), self.head_dist(dist)
             return (cls + dist) / 2
-        features = self._features(self.pool(self.merge(x)))
+        if self.config.merge_size:
+            x = self.merge(x, grid)
+        features = self._features(self.pool(x))
         return features if pre_logits else self.head(features)
 
     def pool(self, x: Tensor) -> Tensor:
@@ -184,11 +208,12 @@ class ViT(HubMethods, TimmInterface):
     ) -> Intermediates | tuple[Tensor, Intermediates] | dict[str, Any]:
         """The final tokens and the outputs of chosen blocks: `intermediates.py` has the options."""
         options = (indices, return_prefix_tokens, norm, stop_early, output_fmt)
-        mask = attention_mask(attn_mask, is_causal, self.config, images.device)
+        grid = self.grid_of(images)
+        mask = attention_mask(attn_mask, is_causal, self.config, grid, images.device)
         stream = self.residual_stream(images, mask=mask)
-        finish = nn.Sequential(self.norm, self.neck)
+        finish = partial(self.finished, grid=grid)
         return forward_intermediates(
-            stream, finish, self.config, *options, intermediates_only, output_dict
+            stream, finish, self.config, grid, *options, intermediates_only, output_dict
         )
 
     def get_intermediate_layers(
@@ -222,10 +247,11 @@ class ViT(HubMethods, TimmInterface):
         """
         blocks = cast("list[AnyBlock]", list(self.blocks))
         masks = head_masks(head_mask, [block.num_heads for block in blocks])
-        x = self.norm_pre(self._pos_embed(self.patch_embed(images)))
+        grid = self.grid_of(images)
+        x = self.norm_pre(self._pos_embed(self.patch_embed(images), grid))
         yield x
         # Masks are numbered, not iterated over: torch.fx cannot know how many there are.
-        for layer, positions in enumerate(self.token_positions()):
+        for layer, positions in enumerate(self.token_positions(grid)):
             block = blocks[layer]
             if layer == len(blocks) - 1:
                 positions = positions._replace(wanted=wanted)
@@ -236,27 +262,42 @@ class ViT(HubMethods, TimmInterface):
                 x = block(x, masks[layer], positions)
             yield x
 
-    def _pos_embed(self, patches: Tensor) -> Tensor:
+    def _pos_embed(self, patches: Tensor, grid: Grid | None = None) -> Tensor:
         """Patches (B, P, D) to tokens (B, N, D): with prefix tokens and positions; timm's name."""
+        grid = grid or self.config.grid_size
         tokens = (self.cls_token, self.dist_token, self.reg_token)
         # Not len(patches), which would fix the batch size of an exported model.
         prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
-        x: Tensor = self.positions(patches, prefix, self.pos_embed)
+        x: Tensor = self.positions(patches, prefix, self.pos_embed, grid)
         if self.config.window_count:
             x = with_tokens_of_windows(x, self.config)
         return cast("Tensor", self.embed_drop(x))
 
-    def token_positions(self) -> Iterator[TokenPositions]:
-        """For each block, what its attention gets of its tokens' positions."""
+    def token_positions(self, grid: Grid | None = None) -> Iterator[TokenPositions]:
+        """For each block, what its attention gets of its tokens' positions.
+
+        Args:
+            grid: Patches down and across; by default the model's own.
+        """
+        grid = grid or self.config.grid_size
         index, offsets, shared = self.relative_index, self.relative_offsets, self.rel_pos_bias
-        bias = None if shared is None else shared(offsets, index)
+        other = self.dynamic_img_size and (is_open(grid) or grid != self.config.grid_size)
+        if other and self.config.tabulated_positions:
+            tables = relative_tables(self.config, grid)
+            index, offsets = tables["relative_index"], tables.get("relative_offsets")
+            offsets = None if offsets is None else offsets.to(self.patch_embed.a_weight())
+        fitted = grid if other else None
+        bias = None if shared is None else shared(offsets, index, fitted)
         layers = range(len(self.blocks))
         ropes: Sequence[Tensor | None] = [None] * len(layers)
         if self.rope is not None:
-            ropes = rotary_tables(self.rope, self.patch_embed.a_weight())
-        masks = dict.fromkeys(self.config.window_blocks, self.window_mask)
+            ropes = rotary_tables(self.rope, self.patch_embed.a_weight(), grid)
+        mask = self.window_mask
+        if other and self.config.window_count:
+            mask = mask_of_windows(self.config, grid).to(self.patch_embed.a_weight().device)
+        masks = dict.fromkeys(self.config.window_blocks, mask)
         return (
-            TokenPositions(ropes[layer], index, offsets, bias, mask=masks.get(layer))
+            TokenPositions(ropes[layer], index, offsets, bias, mask=masks.get(layer), grid=fitted)
             for layer in layers
         )
 

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from vitconvert.config import ViTConfig
 from vitconvert.model.attention import NO_POSITIONS, Attention, TokenPositions
 from vitconvert.model.blocks import AnyBlock, Block, OneStepBlock, ParallelBlock
+from vitconvert.model.open_sizes import Grid, is_open
+from vitconvert.model.resampling import resample_decomposed_positions
 
 torch.fx.wrap("_by_offset")
 
@@ -33,7 +35,7 @@ class WindowedAttention(Attention):
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__(config, layer)
-        self.config, self.layer = config, layer
+        self.layer = layer
         self.side = config.window_size if layer in config.window_blocks else None
         self.rel_pos_h: nn.Parameter | None = None
         self.rel_pos_w: nn.Parameter | None = None
@@ -46,22 +48,24 @@ class WindowedAttention(Attention):
         self, x: Tensor, head_mask: Tensor | None = None, positions: TokenPositions = NO_POSITIONS
     ) -> Tensor:
         """(B, N, D) to (B, N, D)."""
+        grid = positions.grid or self.config.grid_size
         positions = self._of_windows(x, positions)
-        return self._joined(super().forward(self._cut(x), head_mask, positions))
+        return self._joined(super().forward(self._cut(x, grid), head_mask, positions), grid)
 
     def whole_probabilities(self, x: Tensor, positions: TokenPositions) -> Tensor:
         """(B, N, D) to (B, H, N, N), zero between windows.
 
         What patches attend to the padding of their window is left out.
         """
+        grid = positions.grid or self.config.grid_size
         positions = self._of_windows(x, positions)
-        found = self.probabilities(self.project(self._cut(x)), positions)
+        found = self.probabilities(self.project(self._cut(x, grid)), positions)
         if self.side is None:
             return found
         B, N, _ = x.shape
         H, n, _ = found.shape[1:]
         numbers = torch.arange(1, N + 1, dtype=x.dtype, device=x.device)
-        places = self._cut(numbers.view(1, N, 1))[..., 0].long()  # (W, n), 0 for padding
+        places = self._cut(numbers.view(1, N, 1), grid)[..., 0].long()  # (W, n), 0 for padding
         whole = found.new_zeros(B, H, N + 1, N + 1)
         of_windows = found.reshape(B, -1, H, n, n).transpose(1, 2)  # (B, H, W, n, n)
         whole[:, :, places[:, :, None], places[:, None, :]] = of_windows
@@ -72,11 +76,12 @@ class WindowedAttention(Attention):
         if self.side is None:
             return positions
         B, N, _ = x.shape
+        grid = positions.grid or self.config.grid_size
         if positions.rope is not None and not self.config.rope_in_windows:
-            rope = self._cut(positions.rope.expand(B, -1, -1))
+            rope = self._cut(positions.rope.expand(B, -1, -1), grid)
             positions = positions._replace(rope=rope[:, None])  # (B*W, 1, n, 2K)
-        if not self.config.window_padding and not self.config.whole_windows:
-            there = self._cut(x.new_ones(B, N, 1)).transpose(1, 2)
+        if not self.config.window_padding and self._has_partial(grid):
+            there = self._cut(x.new_ones(B, N, 1), grid).transpose(1, 2)
             positions = positions._replace(bias=there.log()[:, None])  # (B*W, 1, 1, n)
         return positions
 
@@ -86,9 +91,19 @@ class WindowedAttention(Attention):
             bias = positions.bias
             return None if bias is None else bias.expand(-1, q.shape[1], -1, -1)
         B, H, n, K = q.shape
-        grid = q.reshape(B * H, *self.config.attended_grid(self.layer), K)
-        down = torch.einsum("bhwc,hkc->bhwk", grid, _by_offset(self.rel_pos_h))
-        across = torch.einsum("bhwc,wkc->bhwk", grid, _by_offset(self.rel_pos_w))
+        sides = positions.grid or self.config.grid_size
+        sides = sides if self.side is None else (self.side, self.side)
+        vectors = (self.rel_pos_h, self.rel_pos_w)
+        if positions.grid is not None and self.side is None:
+            of_rows, of_columns = (
+                resample_decomposed_positions(table, side=side)
+                for table, side in zip(vectors, sides, strict=True)
+            )
+        else:
+            of_rows, of_columns = vectors
+        grid = q.reshape(B * H, *sides, K)
+        down = torch.einsum("bhwc,hkc->bhwk", grid, _by_offset(of_rows))
+        across = torch.einsum("bhwc,wkc->bhwk", grid, _by_offset(of_columns))
         bias = down[..., None] + across[..., None, :]  # (B*H, rows, columns, rows, columns)
         return bias.reshape(B, H, n, n)
 
@@ -100,34 +115,39 @@ class WindowedAttention(Attention):
         read = super()._fused(*cast("Sequence[Tensor]", tuple(flat)))
         return read.reshape(q.shape)
 
-    def _cut(self, x: Tensor) -> Tensor:
+    def _has_partial(self, grid: Grid) -> bool:
+        """Whether some window is filled up, or may be, where the grid is open."""
+        return is_open(grid) or any(size % self.config.window_size for size in grid)
+
+    def _cut(self, x: Tensor, grid: Grid) -> Tensor:
         """(B, N, D) to (B*W, n, D)."""
         if self.side is None:
             return x
         B, _, D = x.shape
-        (rows, columns), side = self.config.grid_size, self.side
+        (rows, columns), side = grid, self.side
         down, across = -(-rows // side), -(-columns // side)
-        grid = x.reshape(B, rows, columns, D)
-        grid = F.pad(grid, (0, 0, 0, across * side - columns, 0, down * side - rows))
-        windows = grid.reshape(B, down, side, across, side, D).transpose(2, 3)
+        image = x.reshape(B, rows, columns, D)
+        image = F.pad(image, (0, 0, 0, across * side - columns, 0, down * side - rows))
+        windows = image.reshape(B, down, side, across, side, D).transpose(2, 3)
         return windows.reshape(-1, side * side, D)
 
-    def _joined(self, windows: Tensor) -> Tensor:
+    def _joined(self, windows: Tensor, grid: Grid) -> Tensor:
         """(B*W, n, D) to (B, N, D)."""
         if self.side is None:
             return windows
-        (rows, columns), side = self.config.grid_size, self.side
+        (rows, columns), side = grid, self.side
         down, across = -(-rows // side), -(-columns // side)
         D = windows.shape[-1]
-        grid = windows.reshape(-1, down, across, side, side, D).transpose(2, 3)
-        grid = grid.reshape(-1, down * side, across * side, D)[:, :rows, :columns]
-        return grid.reshape(-1, rows * columns, D)
+        image = windows.reshape(-1, down, across, side, side, D).transpose(2, 3)
+        image = image.reshape(-1, down * side, across * side, D)[:, :rows, :columns]
+        return image.reshape(-1, rows * columns, D)
 
 
 def _by_offset(vectors: Tensor) -> Tensor:
     """(2 S - 1, K) to (S, S, K): of each row or column of q to each of k."""
-    places = torch.arange((len(vectors) + 1) // 2, device=vectors.device)
-    return vectors[places[:, None] - places + len(places) - 1]
+    side = (vectors.shape[0] + 1) // 2
+    places = torch.arange(side, device=vectors.device)
+    return vectors[places[:, None] - places + side - 1]
 
 
 def with_tokens_of_windows(x: Tensor, config: ViTConfig) -> Tensor:
@@ -136,13 +156,13 @@ def with_tokens_of_windows(x: Tensor, config: ViTConfig) -> Tensor:
     return torch.cat((prefix.repeat(1, config.window_count**2, 1), patches), dim=1)
 
 
-def mask_of_windows(config: ViTConfig) -> Tensor:
+def mask_of_windows(config: ViTConfig, grid: tuple[int, int] | None = None) -> Tensor:
     """(N, N), on the CPU: whether two tokens are of one window, prefix tokens of windows first.
 
     RF-DETR, https://arxiv.org/abs/2511.09554; rfdetr 1.11, `WindowedDinov2WithRegistersEmbeddings`,
     has the windows as images of their own instead. transformers 5.24, `RfDetrDinov2Embeddings`.
     """
-    count, (rows, columns) = config.window_count, config.grid_size
+    count, (rows, columns) = config.window_count, grid or config.grid_size
     windows = torch.arange(count**2, device="cpu")
     down = torch.arange(rows, device="cpu") * count // rows
     across = torch.arange(columns, device="cpu") * count // columns

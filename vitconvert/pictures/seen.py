@@ -13,7 +13,7 @@ from torch import Tensor
 from vitconvert.config import ViTConfig
 from vitconvert.config.properties import pixels_of
 from vitconvert.errors import IntegrityError, UsageError, VitConvertError, size_text
-from vitconvert.inference.batches import LeftOut, prepare_image
+from vitconvert.inference.preparing import LeftOut, prepare_image
 from vitconvert.preprocessing import Preprocessing, image_files
 from vitconvert.preprocessing.backends import BACKENDS
 from vitconvert.preprocessing.transform import ImagePlacement, placement

@@ -4,7 +4,7 @@ import io
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from vitconvert.settings import without_warnings
 # give way to a number of pixels that the user states.
 MOST_MEMORY = 13 * 2**26
 _MUCH_MEMORY = 2**28  # images that need so much wait for each other
-_one_large_image = threading.Lock()
+_one_large_image: AbstractContextManager[object] = threading.Lock()
 
 # What decodes a file, and what it is read as
 _DECODERS = {"image": ("Pillow", "an image"), "sound": ("wave", "a WAV file of plain samples")}
@@ -130,6 +130,12 @@ def memory_for(
         )
     with _one_large_image if needed > _MUCH_MEMORY else nullcontext():
         yield
+
+
+def share_turns(turns: AbstractContextManager[object]) -> None:
+    """Have large images wait for those of other processes, which have the same lock."""
+    global _one_large_image
+    _one_large_image = turns
 
 
 def _allowing(pixels: int) -> str:

@@ -40,6 +40,7 @@ class _Processor:
     squares: int = 0
     patch: int = 14
     limits: str = "pixels"  # of an image, of its "frames" together, of its "sides" or "tokens"
+    frames: int = 2  # those that count together, where the file does not say
     merge: str = "merge_size"  # what the file calls the side of such a square
     normalize: bool = True
     multiple: str = ""  # what the file calls the number that sizes are rounded to multiples of
@@ -99,6 +100,22 @@ _PROCESSORS = {
         _QWEN, size={"longest_edge": 1024}, squares=1, patch=16, limits="sides"
     ),
     "CohereCompassImageProcessor": _QWEN,
+    "Cosmos3EdgeImageProcessor": dataclasses.replace(
+        _QWEN,
+        mean_std=HALVES,
+        size={"shortest_edge": 256 * 256, "longest_edge": 4096 * 4096},
+        patch=16,
+        limits="frames",
+        frames=1,
+    ),
+    "FlavaImageProcessor": _Processor(
+        mean_std=CLIP,
+        resample=3,
+        size=_SQUARE,
+        crop=True,
+        crop_size=224,
+        refused={"return_image_mask": "the model would read masked patches"},
+    ),
     "Ernie4_5_VLMoeImageProcessor": dataclasses.replace(
         _QWEN, size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 6177}
     ),
@@ -173,6 +190,7 @@ _OTHERS = {
     "Idefics2ImageProcessor": "the size depends on the image, and it splits images into several",
     "Idefics3ImageProcessor": "it resizes an image twice, and splits it into several",
     "SmolVLMImageProcessor": "it resizes an image twice, and splits it into several",
+    "SLANeXtImageProcessor": "it resizes by whole numbers, as OpenCV does, and pads to a square",
     "Owlv2ImageProcessor": "it pads to a square, and blurs before it resizes",
 }
 # models/auto: the processor of a model whose file names none
@@ -191,6 +209,14 @@ _MODEL_TYPES = {
     "blip-2": "BlipImageProcessor",
     "chinese_clip": "ChineseCLIPImageProcessor",
     "clip": "CLIPImageProcessor",
+    "clipseg": "ViTImageProcessor",
+    "git": "CLIPImageProcessor",
+    "kosmos-2": "CLIPImageProcessor",
+    "flava": "FlavaImageProcessor",
+    "got_ocr2": "GotOcr2ImageProcessor",
+    "qianfan_ocr": "GotOcr2ImageProcessor",
+    "cosmos3_edge": "Cosmos3EdgeImageProcessor",
+    "slanext": "SLANeXtImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip2": "Siglip2ImageProcessor",
     "sam": "SamImageProcessor",
@@ -371,7 +397,9 @@ def check_kept(config: JsonObject, name: str, image_size: Size) -> None:
         )
         frames = 1
         if processor.limits == "frames":
-            (frames,) = whole_numbers(config.get("temporal_patch_size", 2), "frames", 1)
+            (frames,) = whole_numbers(
+                config.get("temporal_patch_size", processor.frames), "frames", 1
+            )
         fits = fits and least <= frames * math.prod(image_size) <= limit
     if not fits:
         raise NotRepresentable(

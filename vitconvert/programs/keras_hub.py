@@ -60,6 +60,10 @@ class KerasHub(Program):
         """With files that name the classes of a backbone, and of a task or of both encoders."""
         check_place(table, model.config)
         written = _with_shapes(written_config(table, model.config), model.config)
+        if not _named(written):
+            raise NotRepresentable(
+                f"{table.title}: KerasHub has no class of it alone.", evidence={"table": table.file}
+            )
         if backbone := written["config"].get("backbone"):
             backbone["config"]["patch_size"] = list(model.config.patch_size)
         if not written["config"].get("intermediate_dim"):
@@ -224,6 +228,11 @@ def _with_shapes(written: JsonObject, config: ViTConfig) -> dict[str, Foreign]:
         else value
         for key, value in written.items()
     }
+
+
+def _named(written: JsonObject) -> bool:
+    """Whether what is written names a class, of a task or a backbone."""
+    return bool(written.get("class_name") or written.get("config", {}).get("backbone"))
 
 
 def _preset_files(their_config: JsonObject) -> dict[str, JsonObject]:

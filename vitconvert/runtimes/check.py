@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitconvert.comparison import Comparison, compare_outputs
-from vitconvert.errors import VitConvertError
+from vitconvert.config import ViTConfig
+from vitconvert.config.properties import pixels_of
+from vitconvert.errors import ConflictingFact, VitConvertError
 from vitconvert.model import ViT
 from vitconvert.model.heads import scores_of
 from vitconvert.preprocessing import Preprocessing
@@ -161,6 +163,55 @@ def compare_exported(
     )
 
 
+def compare_at_size(
+    run: Run,
+    expected: Expected,
+    preprocessing: Preprocessing | None,
+    *,
+    rest: tuple[int, int],
+    tolerance: float,
+    dtype: str,
+) -> Iterator[Comparison]:
+    """Run a file of free image size on images of the size of the expected model.
+
+    Args:
+        run, preprocessing, tolerance, dtype: As for `compare_exported`.
+        expected: vitconvert's own model, built for that size.
+        rest: Rows and columns of pixels that the file gets besides, and leaves out.
+    """
+    height, width = expected.model.config.image_size
+    size = f"{height + rest[0]}x{width + rest[1]} pixels"
+    last = [] if expected.shape.pixels is None else [0, 0]  # channels, which are not padded
+    padding = [*last, 0, rest[1], 0, rest[0]]
+    batch = expected.shape.batch or 2
+    for kind, images in expected.images(preprocessing, batch=batch).items():
+        yield compare_outputs(
+            run(F.pad(images, padding, value=1).contiguous()),
+            expected(images),
+            images=f"{kind}, {size}",
+            dtype=dtype,
+            tolerance=tolerance,
+            output=expected.shape.output,
+        )
+
+
+def other_sizes_to_check(config: ViTConfig) -> Iterator[ViTConfig]:
+    """The model at a smaller size, a larger one and two oblong ones, if it can have them."""
+    rows, columns = config.grid_size
+    grids = (
+        (max(5 * rows // 8, 2), max(5 * columns // 8, 2)),
+        (9 * rows // 8 + 1, 9 * columns // 8 + 1),
+        (max(rows // 2, 2), columns + 3),
+        (rows + 2, max(columns // 3, 2)),
+    )
+    down, across = (side * config.stem_stride for side in config.patch_size)
+    for grid in grids:
+        try:
+            yield config.replace(image_size=pixels_of(grid, (down, across), config.patch_stride))
+        except ConflictingFact:  # positions that are not resampled are too few
+            continue
+
+
 def agreement(
     run: Run,
     expected: Expected,
@@ -221,7 +272,8 @@ def golden_of(expected: Expected, *, dtype: str, tolerance: float) -> str:
         for name, answer in answers.items()
     }
     stated = {"version": 1, "dtype": dtype, "tolerance": tolerance, "producer": VERSION}
-    return json.dumps({**stated, "outputs": kept})
+    size = {"image_size": list(config.image_size)} if shape.dynamic_size else {}
+    return json.dumps({**stated, **size, "outputs": kept})
 
 
 def as_measured(golden: str, path: Path) -> str:

@@ -177,6 +177,8 @@ def lint(model: Model) -> list[str]:
     """What could be constant and is not: faults, and notes of what an open batch explains."""
     used = Counter(node.operator for node in model.nodes)
     told = [f"fault: {used[name]} {name}: {why}" for name, why in _REASONS.items() if used[name]]
+    if "image_size" in json.loads(model.metadata.get(GOLDEN, "{}")):
+        return [_of_open_sizes(used), *(line for line in told if "control flow" in line)]
     (taken, *_) = model.inputs
     for value in (taken, *model.outputs):
         if names := [str(size) for size in value.shape[1:] if isinstance(size, str)]:
@@ -189,6 +191,12 @@ def lint(model: Model) -> list[str]:
         else:
             told.append(f"fault: {found}: sizes that could be constant")
     return told
+
+
+def _of_open_sizes(used: Mapping[str, int]) -> str:
+    """What computes positions of the size of the images, in each run."""
+    found = (f"{used[name]} {name}" for name in ("Shape", "Range", "Sin", "Cos") if used[name])
+    return f"note: height and width are open: positions are computed by {', '.join(found)}, ..."
 
 
 def _ends(model: Model, operator: str) -> list[str]:
@@ -240,15 +248,21 @@ def tensorrt_engine(
     trt = importlib.import_module(package)
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
-    network = builder.create_network(0)
+    # Of every operator, the dtype that the file states. TensorRT 10 has both ways, others this one.
+    typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    network = builder.create_network(0 if typed is None else 1 << int(typed))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(path)):
         raise RuntimeError("; ".join(str(parser.get_error(k)) for k in range(parser.num_errors)))
     settings, taken = builder.create_builder_config(), model.inputs[0]
     settings.clear_flag(trt.BuilderFlag.TF32)
-    if taken.shape and isinstance(taken.shape[0], str):
+    if any(isinstance(size, str) for size in taken.shape):
         profile = builder.create_optimization_profile()
-        one, both = ((n, *taken.shape[1:]) for n in (1, IMAGES))
+        channels, *size = _sizes(model)
+        sides = (*size, channels) if taken.dtype == 2 else (channels, *size)
+        count = taken.shape[0]
+        counts = (1, IMAGES) if isinstance(count, str) else (count, count)
+        one, both = ((n, *sides) for n in counts)
         profile.set_shape(taken.name, one, one, both)
         settings.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, settings)
@@ -326,11 +340,9 @@ def differences(model: Model, compute: Compute) -> dict[str, float]:
 
     Where any number of images is taken, they are computed together and each alone.
     """
-    stated = json.loads(model.metadata[GOLDEN])["outputs"]
-    taken = model.inputs[0]
-    sizes = [int(size) for size in taken.shape[1:]]
+    stated, taken = json.loads(model.metadata[GOLDEN])["outputs"], model.inputs[0]
     pixels = taken.dtype == 2  # uint8
-    height, width, channels = sizes if pixels else (*sizes[1:], sizes[0])
+    channels, height, width = _sizes(model)
     both = images(channels, height, width, pixels=pixels)
     count = taken.shape[0]
     rows = [[0, 1], [0], [1]]
@@ -344,6 +356,15 @@ def differences(model: Model, compute: Compute) -> dict[str, float]:
             relative = _relative(outputs[name], kept[chosen], one["shape"])
             found[name] = max(found[name], relative)
     return found
+
+
+def _sizes(model: Model) -> tuple[int, int, int]:
+    """Channels, height and width of the golden images, also where height and width are open."""
+    golden, taken = json.loads(model.metadata[GOLDEN]), model.inputs[0]
+    sides = taken.shape[1:]
+    height, width, channels = sides if taken.dtype == 2 else (*sides[1:], sides[0])
+    height, width = golden.get("image_size", (height, width))
+    return int(channels), int(height), int(width)
 
 
 def _relative(ours: np.ndarray, theirs: np.ndarray, shape: list[int]) -> float:

@@ -27,6 +27,7 @@ from vitconvert.errors import (
     without_secrets,
 )
 from vitconvert.formats import hash_file
+from vitconvert.model import ViT
 from vitconvert.parity.precision import LargestValue, too_large
 from vitconvert.programs.isolation import isolated, silent
 from vitconvert.runtimes.check import (
@@ -34,15 +35,19 @@ from vitconvert.runtimes.check import (
     Expected,
     agreement,
     as_measured,
+    compare_at_size,
     compare_exported,
     golden_of,
+    other_sizes_to_check,
     worst,
 )
 from vitconvert.runtimes.check_onnx import GOLDEN
+from vitconvert.runtimes.float16 import HalfGraph, InFloat32, kept_in_float32
 from vitconvert.runtimes.graph import Graph, Shape, traced
 from vitconvert.runtimes.images import Calibration, Picture
 from vitconvert.runtimes.onnx import quantise, restate
 from vitconvert.runtimes.options import ExportOptions
+from vitconvert.runtimes.runtime import Run
 from vitconvert.version import VERSION
 
 RECORD = "vitconvert"  # the name of our record in a file's metadata
@@ -161,7 +166,8 @@ def export_checkpoint(
     )
     check = partial(check_export, wanted=wanted, overwrite=overwrite)
     with atomic_files(path, check) as draft, unchanged(checkpoint.opened), quiet():
-        record = _record(trial, sha256_in.result(), verify=verify, command=command)
+        kept = _kept(trial, verify=verify) if wanted.dtype == "float16" else None
+        record = _record(trial, sha256_in.result(), verify=verify, command=command, kept=kept)
         metadata = metadata_of(record)
         if wanted.to == "onnx":
             dtype = wanted.computed_in
@@ -178,7 +184,7 @@ def export_checkpoint(
                 else:
                     quantise(whole, draft)
         else:
-            write_graph(checkpoint, draft, wanted, shape, metadata)
+            write_graph(checkpoint, draft, wanted, shape, metadata, kept)
         found = _verified(trial, draft, wanted.computed_in, images) if verify else _Verified()
         if wanted.int8 and verify and GOLDEN in metadata:
             restate(draft, GOLDEN, as_measured(metadata[GOLDEN], draft))
@@ -196,8 +202,9 @@ def export_checkpoint(
         notes=(
             *checkpoint.ledger.notes,
             *checkpoint.ledger.changed,
+            *(_size_notes(checkpoint) if wanted.dynamic_size else ()),
             *_unreadable(found.unreadable),
-            *(_overflows(trial) if wanted.dtype == "float16" else ()),
+            *((*kept.notes(), *_overflows(trial)) if kept else ()),
         ),
         remaining=remaining,
     )
@@ -246,17 +253,51 @@ def write_graph(
     wanted: ExportOptions,
     shape: Shape,
     metadata: Mapping[str, str],
+    kept: InFloat32 | None = None,
 ) -> None:
-    """Write a checkpoint's graph.
+    """Write a checkpoint's graph, in float16 but for what is `kept`, or in float32.
 
     It is that of a fast model, whose last block computes no more tokens than the head reads.
     """
+    model = _built(checkpoint, shape, fast=True)
+    stops = wanted.runtime.stops_at_shapes
+    graph = HalfGraph(model, shape, kept, stops=stops) if kept else Graph(model, shape, stops=stops)
+    wanted.runtime.write(traced(graph), path, metadata, wanted.opset)
+
+
+def _built(checkpoint: Checkpoint, shape: Shape, *, fast: bool = False) -> ViT:
     # Without its head, a fast model computes nothing but the features.
     num_classes = 0 if shape.output == "features" else None
-    dtype = torch.float16 if wanted.dtype == "float16" else torch.float32
-    model = build_model(checkpoint, num_classes=num_classes, dtype=dtype, fast=True)
-    program = traced(Graph(model, shape))
-    wanted.runtime.write(program, path, metadata, wanted.opset)
+    return build_model(
+        checkpoint,
+        num_classes=num_classes,
+        dynamic_size=shape.dynamic_size,
+        dtype=torch.float32,
+        fast=fast,
+    )
+
+
+def _kept(trial: _Trial, *, verify: bool) -> InFloat32:
+    """What a file in float16 keeps in float32.
+
+    Raises:
+        ParityFailed: That is not enough.
+    """
+    tolerance = _LIMITS["float16"]
+    build = partial(_built, trial.checkpoint, trial.shape)
+    kept = kept_in_float32(build, trial.shape, tolerance=tolerance)
+    if verify and not kept.difference <= tolerance:
+        raise ParityFailed(
+            "float16 is too coarse for this model, even with softmax, norms and the residual sum "
+            "in float32, so nothing is written.",
+            evidence={
+                "difference": f"{kept.difference:.1e} of the largest output",
+                "allowed": f"{tolerance:.0e} in float16",
+                "numbers": "; ".join(_overflows(trial)),
+            },
+            hint="--dtype float32.",
+        )
+    return kept
 
 
 def _expected(trial: _Trial) -> Expected:
@@ -275,6 +316,8 @@ def _verified(
     try:
         run = runtime.open(path, threads=1)
         comparisons = compare_exported(run, expected, prepared, tolerance=tolerance, dtype=dtype)
+        if trial.shape.dynamic_size:
+            comparisons += tuple(_at_other_sizes(trial, run, tolerance=tolerance, dtype=dtype))
     except VitConvertError:
         raise
     except Exception as error:  # a runtime raises anything
@@ -297,6 +340,43 @@ def _verified(
     return _Verified(
         comparisons=comparisons, photographs=seen, held_out=kept, unreadable=tuple(unreadable)
     )
+
+
+def _at_other_sizes(
+    trial: _Trial, run: Run, *, tolerance: float, dtype: str
+) -> Iterator[Comparison]:
+    """Compare a file of free image size with a model that is built for each size."""
+    checkpoint = trial.checkpoint
+    cuts = left_over(checkpoint) == "left out"
+    for number, sized in enumerate(other_sizes_to_check(checkpoint.config)):
+        model = build_model(checkpoint, image_size=sized.image_size, dtype=torch.float32)
+        rest = (number, sized.patch_size[1] // 2) if cuts and number else (0, 0)
+        yield from compare_at_size(
+            run,
+            Expected(model, trial.shape),
+            checkpoint.preprocessing,
+            rest=rest,
+            tolerance=tolerance,
+            dtype=dtype,
+        )
+
+
+def left_over(checkpoint: Checkpoint) -> str:
+    """What becomes of pixels that are no whole patch: "left out" or "refused"."""
+    cut = checkpoint.table.program == "transformers" or checkpoint.config.patch_stride
+    return "left out" if cut else "refused"
+
+
+def _size_notes(checkpoint: Checkpoint) -> Iterator[str]:
+    """By which rule a model of free image size fits its positions, and where that comes from."""
+    config, assumed = checkpoint.config, "assumed: vitconvert's default"
+    if config.learned_positions or config.own_grid:
+        origin = config.origins.get("position_resampling", assumed)
+        yield f"positions at other sizes: {config.position_resampling} ({origin})"
+    if config.block_relative_positions or config.shared_relative_positions:
+        origin = config.origins.get("relative_resampling", assumed)
+        yield f"relative positions at other sizes: {config.relative_resampling} ({origin})"
+    yield f"pixels beyond the last whole patch: {left_over(checkpoint)}"
 
 
 def _require(comparisons: Sequence[Comparison], trial: _Trial) -> None:
@@ -335,7 +415,12 @@ def _overflows(trial: _Trial) -> Iterator[str]:
 
 
 def _record(
-    trial: _Trial, sha256: Mapping[str, str], *, verify: bool, command: str | None
+    trial: _Trial,
+    sha256: Mapping[str, str],
+    *,
+    verify: bool,
+    command: str | None,
+    kept: InFloat32 | None,
 ) -> dict[str, Any]:
     """What a file says of itself, as `vitconvert.json` says it of a directory.
 
@@ -344,7 +429,8 @@ def _record(
     checkpoint, wanted, shape = trial.checkpoint, trial.wanted, trial.shape
     config, own = checkpoint.config, checkpoint.companions.own
     pixels, size, channels = shape.pixels is not None, config.image_size, config.in_channels
-    sides = [*size, channels] if pixels else [channels, *size]
+    free = ["height", "width"] if shape.dynamic_size else [*size]
+    sides = [*free, channels] if pixels else [channels, *free]
     return {
         "vitconvert": VERSION,
         "command": command and without_secrets(command),
@@ -355,9 +441,11 @@ def _record(
             "dtype": "uint8" if pixels else "float32",
             "shape": [shape.batch or "batch", *sides],
             "normalised": "inside" if pixels else "before",
+            **({"left_over": left_over(checkpoint)} if shape.dynamic_size else {}),
         },
         "output": {"name": "output", "kind": shape.output, "scores": shape.scores},
         "dtype": wanted.computed_in,
+        **({"float16": kept.record()} if kept else {}),
         **({"calibration": trial.calibration.record()} if trial.calibration else {}),
         "config": config.to_dict(),
         "origins": dict(config.origins),

@@ -12,12 +12,13 @@ from vitconvert.arguments import refuse
 from vitconvert.checkpoint.images import warn_of_assumed
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
-from vitconvert.errors import ConflictingFact, MissingFact
+from vitconvert.errors import ConflictingFact, MissingFact, UsageError
 from vitconvert.inference.batches import Ready
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.labels import Labels
 from vitconvert.model import ViT
 from vitconvert.model.heads import logits_of
+from vitconvert.model.resizing import require_whole_patches
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.runtimes import RUNTIMES
 from vitconvert.runtimes.export import RECORD
@@ -41,6 +42,36 @@ class ExportedFile:
         origin = self.record.get("labels_origin") or self.path.name
         return Labels(names, origin=origin, assumed=bool(self.record.get("labels_assumed")))
 
+    @property
+    def any_size(self) -> bool:
+        """Whether height and width of its images are free."""
+        return "height" in self.record["input"]["shape"]
+
+    def at_size(self, image_size: tuple[int, int]) -> Preprocessing:
+        """Its own preprocessing, for images of another size.
+
+        Raises:
+            UsageError: The file takes images of one size.
+            MissingFact: The file does not state its preprocessing.
+        """
+        if not self.any_size:
+            height, width = self.record["config"]["image_size"]
+            raise UsageError(
+                f"This file takes images of {height}x{width} pixels only.",
+                evidence={"file": self.path},
+                hint="export the checkpoint with --dynamic-size, or with --image-size N.",
+            )
+        return self._stated().at_size(image_size)
+
+    def _stated(self) -> Preprocessing:
+        if not (stated := self.record["preprocessing"]):
+            raise MissingFact(
+                "This file does not state its preprocessing.",
+                evidence={"file": self.path},
+                hint="export the checkpoint with --preprocessor FILE, or --mean and --std.",
+            )
+        return Preprocessing.from_dict(stated)
+
     def running(self, preprocessing: Preprocessing | None, options: ComputeOptions) -> Ready:
         """The file, ready to compute logits.
 
@@ -61,22 +92,23 @@ class ExportedFile:
                 hint="export the checkpoint without --kind.",
             )
         stated = self.record["preprocessing"]
-        if preprocessing and self.record["input"]["dtype"] == "uint8":
+        inside = self.record["input"]["dtype"] == "uint8"
+        resized = preprocessing and self.any_size and self.at_size(preprocessing.image_size)
+        if preprocessing and inside and preprocessing != resized:
             raise ConflictingFact(
                 "The file prepares its images itself.",
                 evidence={"file": self.path, "within": Preprocessing.from_dict(stated).origin},
                 hint="leave out the preprocessing, or export without with_preprocessing.",
             )
-        if not preprocessing and not stated:
-            raise MissingFact(
-                "This file does not state its preprocessing.",
-                evidence={"file": self.path},
-                hint="export the checkpoint with --preprocessor FILE, or --mean and --std.",
-            )
-        preprocessing = preprocessing or Preprocessing.from_dict(stated)
+        preprocessing = preprocessing or self._stated()
         warn_of_assumed(preprocessing)
+        config = ViTConfig.from_dict(self.record["config"])
+        if self.any_size and preprocessing.image_size != config.image_size:
+            config = config.replace(image_size=preprocessing.image_size)
+            if self.record["input"]["left_over"] == "refused":
+                require_whole_patches(config)
         return Ready(
-            model=_Described(ViTConfig.from_dict(self.record["config"])),
+            model=_Described(config),
             preprocessing=preprocessing,
             options=options,
             engine=self,

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from vitconvert.config import ViTConfig
 from vitconvert.errors import ConflictingFact, NotRepresentable, what_was_raised
 from vitconvert.model import ViT
 from vitconvert.model.heads import scores_of
+from vitconvert.model.open_sizes import Grid, counted
 from vitconvert.model.positions import Positions
 from vitconvert.preprocessing import Preprocessing
 
@@ -28,6 +30,7 @@ class Shape:
         pixels: What uint8 images (B, H, W, C) are normalised by; None: the graph takes float32
             images (B, C, H, W) that are normalised already.
         batch: The one batch size; None: any.
+        dynamic_size: Whether height and width of the images are free too.
         probes: Whether the embedded tokens and those of each block are outputs too. The last block
             computes all tokens then.
     """
@@ -37,11 +40,41 @@ class Shape:
     pixels: Preprocessing | None = None
     batch: int | None = None
     probes: bool = False
+    dynamic_size: bool = False
 
 
 def output_names(count: int) -> list[str]:
     """Of a graph with so many outputs: one, or those of probes too."""
     return ["output", "embedded", *(f"blocks.{layer}" for layer in range(count - 2))][:count]
+
+
+def require_open_sizes(config: ViTConfig) -> None:
+    """Refuse a model that no graph can hold for images of any size.
+
+    Raises:
+        NotRepresentable: One of its parts has another form for each size.
+    """
+    spread = config.block_relative_positions or config.shared_relative_positions
+    reasons = {
+        "the padding of its convolutional stem depends on the size": config.stem
+        and not config.mobileclip_stem,
+        "windows of attention are filled up by size": config.windowed,
+        "its windows are as many for every size": config.window_count > 1,
+        "its positions are the first of a table": config.position_resampling == "first"
+        and config.learned_positions,
+        "attention reads vectors for each offset of rows and columns": config.decomposed_positions,
+        "timm spreads its relative positions by a search": spread
+        and config.relative_resampling == "geometric",
+        "its patches are merged in squares": config.merge_size > 0,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise NotRepresentable(
+            "This model cannot be exported for images of any size.",
+            evidence={"because": "; ".join(found)},
+            hint="--image-size N exports it for one size; in PyTorch, "
+            "load_model(..., dynamic_size=True) takes any.",
+        )
 
 
 class Graph(nn.Module):
@@ -50,9 +83,22 @@ class Graph(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: ViT, shape: Shape) -> None:
+    def __init__(self, model: ViT, shape: Shape, *, stops: bool = True) -> None:
+        """The graph of a model.
+
+        Args:
+            model: The model; its images are of any size if it was built so.
+            shape: What the graph takes and gives.
+            stops: Whether a reshape that does not fit stops the runtime. Otherwise outputs are NaN
+                for images of a free size that are no whole number of patches.
+        """
         super().__init__()
-        self.model, self.shape = _settled(model.eval().requires_grad_(False)), shape
+        model = model.eval().requires_grad_(False)
+        self.model, self.shape = model if shape.dynamic_size else _settled(model), shape
+        self.whole_only = not model.config.patch_stride and not model.patch_embed.cuts_off
+        self.sized_in_patches = self.whole_only and stops
+        if shape.dynamic_size:
+            model.patch_embed.product_of_whole = self.sized_in_patches and not model.config.stem
         self.dtype = model.patch_embed.a_weight().dtype
         if shape.pixels is not None:
             pixels = shape.pixels
@@ -80,26 +126,60 @@ class Graph(nn.Module):
         if self.shape.pixels is not None:
             images = (images.permute(0, 3, 1, 2).float() - self.mean) / self.std
         images = images.to(self.dtype)
+        if self.shape.dynamic_size and self.whole_only and not self.sized_in_patches:
+            images = images + self._nothing_or_nan(images).to(self.dtype)
         tokens = self.shape.output == "tokens"
         if not self.shape.probes:
             return self._output(
                 self.model.forward_features(images) if tokens else self.model(images)
             )
         states = self.model.hidden_states(images)
-        last: Tensor = self.model.neck(self.model.norm(states[-1]))
-        out = self._output(last if tokens else self.model.forward_head(last))
+        grid = self.model.grid_of(images)
+        last = self.model.finished(states[-1], grid)
+        out = self._output(last if tokens else self.model.forward_head(last, grid=grid))
         return out, *(state.float() for state in states)
 
     def _output(self, out: Tensor) -> Tensor:
         return scores_of(out.float(), self.shape.scores)
 
+    def _nothing_or_nan(self, images: Tensor) -> Tensor:
+        """(1,): 0 for images of whole patches, and NaN for others."""
+        rests = [
+            counted(size, images.device) % side
+            for size, side in zip(images.shape[2:], _patch_of(self.model.config), strict=True)
+        ]
+        whole = rests[0] + rests[1] == 0
+        return torch.where(whole, torch.zeros(1), torch.full((1,), torch.nan))
+
     def example(self, batch: int) -> Tensor:
         """Images such as it takes, all of them zeros."""
-        config = self.model.config
+        config, size = self.model.config, self.model.config.image_size
+        if self.shape.dynamic_size:  # no size that the graph could take for one of the model's own
+            patch, (rows, columns) = _patch_of(config), config.grid_size
+            size = ((rows + 3) * patch[0], (columns + 5) * patch[1])
         if self.shape.pixels is not None:
-            size = (batch, *config.image_size, config.in_channels)
-            return torch.zeros(size, dtype=torch.uint8)
-        return torch.zeros(batch, config.in_channels, *config.image_size, dtype=torch.float32)
+            return torch.zeros(batch, *size, config.in_channels, dtype=torch.uint8)
+        return torch.zeros(batch, config.in_channels, *size, dtype=torch.float32)
+
+    def open_sizes(self) -> dict[int, Any]:
+        """The axes of the input that are open, with their names."""
+        found: dict[int, Any] = {}
+        if self.shape.batch is None:
+            found[0] = torch.export.Dim("batch", min=1)
+        if self.shape.dynamic_size:
+            axes = (2, 3) if self.shape.pixels is None else (1, 2)
+            names = ("rows", "columns") if self.sized_in_patches else ("height", "width")
+            for axis, name, side in zip(axes, names, _patch_of(self.model.config), strict=True):
+                # torch takes a single row for a fact of the model, as it does a single image.
+                dim = torch.export.Dim(name, min=2 if self.sized_in_patches else 2 * side)
+                found[axis] = side * dim if self.sized_in_patches else dim
+        return found
+
+
+def _patch_of(config: ViTConfig) -> tuple[int, int]:
+    """Pixels of a patch, down and across."""
+    down, across = config.patch_size
+    return down * config.stem_stride, across * config.stem_stride
 
 
 class _SettledPositions(Positions):
@@ -111,7 +191,7 @@ class _SettledPositions(Positions):
         super().__init__(config)
         self.register_buffer("result", result, persistent=False)
 
-    def fitted(self) -> Tensor:
+    def fitted(self, grid: Grid) -> Tensor:
         return self.result
 
 
@@ -127,7 +207,7 @@ class _SettledRope(nn.Module):
             self.register_buffer(name, table, persistent=False)
             self.names.append(name)
 
-    def tables(self, like: Tensor) -> list[Tensor]:
+    def tables(self, like: Tensor, grid: Grid) -> list[Tensor]:
         return [self.get_buffer(name) for name in self.names]
 
 
@@ -139,10 +219,12 @@ def _settled(model: ViT) -> ViT:
     """
     settled = copy.copy(model)  # which shares all parts, and the dictionary of them
     settled._modules = dict(model._modules)
-    if (fitted := model.positions.fitted()) is not None:
+    grid = model.config.grid_size
+    if (fitted := model.positions.fitted(grid)) is not None:
         settled._modules["positions"] = _SettledPositions(model.config, fitted)
     if model.rope is not None:
-        settled._modules["rope"] = _SettledRope(model.rope.tables(model.patch_embed.a_weight()))
+        tables = model.rope.tables(model.patch_embed.a_weight(), grid)
+        settled._modules["rope"] = _SettledRope(tables)
     return settled
 
 
@@ -154,7 +236,8 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     """
     batch = graph.shape.batch
     # Not of one image: torch would take a size of 1 for a fact of the model.
-    shapes = None if batch else ({0: torch.export.Dim("batch", min=1)},)
+    sizes = graph.open_sizes()
+    shapes = (sizes,) if sizes else None
     try:
         program = torch.export.export(graph, (graph.example(batch or 2),), dynamic_shapes=shapes)
     except Exception as error:  # exporters raise anything

@@ -4,6 +4,7 @@ Weights of more than 2 GiB do not fit into a protocol buffer: torch then writes 
 (https://onnx.ai/onnx/repo-docs/ExternalData.html), under the file's name with `.data` after it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +68,7 @@ class OnnxRuntime(Runtime):
                 evidence={"raised": what_was_raised(error)},
             ) from error
         assert exported is not None
-        _name_the_batch(exported.model.graph)
+        _name_sizes(exported.model.graph)
         _settle_shapes(exported.model)
         for node in exported.model.graph:  # how torch came to each, a third of a small file
             node.metadata_props.clear()
@@ -175,13 +176,25 @@ def _with_weights(path: Path) -> list[str]:
     return [node.name for node in products if node.input[1] in held]
 
 
-def _name_the_batch(graph: "Graph") -> None:
-    """Call the one size that is open "batch", and not by torch's own symbol for it."""
-    values = [*graph.inputs, *(output for node in graph for output in node.outputs)]
+def _name_sizes(graph: "Graph") -> None:
+    """Call the sizes that are open by their names, and not by torch's own symbols for them.
+
+    Those are the batch size and, of images of any size, rows and columns of patches or pixels.
+    """
+    stated = [str(size.value) for size in graph.inputs[0].shape or () if not isinstance(size, int)]
+    symbols = [size.rpartition("*")[2] for size in stated]  # of "16*s5", which counts patches
+    sides = ["height", "width"] if stated == symbols else ["rows", "columns"]
+    names = ["batch"] if len(stated) == 1 else ["batch", *sides][3 - len(stated) :]
+    known = dict(zip(symbols, names, strict=False))
+    values = [*graph.inputs, *graph.outputs, *(out for node in graph for out in node.outputs)]
     for shape in (value.shape for value in values if value.shape is not None):
         for axis, size in enumerate(shape):
-            if not isinstance(size, int) and size.value is not None and size.value.isidentifier():
-                shape[axis] = "batch"
+            if isinstance(size, int) or size.value is None:
+                continue
+            if size.value in known:
+                shape[axis] = known[size.value]
+            elif len(known) > 1:
+                shape[axis] = re.sub(r"\bs\d+\b", lambda found: known[found[0]], size.value)
 
 
 def _settle_shapes(model: "Model") -> None:

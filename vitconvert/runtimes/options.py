@@ -6,8 +6,9 @@ from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.checkpoint.images import needed_preprocessing
 from vitconvert.errors import ConflictingFact, UsageError, nearest
+from vitconvert.model.resizing import require_rule
 from vitconvert.runtimes import RUNTIMES
-from vitconvert.runtimes.graph import OUTPUTS, Shape
+from vitconvert.runtimes.graph import OUTPUTS, Shape, require_open_sizes
 from vitconvert.runtimes.runtime import Runtime
 
 DTYPES = ("float32", "float16")
@@ -27,6 +28,7 @@ class ExportOptions:
     calibrated: bool = False
     opset: int | None = None
     probes: bool = False
+    dynamic_size: bool = False
 
     def __post_init__(self) -> None:
         if self.to not in RUNTIMES:
@@ -54,6 +56,8 @@ class ExportOptions:
         self._check_int8()
 
     def _check_int8(self) -> None:
+        if self.int8 and self.dynamic_size:
+            raise UsageError("int8 is checked for one image size, and not with dynamic_size.")
         if self.int8 and (self.runtime.calibrated_by is None or self.dtype != "float32"):
             raise UsageError("int8 is for ONNX and OpenVINO, and made from float32.")
         if self.calibrated and not self.int8:
@@ -93,5 +97,14 @@ class ExportOptions:
                 hint="leave out --probabilities: the file gives the numbers themselves.",
             )
         pixels = needed_preprocessing(checkpoint) if self.with_preprocessing else None
-        batch, probes = self.batch_size, self.probes
-        return Shape(output=output, scores=scores, pixels=pixels, batch=batch, probes=probes)
+        if self.dynamic_size:
+            require_open_sizes(checkpoint.config)
+            require_rule(checkpoint.config, checkpoint.resampling_doubt)
+        return Shape(
+            output=output,
+            scores=scores,
+            pixels=pixels,
+            batch=self.batch_size,
+            probes=self.probes,
+            dynamic_size=self.dynamic_size,
+        )

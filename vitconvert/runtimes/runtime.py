@@ -26,6 +26,7 @@ class Runtime:
         name: Of the program, for people.
         suffix: Of the file's name.
         packages: Of Python, that writing and running needs.
+        stops_at_shapes: Whether it raises an error where sizes do not fit.
         dtypes: In which it can compute a file of float32.
         calibrated_by: Packages that quantising by images needs too; None: it has no int8 so.
     """
@@ -34,6 +35,7 @@ class Runtime:
     suffix: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     calibrated_by: ClassVar[tuple[str, ...] | None] = None
+    stops_at_shapes: ClassVar[bool] = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def write(

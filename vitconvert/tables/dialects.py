@@ -18,6 +18,7 @@ from vitconvert.tables.inheritance import read_sections, stem_of
 from vitconvert.tables.names import Names
 from vitconvert.tables.rows import letters_of
 from vitconvert.tables.table import Table
+from vitconvert.tables.templates import skeleton_of
 from vitconvert.toml_files import TEXT, WORD, builtin_label, read_tables, summaries, tables_dir
 
 # What people call a library, and its name here; in small letters, words joined by "_".
@@ -70,10 +71,11 @@ def likely_dialects(keys: Collection[str]) -> list[str]:
         foreign = (
             key for key in keys if any(w not in text for w in WORD.findall(key) if w not in _KINDS)
         )
-        # What begins so, or after a prefix, may have any words.
+        # What begins so, or after a prefix, may have any words; keys may come with any numbers.
+        rests = [skeleton_of(rest) for rest in any_rest]
         return all(
-            any(key.startswith(s) or any(f"{mark}{s}" in key for mark in "./_") for s in any_rest)
-            for key in foreign
+            any(key.startswith(s) or any(f"{mark}{s}" in key for mark in "./_") for s in rests)
+            for key in map(skeleton_of, foreign)
         )
 
     return [n for n, said in summaries().items() if may_spell(said["words"], said["any_rest"])]

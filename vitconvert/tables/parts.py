@@ -36,6 +36,7 @@ class Tower:
         model: Whose encoder it is, in words.
         reads: What the larger model reads of it, in words, where no config.json says so.
         facts: Fields that its code sets otherwise than the library whose names its tensors have.
+        model_type: That of config.json, where there is none and the prefix is of one model.
         guessed: Whether nobody names this prefix: a table fits what is below it, and no other.
     """
 
@@ -44,6 +45,7 @@ class Tower:
     model: str = "a larger model"
     reads: str = ""
     facts: Mapping[str, object] = field(default_factory=dict, compare=False)
+    model_type: str = ""
     guessed: bool = False
 
     def to_dict(self) -> dict[str, str | None]:
@@ -185,7 +187,8 @@ class Header:
 
     def config_of(self, tower: Tower) -> Mapping[str, object]:
         """The part of config.json that is about an encoder."""
-        said = config_section(self.config, tower.section)
+        stated = {"model_type": tower.model_type} if tower.model_type else {}
+        said = config_section(self.config, tower.section) or stated
         if said and "model_type" in said and tower.prefix:
             return said
         found = self._another_model(tower)

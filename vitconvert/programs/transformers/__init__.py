@@ -111,9 +111,7 @@ class Transformers(Program):
         departures = departures_of("transformers", preprocessing, theirs)
         if departures and BACKENDS[preprocessing.backend].resize == "pil":
             # The file cannot choose it.
-            advice = (
-                'transformers resizes Pillow images with AutoImageProcessor(..., backend="pil")'
-            )
+            advice = 'to resize as the source does, use AutoImageProcessor(..., backend="pil")'
             departures = (*departures, advice)
         return CompanionFiles(files=files, departures=departures)
 

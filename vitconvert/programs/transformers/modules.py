@@ -85,6 +85,12 @@ def _patches_with_places(model: Foreign, images: Tensor) -> Inputs:
     }
 
 
+def _pixels_in_squares(model: Foreign, images: Tensor) -> Inputs:
+    """Of Cosmos 3 Edge, which calls patches pixels."""
+    patches, grid = _patches_in_squares(model, images).values()
+    return {"pixel_values": patches, "grid_thw": grid}
+
+
 def _patches_in_squares(model: Foreign, images: Tensor) -> Inputs:
     config = model.config
     made = _processed(
@@ -123,6 +129,7 @@ class Modules:
     processor: str = ""  # the class of its image processor, where that cuts images into patches
     in_one_row: bool = False  # whether it gives the tokens of all images one after another
     in_squares: bool = False  # whether its tokens come in squares that nothing merges
+    renamed: tuple[tuple[str, str], ...] = ()  # patterns of names that the class does not read
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
     summed: str = ""  # what vitconvert computes of it in float32
@@ -137,6 +144,33 @@ _SIGLIP = Modules(
     norm="post_layernorm",
 )
 _CLIP = replace(_SIGLIP, norm="", pooled=True)
+_SAM = Modules(
+    patches="vision_encoder.patch_embed",
+    block="vision_encoder.layers.{i}",
+    norm2="layer_norm2",
+    norm="",
+    within="vision_encoder.",
+    last=("",),
+)
+_SAM_ALONE = replace(
+    _SAM,
+    patches="patch_embed",
+    block="layers.{i}",
+    within="",
+    rounded="softmax of attention",
+)
+# OpenGVLab's names, which a whole Qianfan-OCR has on disk
+_INTERNVIT = (
+    (r"^encoder\.", ""),
+    (r"embeddings\.class_embedding", "embeddings.cls_token"),
+    (r"position_embedding$", "position_embeddings"),
+    (r"patch_embedding\.", "patch_embeddings.projection."),
+    (r"\.ls([12])$", r".lambda_\1"),
+    (r"\.norm1\.", ".layernorm_before."),
+    (r"\.norm2\.", ".layernorm_after."),
+    (r"\.attn\.proj\.", ".attention.projection_layer."),
+    (r"\.attn\.", ".attention."),
+)
 _MERGED = replace(
     _VIT,
     pooled=True,
@@ -178,9 +212,24 @@ MODULES = {
     ),
     **dict.fromkeys(("clip", "chinese_clip"), _CLIP),
     "metaclip_2": replace(_CLIP, kind="MetaClip2VisionModel"),
-    "altclip": replace(_CLIP, kind="AltCLIPVisionModel"),
+    # 5.x writes a spelling that only the whole model reads
+    "altclip": replace(
+        _CLIP, kind="AltCLIPVisionModel", renamed=((r"encoder\.layer\.", "encoder.layers."),)
+    ),
     "owlvit": replace(_CLIP, kind="OwlViTVisionModel"),
     "owlv2": replace(_CLIP, kind="Owlv2VisionModel"),
+    "clipseg": replace(_CLIP, kind="CLIPSegVisionModel"),
+    "kosmos_2": replace(
+        _CLIP,
+        kind="Kosmos2VisionModel",
+        within="model.",
+        patches="model.embeddings.patch_embedding",
+        block="model.encoder.layers.{i}",
+    ),
+    "git": replace(
+        _SIGLIP, kind="GitVisionModel", within="vision_model.", rounded="softmax of attention"
+    ),
+    "flava_image_model": replace(_VIT, kind="FlavaImageModel"),
     "siglip": _SIGLIP,
     "siglip2": replace(_SIGLIP, inputs=_patches_with_mask, processor="Siglip2ImageProcessor"),
     **dict.fromkeys(
@@ -195,17 +244,13 @@ MODULES = {
     "instructblip": replace(_CLIP, kind="InstructBlipVisionModel", pooled=False),
     "instructblipvideo": replace(_CLIP, kind="InstructBlipVideoVisionModel", pooled=False),
     "internvl_vision": Modules(block="encoder.layer.{i}"),
+    "qianfan_ocr_vision": replace(_VIT, kind="QianfanOCRVisionModel", renamed=_INTERNVIT),
     "audio-spectrogram-transformer": replace(_VIT, pooled=True, inputs=_spectrograms),
     "dpt": Modules(block="encoder.layer.{i}"),
-    "sam": Modules(
-        patches="vision_encoder.patch_embed",
-        block="vision_encoder.layers.{i}",
-        norm2="layer_norm2",
-        norm="",
-        within="vision_encoder.",
-        last=("",),
-        kind="SamVisionModel",
-    ),
+    "sam": replace(_SAM, kind="SamVisionModel"),
+    "sam_hq": replace(_SAM, kind="SamHQVisionModel"),
+    "got_ocr2_vision": replace(_SAM_ALONE, kind="GotOcr2VisionEncoder"),
+    "slanext_vision": replace(_SAM_ALONE, kind="SLANeXtVisionEncoder"),
     "vitdet": Modules(
         patches="embeddings.projection",
         block="encoder.layer.{i}",
@@ -273,6 +318,22 @@ MODULES = {
         kind="VideoLlama3VisionModel",
         inputs=_patches_of_one_frame,
         processor="VideoLlama3ImageProcessor",
+    ),
+    "cosmos3_edge_vision": replace(
+        _SIGLIP,
+        kind="Cosmos3EdgeVisionModel",
+        pooled=True,
+        inputs=_pixels_in_squares,
+        processor="Cosmos3EdgeImageProcessor",
+        in_one_row=True,
+        in_squares=True,
+        tapped=False,
+        rounded="fitted positions",
+        renamed=(
+            (r"\.to_([qkv])\.", r".\1_proj."),
+            (r"\.up_proj\.", ".fc1."),
+            (r"\.down_proj\.", ".fc2."),
+        ),
     ),
     "ernie4_5_vl_moe_vision": replace(
         _MERGED,

@@ -56,13 +56,15 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
         theirs["use_mean_pooling"] = not config.final_norm
     model_type = theirs["model_type"]
-    if model_type == "altclip":  # 5.x writes a spelling that only the whole model reads
-        tensors = {n.replace("encoder.layer.", "encoder.layers."): t for n, t in tensors.items()}
     if model_type == "rf_detr_dinov2":  # a detector's file has names that only the detector reads
         tensors = {_as_saved_alone(n): t for n, t in tensors.items()}
     if checkpoint.dialect == "hf_pixio_backbone":  # the PixioModel in it
         tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
+    for pattern, name in places.renamed:
+        tensors = {re.sub(pattern, name, n): t for n, t in tensors.items()}
+    if checkpoint.dialect == "hf_qianfan_ocr_disk":
+        tensors = _with_separate_qkv(tensors)
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
     kind = _class_of(model_type, tensors)
@@ -71,7 +73,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     model = _built(kind, theirs, tensors, checkpoint)
     behind_normalisation(model)
     rounded = places.rounded or places.summed
-    if kind == "InternVLVisionModel" and config.norm == "rms":
+    if model_type in ("internvl_vision", "qianfan_ocr_vision") and config.norm == "rms":
         rounded = "norms"
     who = "vitconvert" if places.summed else "transformers"
     note = f"{who} computes the {rounded} in float32, so float64 was not compared"
@@ -92,6 +94,16 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
 def _as_saved_alone(name: str) -> str:
     name = _JOINED_NAMES.sub(lambda found: f".attention.{found[1][0]}_proj.", name)
     return name.replace(".attention.output.dense.", ".attention.o_proj.")
+
+
+def _with_separate_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Three tensors for each that has queries, keys and values."""
+    separate: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        start, mark, end = name.partition("qkv.")
+        names = [f"{start}{one}_proj.{end}" for one in "qkv"] if mark else [name]
+        separate |= dict(zip(names, tensor.chunk(len(names)), strict=True))
+    return separate
 
 
 def _own_type(checkpoint: Checkpoint) -> str | None:
@@ -148,7 +160,7 @@ def _built(
     options = {}
     if kind in ("BeitModel", "Data2VecVisionModel"):
         options = {"add_pooling_layer": checkpoint.config.pooling != "none"}
-    elif kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel"):
+    elif kind in ("ViTModel", "DeiTModel", "IJepaModel", "DPTModel", "FlavaImageModel"):
         pooler = any(name.endswith("pooler.dense.weight") for name in tensors)
         options = {"add_pooling_layer": pooler}
     projection = None

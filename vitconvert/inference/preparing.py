@@ -1,0 +1,114 @@
+"""One image, from a file or open, as a model reads it; and what is left out of it."""
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitconvert.errors import SourceError, VitConvertError, warn
+from vitconvert.preprocessing import Preprocessing
+from vitconvert.preprocessing.finding import not_images
+from vitconvert.preprocessing.transform import transformed
+
+# A file, an open image, the content of a file, what reads that, or the reason why there is none.
+Picture = Path | Image.Image | bytes | Callable[[], bytes] | VitConvertError
+
+
+class Output(NamedTuple):
+    """What becomes of an image."""
+
+    path: Path | None  # None for other images than files
+    result: Tensor | VitConvertError  # or the reason why there is none
+    remarks: tuple[str, ...] = ()  # what of the file was left out
+
+
+Prepare = Callable[[Picture], Output]  # `prepare_image`, whose options are known
+
+_NAMED = 3  # files, of which something is left out
+
+
+def processors() -> int:
+    """How many processors this process may use, as far as the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class LeftOut:
+    """What is left out of the images of a run, and of which files: told once, at the end."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._names = defaultdict[str, list[str]](list)
+        self._lock = Lock()
+
+    def add(self, image: Picture, remarks: Iterable[str]) -> None:
+        """Count the remarks on an image, which may have a name."""
+        name = image if isinstance(image, Path) else getattr(image, "filename", "")
+        for fact in remarks:
+            with self._lock:
+                self._counts[fact] += 1
+                if name:  # the same names, whichever thread is first
+                    self._names[fact] = sorted([*self._names[fact], Path(name).name])[:_NAMED]
+
+    def warn(self) -> None:
+        """Tell the user, a warning for each fact."""
+        for fact, count in self._counts.items():
+            names = self._names[fact]
+            more = f" and {count - len(names)} more, see remarks" if count > len(names) else ""
+            named = f" ({', '.join(names)}{more})" if names else ""
+            warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Images that are computed together.
+
+    Attributes:
+        outputs: Of each image, its path, and its tensor or error.
+        images: The tensors, (B, C, H, W), where they lie in memory that is used again.
+        release: Says that `images` and these tensors are read no more.
+    """
+
+    outputs: list[Output]
+    images: Tensor | None = None
+    release: Callable[[], None] = lambda: None
+
+
+def prepare_image(
+    image: Picture,
+    preprocessing: Preprocessing,
+    *,
+    fast: bool = False,
+    max_pixels: int | None = None,
+) -> Output:
+    """What the model reads of an image, or the reason why it reads nothing."""
+    path: Path | None = image if isinstance(image, Path) else None
+    if isinstance(image, VitConvertError):
+        return Output(None, image)
+    remarks: list[str] = []
+    try:
+        if path is not None and os.path.isdir(path):  # noqa: PTH112 (never an error)
+            others = not_images(path)
+            raise SourceError(
+                "There are no images in this folder.",
+                evidence={"image": path, **({"there": others} if others else {})},
+                hint="--recursive (in Python, recursive=True) looks into subfolders too.",
+            )
+        if callable(image) and not isinstance(image, Image.Image):
+            image = image()
+        prepared = transformed(
+            image, preprocessing, fast=fast, max_pixels=max_pixels, tell=remarks.append
+        )
+        return Output(path, torch.from_numpy(prepared), tuple(remarks))
+    except VitConvertError as error:
+        if path is not None:
+            error.evidence.setdefault("image", str(path))
+        return Output(path, error, tuple(remarks))
