@@ -37,6 +37,7 @@ VERIFIED = {
     "mae": "not verified; outputs of its own model",
     "msn": "not verified; outputs of its own model",
     "moco_v3": "not verified; outputs of its own model",
+    **dict.fromkeys(("ast", "deimv2", "eat", "m2d"), "not verified; outputs of its own model"),
     "sam": "segment-anything",
     "vitdet": "not verified; outputs of its own model and of transformers' port",
     "deepseek": "not verified; outputs of timm's model, which reads its files; its own was not run",

@@ -226,6 +226,25 @@ def of(row: Original, title: str = "ViT") -> Source:
     return Source(title=title, write=partial(write_row, row), dialect=dialect, stated=row.stated)
 
 
+def of_code(name: str, title: str) -> Source:
+    """A file of a project's own code, in float32."""
+    row = rows.OF_CODE[name]
+
+    def tensors() -> dict[str, torch.Tensor]:
+        file = torch.load(row.file(), weights_only=True)["model"]
+        return {key: tensor.float() for key, tensor in file.items()}
+
+    return Source(title=title, write=partial(write_torch, tensors=tensors), stated=row.stated)
+
+
+def eat() -> dict[str, torch.Tensor]:
+    """With positions of as many times as published files have."""
+    file = torch.load(rows.OF_CODE["eat"].file(), weights_only=True)["model"]
+    positions = "modality_encoders.IMAGE.fixed_positional_encoder.positions"
+    longer = {positions: torch.randn(1, 768 * 8, 12)}
+    return {key: tensor.float() for key, tensor in (file | longer).items()}
+
+
 def jeonsworld_vit() -> dict[str, torch.Tensor]:
     square = {"transformer.embeddings.patch_embeddings.weight": (30, 3, 8, 8)}
     return fill(jeonsworld() | square)
@@ -343,6 +362,14 @@ SOURCES: Mapping[str, Source] = {
     ),
     "hf AST": of_class(
         "AST", "ForAudioClassification", num_mel_bins=24, max_length=37, num_labels=7
+    ),
+    "hf RF-DETR": of_class(
+        "RfDetrDinov2",
+        "Backbone",
+        image_size=32,
+        mlp_ratio=2,
+        num_windows=2,
+        out_indices=[1, 5, 11],
     ),
     "hf GLM-4V": of_class(
         "Glm4vVision", "Model", stated={"image_size": (32, 48)}, image_size=40, out_hidden_size=20
@@ -516,6 +543,14 @@ SOURCES: Mapping[str, Source] = {
     "dino": of(rows.META["DINO, full"]),
     "dinov2": of(rows.META["DINOv2"]),
     "dinov3": Source(title="ViT", write=partial(write_torch, tensors=keyless), stated=STATED),
+    "deimv2": of_code("deimv2", "small ViT"),
+    "ast": of_code("ast", "ASTModel"),
+    "m2d": of_code("m2d", "LocalViT"),
+    "eat": Source(
+        title="encoder",
+        write=partial(write_torch, tensors=eat),
+        stated={"num_heads": 3, "image_size": (48, 128)},
+    ),
     "ibot": of(rows.GOLDENS["ibot"], "ViT with LayerScale"),
     "deit3": of(rows.META["DeiT III"]),
     "mmpretrain": of(rows.MMPRETRAIN["plain"], "VisionTransformer"),

@@ -22,7 +22,9 @@ def wrapper_keys() -> tuple[str, ...]:
 
 def is_averaged(key: str) -> bool:
     """Whether a key is called as averaged weights are."""
-    return not set(read_tables("prefixes")["averaged"]["words"]).isdisjoint(key.lower().split("_"))
+    known = read_tables("prefixes")["averaged"]
+    words = set(known["words"])
+    return key not in known["unlike"] and not words.isdisjoint(key.lower().split("_"))
 
 
 def first_where(beside: Collection[object]) -> tuple[str, ...]:

@@ -98,9 +98,6 @@ IMPOSSIBLE = {
     "'axes' positions need as many rows as columns in position_grid": [
         {"position_embedding": "axes", "position_grid": (5, 6)}
     ],
-    "position_resampling = 'first' needs positions on a grid of their own": [
-        {"position_resampling": "first"}
-    ],
     "rope_interleaved needs rope = 'axial'": [
         {"rope": "dinov3", "head_dim": 12, "rope_interleaved": True}
     ],

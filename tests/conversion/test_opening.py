@@ -15,6 +15,7 @@ from tests.originals.spelling import dinov3
 from tests.packages import open_clip, transformers
 from tests.spelling import google_arrays
 from vitconvert.errors import NotRepresentable, ParityFailed
+from vitconvert.formats import Content
 from vitconvert.programs.opening import Opened, open_output
 from vitconvert.tables.dialects import builtin_tables
 
@@ -197,6 +198,14 @@ def test_a_program_sees_what_is_wrong(source, table, file, wrong, timm_directory
     assert read.bit_equal and not computed.bit_equal
     with pytest.raises(ParityFailed, match=r"(torchvision|timm|open_clip).* computes something"):
         computed.raise_if_failed()
+
+
+def test_an_output_of_scripts_that_holds_other_numbers(timm_directory, tmp_path, monkeypatch):
+    """jeonsworld's classes cannot be installed, so vitconvert reads its output again."""
+    monkeypatch.setattr(Content, "whole", lambda content: bytearray(content.info.nbytes))
+    with pytest.raises(ParityFailed, match="vitconvert loads the output and computes something"):
+        vitconvert.convert(timm_directory(**PLAIN), to="jeonsworld", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_reader_that_finds_other_bytes(timm_directory, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ code at the revision below where Python finds it, and einops, timm and torchvisi
     PYTHONPATH=.:ml-mobileclip python -m tests.originals.make_originals mobileclip
 """
 
+import dataclasses
 import math
 import sys
 from collections import abc
@@ -216,6 +217,127 @@ def videomae_pretraining() -> nn.Module:
     return PretrainVisionTransformer(**sizes, **encoder, **decoder, **kind)
 
 
+def eupe() -> nn.Module:
+    """PYTHONPATH: facebookresearch/EUPE. As its hub/backbones.py has them, but for the sizes."""
+    from eupe.models.vision_transformer import DinoVisionTransformer
+
+    sizes = {"patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "ffn_ratio": 1.5}
+    kind = {"n_storage_tokens": 4, "mask_k_bias": True, "norm_layer": "layernormbf16"}
+    model = DinoVisionTransformer(
+        **sizes, **kind, layerscale_init=1e-5, pos_embed_rope_dtype="fp32"
+    )
+    model.init_weights()
+    return model
+
+
+def deimv2() -> nn.Module:
+    """PYTHONPATH: engine/backbone of Intellindust-AI-Lab/DEIMv2."""
+    from vit_tiny import VisionTransformer
+
+    sizes = {"patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
+    return VisionTransformer(**sizes, return_layers=[1])
+
+
+def inside(names: str, model: nn.Module) -> nn.Module:
+    """A model under names with dots between them."""
+    for name in reversed(names.split(".")):
+        model = nn.ModuleDict({name: model})
+    return model
+
+
+def rf_detr(*, registers: int) -> nn.Module:
+    """PYTHONPATH: rfdetr 1.11.2, transformers 5.24.0."""
+    for name in ("rfdetr", "rfdetr.models", "rfdetr.models.backbone"):
+        folders = (Path(place, *name.split(".")) for place in sys.path)
+        stand_in(name).__path__ = [str(folder) for folder in folders if folder.is_dir()]
+    from rfdetr.models.backbone import dinov2_with_windowed_attn as code
+
+    config = code.WindowedDinov2WithRegistersConfig(
+        hidden_size=12,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        mlp_ratio=2,
+        image_size=24,
+        patch_size=4,
+        num_register_tokens=registers,
+        num_windows=2,
+        window_block_indexes=[0, 2],
+        out_features=["stage3"],
+    )
+    detector = code.WindowedDinov2WithRegistersBackbone(config)
+    queries = nn.ModuleDict({"refpoint_embed": nn.Embedding(2, 4)})
+    return nn.ModuleDict({**inside("backbone.0.encoder.encoder", detector), **queries})
+
+
+def depth_anything_3() -> nn.Module:
+    """PYTHONPATH: depth-anything-3 0.1.1. As its mono and metric models, but for the sizes."""
+    for name in ("depth_anything_3", "depth_anything_3.model"):
+        folders = (Path(place, *name.split(".")) for place in sys.path)
+        stand_in(name).__path__ = [str(folder) for folder in folders if folder.is_dir()]
+    from depth_anything_3.model.dinov2.vision_transformer import DinoVisionTransformer
+
+    sizes = {"img_size": 12, "patch_size": 4, "embed_dim": 12, "depth": 2, "num_heads": 3}
+    model = DinoVisionTransformer(**sizes, mlp_ratio=1.5, init_values=1.0, cat_token=False)
+    return inside("model.backbone.pretrained", model)
+
+
+def ast() -> nn.Module:
+    """PYTHONPATH: src/models of YuanGongND/ast, timm 0.4.5, for which its models are large."""
+    stand_in("torch._six", container_abcs=abc)
+    stand_in("wget")
+    import timm
+    from ast_models import ASTModel
+
+    sizes = {"img_size": 32, "embed_dim": 12, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
+    kind = timm.models.vision_transformer.DistilledVisionTransformer
+    timm.create_model = lambda name, pretrained: kind(**sizes, num_classes=2)
+    shape = {"fstride": 10, "tstride": 9, "input_fdim": 37, "input_tdim": 52}
+    # As traintest.py saves it.
+    return nn.DataParallel(ASTModel(3, **shape, imagenet_pretrain=False, verbose=False))
+
+
+def m2d() -> nn.Module:
+    """PYTHONPATH: examples of nttcslab/m2d, timm 1.0.31."""
+    stand_in("nnAudio")
+    stand_in("nnAudio.features")
+    from portable_m2d import LocalViT
+
+    sizes = {"in_chans": 1, "img_size": [8, 20], "patch_size": [4, 4], "embed_dim": 12}
+    sizes |= {"depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
+    return LocalViT(**sizes, norm_layer=partial(nn.LayerNorm, eps=1e-6))
+
+
+def eat() -> nn.Module:
+    """PYTHONPATH: cwx-worst-one/EAT, timm 1.0.31. fairseq's classes are not needed."""
+    import timm  # noqa: F401  (now: torch is loaded by it, and is not to get such hashes)
+
+    # Its dataclasses are defaults of others, which Python 3.11 allows with a hash alone.
+    dataclasses.dataclass = partial(dataclass, unsafe_hash=True)
+    stand_in("fairseq")
+    stand_in("fairseq.modules", EMAModule=None, EMAModuleConfig=None)
+    stand_in("fairseq.dataclass", FairseqDataclass=object)
+    named = {"register_model": lambda *_, **__: lambda kind: kind}
+    stand_in("fairseq.models", BaseFairseqModel=nn.Module, **named)
+    stand_in("fairseq.models.wav2vec")
+    stand_in("fairseq.models.wav2vec.wav2vec2", TransformerSentenceEncoderLayer=None)
+    stand_in("fairseq.tasks", FairseqTask=None)
+    stand_in("fairseq.data")
+    stand_in("fairseq.data.data_utils", compute_mask_indices=None)
+    stand_in("fairseq.utils", index_put=None)
+    utils = dict.fromkeys(("GradMultiply", "SamePad", "TransposeLast", "SamePad2d"))
+    vars(sys.modules["fairseq.modules"]).update(utils, LayerNorm=nn.LayerNorm)
+    stand_in("omegaconf", II=lambda text: text, MISSING=None)
+    from models.EAT_pretraining import Data2VecMultiConfig, Data2VecMultiModel, Modality
+
+    config = Data2VecMultiConfig(depth=2, num_heads=3, embed_dim=12, mlp_ratio=1.5)
+    # As pretraining_AS2M.yaml, but for the sizes.
+    config.mae_init, image = True, config.modalities.image
+    image.in_chans, image.patch_size, image.embed_dim = 1, 16, 12
+    image.num_extra_tokens, image.prenet_depth, image.use_alibi_encoder = 1, 0, False
+    image.target_length, image.max_length, image.decoder = 48, 5, None
+    return Data2VecMultiModel(config, [Modality.IMAGE], skip_ema=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Original:
     """A model of a project's own code.
@@ -245,6 +367,26 @@ def unmasked_clip(model: Any, clips: Tensor) -> Tensor:
     count = model.encoder.patch_embed(clips).shape[1]
     tokens: Tensor = model.encoder(clips, torch.zeros(1, count, dtype=torch.bool))
     return tokens
+
+
+def tokens_of_deimv2(model: Any, images: Tensor) -> Tensor:
+    """The class token and the patches after the last block."""
+    [(patches, class_token)] = model(images)
+    return torch.cat([class_token[:, None], patches], dim=1)
+
+
+def patches_of_rf_detr(model: Any, images: Tensor) -> Tensor:
+    """What a detector reads of the last block."""
+    detector = model["backbone"]["0"]["encoder"]["encoder"]
+    features: Tensor = detector(images).feature_maps[-1]
+    return features.flatten(2).transpose(1, 2)
+
+
+def patches_of_depth_anything(model: Any, images: Tensor) -> Tensor:
+    """The patches of the one view of each image, after the last block and the norm."""
+    vit = model["model"]["backbone"]["pretrained"]
+    [(patches, _)], _ = vit.get_intermediate_layers(images[:, None], [1])
+    return patches[:, 0]
 
 
 VIDEOMAE = "MCG-NJU/VideoMAE 14ef8d8"
@@ -332,6 +474,54 @@ ORIGINALS: Mapping[str, Original] = {
         image=(3, 16, 8, 8),
         compute=unmasked_clip,
     ),
+    "eupe": Original(revision="facebookresearch/EUPE f6cdf04", make=eupe, image=(3, 12, 20)),
+    "deimv2": Original(
+        revision="Intellindust-AI-Lab/DEIMv2 0fff8d4",
+        make=deimv2,
+        image=(3, 12, 20),
+        compute=tokens_of_deimv2,
+    ),
+    **{
+        name: Original(
+            revision="rfdetr 1.11.2",
+            make=partial(rf_detr, registers=registers),
+            image=(3, 24, 24),
+            compute=patches_of_rf_detr,
+        )
+        for name, registers in {"rf_detr": 0, "rf_detr_registers": 2}.items()
+    },
+    "depth_anything_3": Original(
+        revision="depth-anything-3 0.1.1",
+        make=depth_anything_3,
+        image=(3, 12, 12),
+        compute=patches_of_depth_anything,
+    ),
+    "ast": Original(
+        revision="YuanGongND/ast 31088be",
+        make=ast,
+        image=(1, 37, 52),
+        compute=lambda model, images: model.module(images[:, 0].transpose(1, 2)),
+    ),
+    **{  # of whole and of shorter spectrograms
+        name: Original(
+            revision="nttcslab/m2d f0c4128",
+            make=m2d,
+            image=(1, 8, times),
+            compute=lambda model, images: model.forward_encoder(images),
+        )
+        for name, times in {"m2d": 20, "m2d_short": 12}.items()
+    },
+    **{
+        name: Original(
+            revision="cwx-worst-one/EAT 06c1c34",
+            make=eat,
+            image=(1, times, 128),
+            compute=lambda model, images: model(
+                images, mode="IMAGE", mask=False, features_only=True, remove_extra_tokens=False
+            )["x"],
+        )
+        for name, times in {"eat": 48, "eat_short": 32}.items()
+    },
 }
 
 

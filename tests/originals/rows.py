@@ -448,6 +448,11 @@ OF_CODE = {
     "vjepa2": of_code("vjepa2", image_size=(12, 20), frames=6),
     "videomae_v2": of_code("videomae", "videomae_v2", image_size=(12, 12), frames=6),
     "videomae_pretraining": of_code("videomae", "videomae_pretraining", image_size=(8, 8)),
+    "eupe": of_code("dinov3", "eupe", num_heads=3, image_size=(12, 20)),
+    "deimv2": of_code("deimv2", num_heads=3, image_size=(12, 20)),
+    "ast": of_code("ast", num_heads=3, patch_stride=(10, 9), image_size=(37, 52)),
+    "m2d": of_code("m2d", num_heads=3, image_size=(8, 20)),
+    "eat": of_code("eat", num_heads=3, image_size=(48, 128), position_grid=(5, 8)),
 }
 
 # mmpretrain/NAME.pth, as its training saves them

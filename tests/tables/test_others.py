@@ -156,9 +156,16 @@ ORIGINALS = {
         "model.encoder.transformer.layers.0.0.to_qkv.weight": (90, 30),
         "model.encoder.transformer.layers.0.1.net.0.weight": (30,),
     },
-    "AST in its authors' names": {f"module.v.{name}": shape for name, shape in _TIMM.items()}
-    | {"module.v.dist_token": (1, 1, 30), "module.mlp_head.0.weight": (30,)}
-    | {"module.mlp_head.1.weight": (5, 30), "module.mlp_head.1.bias": (5,)},
+    "PaSST": {f"net.{name}": shape for name, shape in _TIMM.items() if name != "pos_embed"}
+    | {"net.time_new_pos_embed": (1, 30, 1, 7), "net.freq_new_pos_embed": (1, 30, 4, 1)}
+    | {"net.new_pos_embed": (1, 2, 30), "net.head.0.weight": (30,), "net.head.1.bias": (5,)},
+    "BEATs": {
+        "patch_embedding.weight": (20, 1, 16, 16),
+        "post_extract_proj.weight": (30, 20),
+        "encoder.layers.0.self_attn.q_proj.weight": (30, 30),
+        "encoder.layers.0.self_attn.grep_linear.weight": (8, 10),
+        "encoder.layers.0.self_attn.relative_attention_bias.weight": (320, 3),
+    },
     "CONCH": _CLIP | {"visual.attn_pool_contrast.query": (1, 30), "text.ln_final.weight": (30,)},
     "the Hiera of SAM 2": {
         "image_encoder.trunk.pos_embed_window": (1, 30, 8, 8),

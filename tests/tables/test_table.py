@@ -132,7 +132,7 @@ def test_an_unknown_dialect_is_named_with_its_nearest_or_every_ecosystem():
     )
     with pytest.raises(UsageError) as error:
         find_tables("nothing-like-it")
-    assert error.value.evidence["ecosystems"].startswith("aimv2, asyml, beit3, big_vision, ")
+    assert error.value.evidence["ecosystems"].startswith("aimv2, ast, asyml, beit3, big_vision, ")
     assert error.value.hint == "`vitconvert list` describes all of them."
 
 

@@ -54,17 +54,22 @@ RF_DETR = {
 
 @pytest.mark.parametrize("case", RF_DETR)
 def test_rf_detr_attends_within_windows(case, tmp_path):
+    """Its own table reads it, and asks for the windows; no other table may."""
     path, prefix = tmp_path / "rf-detr.pth", "model." * (case == "Lightning")
     torch.save(RF_DETR[case], path)
     ways = [{}, {"tower": prefix + TOWER}, {"tower": prefix + TOWER, "dialect": "hf"}]
     ways += [{"tower": prefix + TOWER, "ignore": ["*class_embed*"]}]
     for reading in ways:
-        with pytest.raises(NotRepresentable, match="RF-DETR"):
+        with pytest.raises(MissingFact, match=r"window_count(.|\n)*global_blocks"):
             vitconvert.load_model(path, overrides=FACTS, **reading)
-        assert "RF-DETR" in vitconvert.inspect(path, **reading).problem.fact
+        assert vitconvert.inspect(path, **reading).dialect == "hf_rf_detr"
     (tmp_path / "team.toml").write_text('[dialect]\nextends = "hf_dinov2"\n')
+    others = [{"dialect": "hf_dinov2"}, {"table": tmp_path / "team.toml"}]
+    for reading in others:
+        with pytest.raises(NotRepresentable, match="RF-DETR"):
+            vitconvert.load_model(path, overrides=FACTS, tower=prefix + TOWER, **reading)
     with pytest.raises(NotRepresentable, match="RF-DETR"):
-        vitconvert.load_model(path, table=tmp_path / "team.toml", tower=prefix + TOWER)
+        vitconvert.load_model(path, overrides=FACTS, tower=(prefix + TOWER)[: -len("encoder.")])
 
 
 def test_a_plain_dinov2_at_the_same_place_is_read(tmp_path):
@@ -76,8 +81,10 @@ def test_a_plain_dinov2_at_the_same_place_is_read(tmp_path):
 def test_config_json_speaks_for_a_part_of_which_it_has_no_section(tmp_path):
     save_file({f"{TOWER}{n}": t for n, t in dinov2().items()}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "rf_detr"}))
-    with pytest.raises(NotRepresentable) as error:
+    with pytest.raises(MissingFact, match="window_count"):
         vitconvert.load_model(tmp_path, tower=TOWER, overrides=FACTS)
+    with pytest.raises(NotRepresentable) as error:
+        vitconvert.load_model(tmp_path, tower=TOWER, overrides=FACTS, dialect="hf_dinov2")
     assert error.value.evidence == {"config.json": "model_type = 'rf_detr'"}
 
 

@@ -105,7 +105,7 @@ def test_it_resamples_learned_positions(vit, photograph, tmp_path, run):
     (prediction,) = vitconvert.predict(exported, path, topk=1)
     assert prediction.top[0].logit == pytest.approx(wanted.max().item(), rel=1e-3)
     refused = run("predict", exported, path, *size)
-    assert refused.code == 2 and "--image-size has no place here" in refused.err
+    assert refused.code == 2 and "images of 32x56 pixels only" in refused.err
     maps = run("attention", folder, path, *size, "--json")
     assert maps.code == 0, maps.err
 

@@ -50,18 +50,18 @@ def midas():
     return beside(model, scratch=nn.Conv2d(4, 4, 3)), "pretrained.model"
 
 
-def depth_anything_3():
+def depth():
     kind = t.Dinov2Model(t.Dinov2Config(**DINOV2))
-    model = under("model.backbone.pretrained", kind)
+    model = under("model.depth.pretrained", kind)
     model.model.add_module("head", nn.Sequential(nn.LayerNorm(36), nn.Conv2d(36, 5, 1)))
-    return model, "model.backbone.pretrained"
+    return model, "model.depth.pretrained"
 
 
 def vggt():
-    """VGGT: the ViT that patches go through, then blocks of another kind beside it."""
-    model = under("aggregator.patch_embed", body(img_size=(32, 24)))
+    """As older code of VGGT: the ViT that patches go through, then other blocks beside it."""
+    model = under("aggregator.image_backbone", body(img_size=(32, 24)))
     model.aggregator.add_module("frame_blocks", nn.ModuleList(body().blocks))
-    return beside(model, camera_head=nn.LayerNorm(30)), "aggregator.patch_embed"
+    return beside(model, camera_head=nn.LayerNorm(30)), "aggregator.image_backbone"
 
 
 def fastai():
@@ -74,7 +74,7 @@ def wrapped():
     return under("my_net", t.ViTForImageClassification(t.ViTConfig(**VISION))), "my_net"
 
 
-MODELS = [midas, depth_anything_3, vggt, fastai, wrapped]
+MODELS = [midas, depth, vggt, fastai, wrapped]
 
 
 def saved(model, folder):

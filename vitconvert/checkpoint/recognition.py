@@ -28,9 +28,9 @@ from vitconvert.facts.accounts import (
     open_ledger,
 )
 from vitconvert.facts.answers import possible_answers
-from vitconvert.facts.fact import TENSORS, USER, show
+from vitconvert.facts.fact import TENSORS, USER, show, state
 from vitconvert.facts.gathering import Gathered, gather_facts
-from vitconvert.facts.statements import Statements
+from vitconvert.facts.statements import Statements, parse_fields
 from vitconvert.formats import FLOATS_OF_8_BITS, Container
 from vitconvert.tables.architectures import architectures
 from vitconvert.tables.detection import Recognised, ambiguous
@@ -243,7 +243,8 @@ def gather(vit: RecognisedViT, options: ReadOptions) -> tuple[Statements, Gather
 def _facts_of(part: FoundViT, said: Statements) -> Gathered:
     """The facts of a ViT by its tensors and by some statements, and what these got wrong."""
     recognised = part.recognised
-    known = gather_facts(recognised.binding, said.facts(recognised.table))
+    of_tower = state(parse_fields(part.tower.facts), f"the code of {part.tower.model}")
+    known = gather_facts(recognised.binding, of_tower | said.facts(recognised.table))
     return replace(known, notes=(*known.notes, *said.doubts))
 
 

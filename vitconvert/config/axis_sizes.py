@@ -41,7 +41,7 @@ def _embedding(config: Properties) -> dict[str, int]:
         "tubelet": config.tubelet,
         "position": config.num_positions,
         "register": config.num_registers,
-        "prefix": config.num_prefix_tokens,
+        "prefix": config.prefix_of_window,
         **dict.fromkeys(("grid_y", "grid_side"), config.position_side),
         "grid_x": config.position_grid[1] if config.position_grid else 0,
         "grid_after_one": config.position_count + 1,

@@ -36,7 +36,7 @@ _LEAST = {
     **dict.fromkeys(("num_classes", "num_registers", "representation_size"), 0),
     **dict.fromkeys(("pool_heads", "pool_mlp_dim", "patch_padding"), 0),
     **dict.fromkeys(("merge_size", "merge_mlp_dim", "merge_dim", "merge_gated_dim"), 0),
-    **dict.fromkeys(("relative_mlp_dim", "window_size", "neck_dim"), 0),
+    **dict.fromkeys(("relative_mlp_dim", "window_size", "window_count", "neck_dim"), 0),
 }
 # Of blocks of one attention, one MLP.
 _OF_TWO_STEPS = ("attention_norm", "gated_mlp", "mlp_norm", "mlp_out_activation", "v_norm")
@@ -61,6 +61,7 @@ def contradictions(config: Properties) -> list[str]:
             *_merging(config),
             *_relative_positions(config),
             *_windows(config),
+            *_windows_with_tokens(config),
             *_neck(config),
         ]
     )
@@ -316,8 +317,7 @@ def _own_grid(config: Properties) -> list[str]:
     if config.axis_positions and len(set(config.position_grid)) > 1:
         problems.append("'axes' positions need as many rows as columns in position_grid")
     rule = config.position_resampling
-    without_grid = config.learned_positions or (rule == "tile" and config.axis_positions)
-    if without_grid and rule in ("first", "tile"):
+    if rule == "tile" and (config.learned_positions or config.axis_positions):
         problems.append(f"position_resampling = {rule!r} needs positions on a grid of their own")
     return problems
 
@@ -371,11 +371,33 @@ def _windows(config: Properties) -> list[str]:
     ]
     if config.decomposed_positions and not config.window_padding:
         problems.append("decomposed relative positions need window_padding")
-    if min(config.global_blocks, default=0) < 0 or sorted({*config.global_blocks}) != [
-        *config.global_blocks
-    ]:
-        problems.append("global_blocks must be numbers of blocks from 0, in order")
-    return problems
+    return [*problems, *_global_blocks(config)]
+
+
+def _global_blocks(config: Properties) -> Iterator[str]:
+    blocks = list(config.global_blocks)
+    if min(blocks, default=0) < 0 or sorted(set(blocks)) != blocks:
+        yield "global_blocks must be numbers of blocks from 0, in order"
+
+
+def _windows_with_tokens(config: Properties) -> list[str]:
+    if not config.window_count:
+        return []
+    obstacles = {
+        "window_size": config.windowed,
+        "rotary embeddings": config.rope != "none",
+        "relative positions": config.relative_positions != "none",
+        "a second head": config.dist_head,
+    }
+    problems = [
+        f"window_count excludes {obstacle}" for obstacle, there in obstacles.items() if there
+    ]
+    if any(side % config.window_count for side in config.grid_size):
+        problems.append(
+            f"{size_text(config.grid_size)} patches do not divide into {config.window_count} by "
+            f"{config.window_count} windows"
+        )
+    return [*problems, *_global_blocks(config)]
 
 
 def _neck(config: Properties) -> list[str]:

@@ -129,6 +129,9 @@ class Fields:
     # Attention within windows of so many patches a side; 0: there are none (ViTDet, SAM)
     window_size: int = 0
     global_blocks: tuple[int, ...] = ()  # blocks that have no windows, from 0
+    # So many windows down and across instead, each with prefix tokens of its own; global blocks see
+    # the tokens of all windows (RF-DETR)
+    window_count: int = 0
     # Windows at the edges are filled up with zeros; False: they are smaller (Qwen2.5-VL)
     window_padding: bool = True
     kv_heads: tuple[int, ...] = ()  # heads of k and v in each block (Sapiens2); (): num_heads
@@ -169,7 +172,7 @@ class Fields:
     pool_mlp: bool = True  # whether an MLP follows the attention pooling; AIMv2 has none
     pool_mlp_dim: int = 0  # hidden width of this MLP; 0: mlp_dim
     fc_norm: bool = False  # LayerNorm of the pooled token (MAE, BEiT)
-    fc_norm_eps: float | None = None  # None: norm_eps
+    fc_norm_eps: float | None = None  # None: norm_eps (AST's authors leave torch's own there)
     bare_fc_norm: bool = False  # the same without weights
 
     # Head

@@ -139,7 +139,12 @@ class Properties(Fields):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens in front of the patches: class, distillation, registers."""
+        """Tokens in front of the patches: class, distillation, registers, of every window."""
+        return self.prefix_of_window * max(self.window_count**2, 1)
+
+    @property
+    def prefix_of_window(self) -> int:
+        """The same of one window, or of the image if windows have none of their own."""
         return int(self.class_token) + int(self.dist_token) + self.num_registers
 
     @property
@@ -157,7 +162,7 @@ class Properties(Fields):
         """Leading rows of the position table, which belong to no patch."""
         if self.no_embed_class:
             return 0
-        return self.num_prefix_tokens - (0 if self.register_positions else self.num_registers)
+        return self.prefix_of_window - (0 if self.register_positions else self.num_registers)
 
     @property
     def class_position_counts(self) -> bool:
@@ -322,8 +327,13 @@ class Properties(Fields):
     @property
     def window_blocks(self) -> tuple[int, ...]:
         """Blocks whose attention is within windows."""
-        blocks = range(self.depth) if self.windowed else ()
+        blocks = range(self.depth) if self.windowed or self.window_count else ()
         return tuple(i for i in blocks if i not in self.global_blocks)
+
+    @property
+    def global_stages(self) -> tuple[int, ...]:
+        """Blocks without windows, and the number of blocks: what RF-DETR's backbone gives."""
+        return (*self.global_blocks, self.depth)
 
     @property
     def whole_windows(self) -> bool:

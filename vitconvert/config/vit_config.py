@@ -93,13 +93,16 @@ _WITHOUT_PATCHES = ("token", "prefix_avg", "none")  # poolings that read no mean
 def _resolved(config: Properties) -> dict[str, Any]:
     """What stands for a value that depends on another field."""
     scaled_by_one = config.rope_reference == config.grid_size
+    same_eps = config.fc_norm_eps == config.norm_eps
     return {
         "patch_stride": config.patch_stride or config.patch_size,
         "attention_scale": config.attention_scale or config.head_dim**-0.5,
         "final_norm_eps": config.final_norm_eps or config.norm_eps,
+        "fc_norm_eps": None if same_eps else config.fc_norm_eps,
         "pool_heads": config.pool_heads or config.num_heads,
         "pool_mlp_dim": config.pool_mlp_dim or config.mlp_dim,
         "rope_reference": () if scaled_by_one else config.rope_reference,
+        "window_count": config.window_count if config.window_count > 1 else 0,
         "global_blocks": tuple(i for i in config.global_blocks if i < config.depth),
     }
 
@@ -145,7 +148,7 @@ def _of_blocks(config: Properties) -> dict[str, bool]:
     windows = config.windowed and config.grid_size != (config.window_size,) * 2
     return {
         "window_size": windows,
-        "global_blocks": windows,
+        "global_blocks": windows or config.window_count > 1,
         "window_padding": windows and not config.whole_windows,
         "proj_bias": config.attention_proj,
         "mlp_layer_scale": config.layer_scale,
@@ -157,7 +160,7 @@ def _of_pooling_and_head(config: Properties) -> dict[str, bool]:
     prefix, of_many = config.num_prefix_tokens > 0, config.pooling not in _WITHOUT_PATCHES
     return {
         "final_norm_eps": config.final_norm,
-        "fc_norm_eps": config.fc_norm and config.fc_norm_eps not in (None, config.norm_eps),
+        "fc_norm_eps": config.fc_norm,
         "merge_standard": config.merge_size > 0,
         "merge_padding": not config.whole_squares,
         "pool_include_prefix": prefix and of_many,

@@ -60,7 +60,7 @@ RESAMPLINGS = (
 OWN_RESAMPLINGS = (
     *RESAMPLINGS,
     "tile",  # SAM 3: the grid is repeated
-    "first",  # Gemma 4: the first rows and columns of a larger grid that is their own
+    "first",  # Gemma 4, M2D, EAT: the first rows and columns of a larger grid
 )
 RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning

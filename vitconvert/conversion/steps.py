@@ -68,7 +68,7 @@ def _zero_class_position(tensors: Tensors, config: ViTConfig) -> Tensors:
     import torch
 
     positions = tensors["pos_embed"]
-    count = config.num_prefix_tokens - config.num_registers
+    count = config.prefix_of_window - config.num_registers
     zeros = positions.new_zeros(1, count, positions.shape[-1])
     return {**tensors, "pos_embed": torch.cat([zeros, positions], dim=1)}
 
@@ -273,7 +273,9 @@ STEPS: Mapping[str, Step] = {
             change="the norm of all tokens became one of the class token, the only one read",
             alters=("fc_norm.weight", "fc_norm.bias"),
             applies=lambda c: _norms_one_token(c) and c.final_norm and not c.fc_norm,
-            becomes=lambda c: c.replace(final_norm=False, fc_norm=True),
+            becomes=lambda c: c.replace(
+                final_norm=False, fc_norm=True, fc_norm_eps=c.final_norm_eps, final_norm_eps=None
+            ),
             tensors=partial(_rename, "norm.", "fc_norm."),
             free=True,
         ),
@@ -282,7 +284,9 @@ STEPS: Mapping[str, Step] = {
             change="the norm of the class token became one of all tokens, of which it is read",
             alters=("norm.weight", "norm.bias"),
             applies=lambda c: _norms_one_token(c) and c.fc_norm and not c.final_norm,
-            becomes=lambda c: c.replace(final_norm=True, fc_norm=False),
+            becomes=lambda c: c.replace(
+                final_norm=True, fc_norm=False, final_norm_eps=c.fc_norm_eps, fc_norm_eps=None
+            ),
             tensors=partial(_rename, "fc_norm.", "norm."),
             free=True,
         ),
@@ -424,8 +428,6 @@ def replace_norm_eps(eps: float) -> Step:
         applies=lambda config: (
             config.norm_eps != eps or (config.fc_norm and config.fc_norm_eps not in (None, eps))
         ),
-        becomes=lambda config: config.replace(
-            norm_eps=eps, **({"fc_norm_eps": None} if config.fc_norm_eps else {})
-        ),
+        becomes=lambda config: config.replace(norm_eps=eps, fc_norm_eps=None),
         lossy=True,
     )

@@ -168,7 +168,7 @@ def check_rows(table: Table, config: Config) -> None:
 
 def _links_for(table: Table, config: Config) -> Iterator[Link]:
     first = table.first_texts(config)
-    prefix = config.num_prefix_tokens if isinstance(config, ViTConfig) else 0
+    prefix = config.prefix_of_window if isinstance(config, ViTConfig) else 0
     found, sizes = instances(config), config.axes()
     for name, row in table.row_of.items():
         several = found.get(name, ())

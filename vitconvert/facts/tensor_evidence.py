@@ -184,9 +184,10 @@ def _read_own_grid(found: TensorEvidence) -> None:
         return
     count = found.binding.sizes.products.get(both, 0)
     count = sizes.get("grid_after_one", 1) - 1 if after_one else count
-    said, origin = found.stated.get("position_grid") or Fact((), "")
-    if math.prod(said) == count and len(said) == 2:
-        found.facts["position_grid"] = Fact(said, origin)
+    known = dict(found.by_default()) | found.stated
+    said = known.get("position_grid", Fact((), ""))
+    if math.prod(said.value) == count and len(said.value) == 2:
+        found.facts["position_grid"] = said
     elif _is_square(count):
         assumed = f"assumed: {count} positions form a square grid"
         found.facts["position_grid"] = Fact((math.isqrt(count),) * 2, assumed)

@@ -124,9 +124,7 @@ class Attention(nn.Module):
                 "x = block(x, None, positions).",
             )
         q, k, v = self._prepared(qkv, positions)
-        bias = self._bias(q, positions)
-        if positions.mask is not None:
-            bias = positions.mask if bias is None else _masked(bias, positions.mask)
+        bias = self._masked_bias(q, positions)
         bias = None if bias is None else bias[..., : positions.wanted, :]
         x = self._attend(q[:, :, : positions.wanted], k, v, bias)
         if self.post_softmax_scale != 1:
@@ -139,7 +137,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """q, k and v to (B, H, N, N): how much each token (row) attends to each (column)."""
         q, k, _ = self._prepared(qkv, positions)
-        return self._softmax(q, k, self._bias(q, positions))
+        return self._softmax(q, k, self._masked_bias(q, positions))
 
     @property
     def scale(self) -> float:
@@ -185,6 +183,12 @@ class Attention(nn.Module):
             q, k, v = self.qkv(x).chunk(3, dim=-1)
             q, k = self.q_whole_norm(q), self.k_whole_norm(k)
         return [part.reshape(B, N, -1, self.head_dim).transpose(1, 2) for part in (q, k, v)]
+
+    def _masked_bias(self, q: Tensor, positions: TokenPositions) -> Tensor | None:
+        bias = self._bias(q, positions)
+        if positions.mask is None:
+            return bias
+        return positions.mask if bias is None else _masked(bias, positions.mask)
 
     def _bias(self, _q: Tensor, positions: TokenPositions) -> Tensor | None:
         if positions.relative_index is None:

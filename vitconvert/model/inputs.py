@@ -123,7 +123,7 @@ def attention_mask(
         return None
     if mask is not None and is_causal:
         raise UsageError("attn_mask and is_causal exclude each other.")
-    if config.windowed or config.decomposed_positions:
+    if config.windowed or config.window_count or config.decomposed_positions:
         raise UsageError("Attention within windows takes no attn_mask and is not causal.")
     if mask is not None:
         return mask

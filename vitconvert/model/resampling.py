@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
-from vitconvert.errors import ShapeMismatch, UsageError
+from vitconvert.errors import ShapeMismatch, UsageError, size_text
 from vitconvert.model.open_sizes import axis_shares, counted, is_open, resized
 
 # How each project fits a grid of positions to another image size; keys are the values of
@@ -45,7 +45,8 @@ def resample_positions(
         old_grid: Patches down and across that `pos_embed` was made for.
         new_grid: Patches down and across to fit.
         prefix: Leading positions that belong to no patch; they are not changed.
-        rule: One of `vitconvert.config.vocabularies.RESAMPLINGS`.
+        rule: One of `vitconvert.config.vocabularies.RESAMPLINGS`, or "first", which takes the first
+            rows and columns (M2D, https://arxiv.org/abs/2406.02032, `LocalViT`).
 
     Returns:
         (1, prefix + new rows * new columns, D), in the dtype of `pos_embed`, computed in float32.
@@ -53,10 +54,13 @@ def resample_positions(
 
     Raises:
         ShapeMismatch: `pos_embed` does not hold prefix + old rows * old columns positions.
-        UsageError: `rule` is unknown.
+        UsageError: `rule` is unknown, or takes the first of fewer positions than are needed.
     """
-    _check_rule(rule, RESAMPLINGS)
+    if rule != "first":
+        _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
+    if rule == "first" and not is_open(new_grid) and new_grid != old_grid:
+        return _first_positions(pos_embed, old_grid, new_grid, prefix)
     if is_open(new_grid):
         table = pos_embed[:, prefix:].reshape(1, *old_grid, -1)
         mode, offset = rule.removesuffix("_offset"), OFFSET.get(rule, 0.0)
@@ -72,6 +76,17 @@ def resample_positions(
     grid = F.interpolate(grid, **size, **INTERPOLATION[rule])  # type: ignore[arg-type]
     patches = grid.permute(0, 2, 3, 1).flatten(1, 2).to(pos_embed.dtype)
     return torch.cat((pos_embed[:, :prefix], patches), dim=1)
+
+
+def _first_positions(pos_embed: Tensor, old_grid: Grid, new_grid: Grid, prefix: int) -> Tensor:
+    (rows, columns), (old_rows, old_columns) = new_grid, old_grid
+    if rows > old_rows or columns > old_columns:
+        raise UsageError(
+            f"{size_text(old_grid)} positions are too few for {size_text(new_grid)} patches.",
+            hint="position_resampling = 'first' takes the first of them: choose a smaller image.",
+        )
+    grid = pos_embed[:, prefix:].reshape(1, *old_grid, -1)[:, :rows, :columns]
+    return torch.cat((pos_embed[:, :prefix], grid.flatten(1, 2)), dim=1)
 
 
 def resample_relative_positions(

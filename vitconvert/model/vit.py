@@ -37,7 +37,7 @@ from vitconvert.model.positions import computed_positions, positions_of
 from vitconvert.model.relative_positions import relative_tables, shared_relative_positions
 from vitconvert.model.rope import RotaryEmbedding, rotary_tables
 from vitconvert.model.timm_interface import TimmInterface
-from vitconvert.model.windows import block_of
+from vitconvert.model.windows import block_of, mask_of_windows, with_tokens_of_windows
 
 torch.fx.wrap("head_masks")
 torch.fx.wrap("rotary_tables")
@@ -61,6 +61,7 @@ class ViT(HubMethods, TimmInterface):
     pos_embed: Tensor | None
     relative_index: Tensor | None
     relative_offsets: Tensor | None
+    window_mask: Tensor | None
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class ViT(HubMethods, TimmInterface):
         self.positions = positions_of(config)
         self.register_buffer("relative_index", None, persistent=False)
         self.register_buffer("relative_offsets", None, persistent=False)
+        self.register_buffer("window_mask", None, persistent=False)
         self.rel_pos_bias = shared_relative_positions(config)
         self.rope = RotaryEmbedding(config) if config.rope != "none" else None
         self.embed_drop = nn.Dropout(config.embed_drop_rate)
@@ -114,6 +116,8 @@ class ViT(HubMethods, TimmInterface):
         tables = relative_tables(self.config, self.config.grid_size)
         if self.config.computed_positions:
             tables["pos_embed"] = computed_positions(self.config)[None]
+        if self.config.window_count:
+            tables["window_mask"] = mask_of_windows(self.config)
         place = None if device.type == "meta" else device
         for name, table in tables.items():
             table = table.to(place, dtype if table.is_floating_point() else None)
@@ -267,8 +271,10 @@ class ViT(HubMethods, TimmInterface):
         tokens = (self.cls_token, self.dist_token, self.reg_token)
         # Not len(patches), which would fix the batch size of an exported model.
         prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
-        x: Tensor = self.embed_drop(self.positions(patches, prefix, self.pos_embed, grid))
-        return x
+        x: Tensor = self.positions(patches, prefix, self.pos_embed, grid)
+        if self.config.window_count:
+            x = with_tokens_of_windows(x, self.config)
+        return cast("Tensor", self.embed_drop(x))
 
     def token_positions(self, grid: Grid | None = None) -> Iterator[TokenPositions]:
         """For each block, what its attention gets of its tokens' positions.
@@ -289,7 +295,14 @@ class ViT(HubMethods, TimmInterface):
         ropes: Sequence[Tensor | None] = [None] * len(layers)
         if self.rope is not None:
             ropes = rotary_tables(self.rope, self.patch_embed.a_weight(), grid)
-        return (TokenPositions(ropes[layer], index, offsets, bias, grid=fitted) for layer in layers)
+        mask = self.window_mask
+        if other and self.config.window_count:
+            mask = mask_of_windows(self.config, grid).to(self.patch_embed.a_weight().device)
+        masks = dict.fromkeys(self.config.window_blocks, mask)
+        return (
+            TokenPositions(ropes[layer], index, offsets, bias, mask=masks.get(layer), grid=fitted)
+            for layer in layers
+        )
 
     def _features(self, pooled: Tensor) -> Tensor:
         features: Tensor = self.head_drop(self.pre_logits(self.bare_fc_norm(self.fc_norm(pooled))))

@@ -150,6 +150,27 @@ def _by_offset(vectors: Tensor) -> Tensor:
     return vectors[places[:, None] - places + side - 1]
 
 
+def with_tokens_of_windows(x: Tensor, config: ViTConfig) -> Tensor:
+    """Tokens (B, N, D), the prefix tokens of one window first, to those of every window first."""
+    prefix, patches = x[:, : config.prefix_of_window], x[:, config.prefix_of_window :]
+    return torch.cat((prefix.repeat(1, config.window_count**2, 1), patches), dim=1)
+
+
+def mask_of_windows(config: ViTConfig, grid: tuple[int, int] | None = None) -> Tensor:
+    """(N, N), on the CPU: whether two tokens are of one window, prefix tokens of windows first.
+
+    RF-DETR, https://arxiv.org/abs/2511.09554; rfdetr 1.11, `WindowedDinov2WithRegistersEmbeddings`,
+    has the windows as images of their own instead. transformers 5.24, `RfDetrDinov2Embeddings`.
+    """
+    count, (rows, columns) = config.window_count, grid or config.grid_size
+    windows = torch.arange(count**2, device="cpu")
+    down = torch.arange(rows, device="cpu") * count // rows
+    across = torch.arange(columns, device="cpu") * count // columns
+    of_patches = (down[:, None] * count + across).flatten()
+    of_tokens = torch.cat((windows.repeat_interleave(config.prefix_of_window), of_patches))
+    return of_tokens[:, None] == of_tokens
+
+
 class WindowedBlock(Block):
     """A block whose attention is `WindowedAttention`."""
 

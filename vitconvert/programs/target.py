@@ -39,7 +39,7 @@ _BUILT_WITH = (
     *("num_heads", "head_dim", "image_size", "patch_size", "in_channels", "pool_heads"),
     *("frames", "tubelet"),
 )
-_EPS = {"norm_eps", "final_norm_eps"}
+_EPS = {"norm_eps", "final_norm_eps", "fc_norm_eps"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,8 @@ class ExportedFile:
             raise UsageError(
                 f"This file takes images of {height}x{width} pixels only.",
                 evidence={"file": self.path},
-                hint="export the checkpoint with --dynamic-size, or with --image-size N.",
+                hint="write a file for this size, or for all: `vitconvert export CHECKPOINT --to "
+                "FORMAT -o FILE --image-size N`, or `--dynamic-size`.",
             )
         return self._stated().at_size(image_size)
 

@@ -59,6 +59,9 @@ def require_open_sizes(config: ViTConfig) -> None:
         "the padding of its convolutional stem depends on the size": config.stem
         and not config.mobileclip_stem,
         "windows of attention are filled up by size": config.windowed,
+        "its windows are as many for every size": config.window_count > 1,
+        "its positions are the first of a table": config.position_resampling == "first"
+        and config.learned_positions,
         "attention reads vectors for each offset of rows and columns": config.decomposed_positions,
         "timm spreads its relative positions by a search": spread
         and config.relative_resampling == "geometric",

@@ -60,6 +60,12 @@ def another_model(evidence: Evidence) -> tuple[str, dict[str, str]] | None:
     return None
 
 
+def read_as_of(model: str) -> Mapping[str, Any] | None:
+    """Of such a model, in words: the model type of the table that computes it, and its prefixes."""
+    known: Mapping[str, Mapping[str, Any]] = read_tables("others")["read_as"]
+    return next((said for name, said in known.items() if model.startswith(f"{name}:")), None)
+
+
 def look_alike(model_type: object) -> str | None:
     """In words, the model that this type of config.json is, if its tensors look like a ViT's."""
     known: Mapping[str, str] = read_tables("others")["look_alikes"]

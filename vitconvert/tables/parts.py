@@ -14,7 +14,13 @@ from vitconvert.tables.axes import Shape
 from vitconvert.tables.config_file import look_up
 from vitconvert.tables.detection import NO_TABLE, Recognised, fitting, identifies, recognise
 from vitconvert.tables.dialects import builtin_tables
-from vitconvert.tables.others import Evidence, another_model, instead_of, quantised_by
+from vitconvert.tables.others import (
+    Evidence,
+    another_model,
+    instead_of,
+    quantised_by,
+    read_as_of,
+)
 from vitconvert.tables.table import Table
 from vitconvert.toml_files import read_tables
 
@@ -29,6 +35,7 @@ class Tower:
             None no part of it.
         model: Whose encoder it is, in words.
         reads: What the larger model reads of it, in words, where no config.json says so.
+        facts: Fields that its code sets otherwise than the library whose names its tensors have.
         model_type: That of config.json, where there is none and the prefix is of one model.
         guessed: Whether nobody names this prefix: a table fits what is below it, and no other.
     """
@@ -37,6 +44,7 @@ class Tower:
     section: str | None = None
     model: str = "a larger model"
     reads: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict, compare=False)
     model_type: str = ""
     guessed: bool = False
 
@@ -180,7 +188,13 @@ class Header:
     def config_of(self, tower: Tower) -> Mapping[str, object]:
         """The part of config.json that is about an encoder."""
         stated = {"model_type": tower.model_type} if tower.model_type else {}
-        return config_section(self.config, tower.section) or stated
+        said = config_section(self.config, tower.section) or stated
+        if said and "model_type" in said and tower.prefix:
+            return said
+        found = self._another_model(tower)
+        read_as = read_as_of(found[0]) if found else None
+        under = read_as is not None and tower.prefix in read_as["under"]
+        return {**said, "model_type": read_as["model_type"]} if read_as and under else said
 
     def fitting(self, shapes: Mapping[str, Shape], tower: Tower) -> Recognised | None:
         """The one dialect that explains these tensors of an encoder, or None."""
@@ -223,20 +237,9 @@ class Header:
         Raises:
             NotRepresentable: config.json, the file's settings or its other tensors say so.
         """
-        config = self.config_of(tower) or self.config
-        every = {**self.shapes, **dict.fromkeys(self.ignored, ())}
-        inside = {
-            n.removeprefix(tower.prefix): s for n, s in every.items() if n.startswith(tower.prefix)
-        }
-        found = another_model(
-            Evidence(
-                config=config,
-                settings=self.settings,
-                inside=inside,
-                around=every,
-                left_out=bool(self.ignored),
-            )
-        )
+        config, found = self.config_of(tower) or self.config, self._another_model(tower)
+        if found and self._is_read(found[0], tower):
+            return
         if found and not any(not t.builtin and identifies(t, config) for t in self.tables or ()):
             other, told_by = found
             raise NotRepresentable(
@@ -245,6 +248,35 @@ class Header:
                 meaning="Its tensors, whatever their names, mean another function than a ViT's.",
                 hint=instead_of(other),
             )
+
+    def _another_model(self, tower: Tower) -> tuple[str, dict[str, str]] | None:
+        """A model with a ViT's tensors and another function, and what tells it."""
+        every = {**self.shapes, **dict.fromkeys(self.ignored, ())}
+        inside = {
+            n.removeprefix(tower.prefix): s for n, s in every.items() if n.startswith(tower.prefix)
+        }
+        return another_model(
+            Evidence(
+                config=config_section(self.config, tower.section) or self.config,
+                settings=self.settings,
+                inside=inside,
+                around=every,
+                left_out=bool(self.ignored),
+            )
+        )
+
+    def _is_read(self, model: str, tower: Tower) -> bool:
+        """Whether one of the tables computes such a model, whose tensors are where they belong."""
+        read_as = read_as_of(model)
+        if read_as is None:
+            return False
+        said = {"model_type": read_as["model_type"]}
+        tables = builtin_tables().values() if self.tables is None else self.tables
+        names = tuple(read_as["under"])
+        there = (
+            tower.prefix in names if tower.prefix else any(n.startswith(names) for n in self.shapes)
+        )
+        return there and any(identifies(table, said) for table in tables)
 
     def part(
         self,

@@ -211,6 +211,7 @@ MODULES = {
     "vit_mae": replace(_VIT, inputs=_pixels_in_order),
     "data2vec-vision": Modules(block="encoder.layer.{i}"),
     **dict.fromkeys(("dinov2", "dinov2_with_registers"), _DINOV2),
+    "rf_detr_dinov2": replace(_DINOV2, kind="RfDetrDinov2Backbone", tapped=False),
     "dinov3_vit": Modules(
         block="model.layer.{i}", norm2="norm2", norm="norm", pooled=True, rounded="rotary angles"
     ),

@@ -29,6 +29,7 @@ _WITH_PROJECTION = {
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
+_JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -55,6 +56,8 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         # With the head of masked pre-training, tokens are normed in spite of mean pooling.
         theirs["use_mean_pooling"] = not config.final_norm
     model_type = theirs["model_type"]
+    if model_type == "rf_detr_dinov2":  # a detector's file has names that only the detector reads
+        tensors = {_as_saved_alone(n): t for n, t in tensors.items()}
     if checkpoint.dialect == "hf_pixio_backbone":  # the PixioModel in it
         tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
@@ -86,6 +89,11 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         notes=(note,) if rounded else (),
         any_size=True,
     )
+
+
+def _as_saved_alone(name: str) -> str:
+    name = _JOINED_NAMES.sub(lambda found: f".attention.{found[1][0]}_proj.", name)
+    return name.replace(".attention.output.dense.", ".attention.o_proj.")
 
 
 def _with_separate_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
