@@ -39,6 +39,7 @@ NEED_POSIX = (
     "hostile/test_images.py",
     "hostile/test_names.py",
     "hostile/test_orbax.py",
+    "inference/test_workers.py",
     "orbax/test_orbax.py",
     "pictures/test_page.py",
     "sources/test_hub_formats.py",

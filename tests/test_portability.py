@@ -80,7 +80,10 @@ def lacking(tree):
 
 
 # Where a file of the system that is not there is an answer like another.
-ASKED_FOR = {"vitconvert/machine.py": {"/proc/cpuinfo"}}
+ASKED_FOR = {
+    "vitconvert/machine.py": {"/proc/cpuinfo"},
+    "vitconvert/inference/processes.py": {"/dev/shm"},
+}
 
 
 def test_what_windows_lacks_is_called_under_a_condition():

@@ -57,7 +57,7 @@ def test_each_technique_is_done_without_and_comes_back(monkeypatch):
     monkeypatch.setattr(techniques, "turn", _seen)
     monkeypatch.setattr(fast, "_COMPARES", False)  # torch's own product may be measured as faster
     model, images = load_model(DIGITS, fast=True), torch.rand(IMAGES, 3, 32, 32)
-    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 4 * model._activations)
+    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 4 * model._activations(model.grid_of(images)))
     for module in model.modules():
         if isinstance(module, FastLinear):
             module.packs_after = 0

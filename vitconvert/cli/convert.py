@@ -38,6 +38,7 @@ from vitconvert.cli.report import (
     source_line,
     tell,
     typed_again,
+    typed_for,
 )
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.errors import (
@@ -294,7 +295,12 @@ def _naming_the_command() -> Iterator[None]:
             typed = click.get_current_context().params
             if place := typed["output"]:  # the directory may be called after the old target
                 instead["output"] = place.with_name(place.name.replace(typed["to"], to))
-            error.evidence = {"command": typed_again(**instead), **error.evidence}
+            if typed.get("table") and typed["to"] == Path(typed["table"]).stem:
+                # It was the target's, and not the source's.
+                command = typed_for("convert", but=("table", "module"), **instead)
+            else:
+                command = typed_again(**instead)
+            error.evidence = {"command": command, **error.evidence}
         raise
 
 
@@ -304,6 +310,8 @@ _TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF
 
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
     """What became what, the parity, where it lies: three lines, and one or two to know."""
+    from vitconvert.programs.program import UNKNOWN  # late: imported by then
+
     proof, place = conversion.proof, place_of(conversion.located)
     names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
     yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
@@ -316,13 +324,15 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     departures = conversion.departures
     if len(departures) > 1:
         measure = as_typed("vitconvert", "verify", str(conversion.output), "--images", "PHOTOS")
-        what = "what opens the output prepares some images differently"
+        what = "preprocessing: what opens the output treats some images differently"
         departures = (f"{what}: `{measure}` shows by how much",)
     ledger = conversion.ledger
     lossy = [change for change in ledger.changed if "(lossy)" in change]
     changed = [change for change in ledger.changed if change not in lossy]
+    known = departures if departures != (UNKNOWN,) else ()
     # What changes outputs is said first.
-    notes = [*lossy, *departures, *changed, *ledger.notes, *ignored_lines(ledger.ignored)]
+    notes = [*lossy, *known, *changed, *ledger.notes, *(() if known else departures)]
+    notes += ignored_lines(ledger.ignored)
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
     if notes:

@@ -203,10 +203,11 @@ def _told(
             heads = [f"{link.theirs}  " for link in binding.links.get("head.weight", ())]
             if found["misshapen"][0].startswith(tuple(heads)):
                 key = found["misshapen"][0].split("  ")[0]
-                key = called.get(key, key).rpartition(".")[0]
+                key = called.get(key, key)
+                head = key[: max(key.rfind("."), key.rfind("/")) + 1]
                 hint = (
                     "--set pooling=token, or avg, says what the head reads, if it is its own; "
-                    f"--ignore '{key}.*' leaves it out."
+                    f"--ignore '{head}*' leaves it out."
                 )
     elif len(found) == 1:
         meaning = "The file is complete, but was saved without these tensors."

@@ -159,10 +159,16 @@ def check_rows(table: Table, config: Config) -> None:
     """
     missing = [several for name, several in instances(config).items() if name not in table.row_of]
     if names := [one.name for several in missing for one in several]:
+        hint = "choose a target that has the feature; `vitconvert list` shows them."
+        if all(name.startswith("pre_logits.") for name in names):
+            hint = (
+                "--ignore, once for each by its names in the file, leaves out this layer and the "
+            )
+            hint += "head: then the target gets the ViT alone."
         raise NotRepresentable(
             f"{table.title} has no place for {len(names)} tensors of this model.",
             evidence={"table": table.file, "tensors": some(names)},
-            hint="choose a target that has the feature; `vitconvert list` shows them.",
+            hint=hint,
         )
 
 
