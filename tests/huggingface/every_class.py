@@ -95,6 +95,8 @@ _CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "voca
 _KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
 _VITDET = {"pretrain_image_size": 24, "mlp_ratio": 2, "window_block_indices": [0]}
 _VITDET |= {"use_relative_position_embeddings": True}
+_RF_DETR = {"hidden_size": 24, "num_attention_heads": 3, "patch_size": 4, "mlp_ratio": 2}
+_RF_DETR |= {"num_hidden_layers": 4, "image_size": 24, "num_windows": 2, "out_indices": [2, 4]}
 _TWO: dict[str, Any] = {"vision_config": VISION, "text_config": _WIDE}
 _PROJECTED = _TWO | {"projection_dim": 20, "num_labels": 7}
 _Q_FORMER = {**TEXT, "encoder_hidden_size": 36}
@@ -267,6 +269,13 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "SLANeXtConfig": {"vision_config": _SAM, "post_conv_in_channels": 9}
     | {"post_conv_out_channels": 11, "out_channels": 5, "hidden_size": 12, "max_text_length": 3},
     "VitDetConfig": _WINDOWS | _VITDET,
+    "RfDetrDinov2Config": _RF_DETR,
+    "RfDetrConfig": {
+        "backbone_config": _RF_DETR | {"model_type": "rf_detr_dinov2"},
+        "num_queries": 5,
+        "d_model": 16,
+        "decoder_layers": 2,
+    },
 }
 # Configurations that hold others: of a larger model that has one.
 _OF_FAMILY = {

@@ -310,28 +310,19 @@ _TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF
 
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
     """What became what, the parity, where it lies: three lines, and one or two to know."""
-    from vitconvert.programs.program import UNKNOWN  # late: imported by then
-
     proof, place = conversion.proof, place_of(conversion.located)
     names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
     yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
     proofs = [proof.parity_lines()[0], *proof.opened_lines()]
     compared = "; ".join(text.rstrip(".") for text in proofs)
     yield _verdict(conversion, line("parity", compared))
-    yield line("output", conversion.output)
+    departures = conversion.departures
+    several = len(departures) > 1
+    yield line("output", f"{conversion.output}{_of_images(conversion) if several else ''}")
     if assumed := assumptions(conversion.config):
         yield line("assumed", "; ".join(assumed))
-    departures = conversion.departures
-    if len(departures) > 1:
-        measure = as_typed("vitconvert", "verify", str(conversion.output), "--images", "PHOTOS")
-        what = "preprocessing: what opens the output treats some images differently"
-        departures = (f"{what}: `{measure}` shows by how much",)
     ledger = conversion.ledger
-    lossy = [change for change in ledger.changed if "(lossy)" in change]
-    changed = [change for change in ledger.changed if change not in lossy]
-    known = departures if departures != (UNKNOWN,) else ()
-    # What changes outputs is said first.
-    notes = [*lossy, *known, *changed, *ledger.notes, *(() if known else departures)]
+    notes = [*ledger.changed, *ledger.notes, *(() if several else departures)]
     notes += ignored_lines(ledger.ignored)
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
@@ -345,6 +336,11 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
         about = f": {', '.join(topics)}" if topics else ""
         more = f" (and {len(others)} more in its README.md{about})" if others else ""
         yield line("note", first + more)
+
+
+def _of_images(conversion: "Conversion") -> str:
+    measure = as_typed("vitconvert", "verify", str(conversion.output), "--images", "PHOTOS")
+    return f": what opens it treats some images differently (`{measure}`)"
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:
