@@ -397,7 +397,7 @@ for words in [
 """
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 @pytest.mark.posix
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says which files are open")
 def test_no_open_file_is_renamed_or_removed(tmp_path):

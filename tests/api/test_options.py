@@ -177,6 +177,7 @@ def values(at: Path) -> dict[str, Any]:
         "int8": True,
         "calibrate": at / "images",
         "probes": True,
+        "dynamic_size": True,
         "opset": 18,
         "runtime": "nonsense",
         "computed": "tokens",
@@ -249,6 +250,8 @@ _ANSWERS = ("predict", "embed", "embed_dataset")
 HOW = {
     # How something is done, which changes nothing but the time that it takes.
     *((name, option) for name in _ANSWERS for option in ("threads", "tell", "batch_size", "fast")),
+    *((name, "workers") for name in _ANSWERS),
+    ("load_model", "dynamic_size"),  # images of its own size are as ever
     *(("embed_dataset", option) for option in ("notify", "output")),
     *((name, "fast_preprocessing") for name in _ANSWERS),  # small images are read as ever
     # What may be done, and need not be here.

@@ -214,7 +214,13 @@ def encoder(request, tmp_path_factory):
 OFTEN = [name for name in ENCODERS if name not in SLOW]
 
 
-@pytest.fixture(params=[*OFTEN, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.fixture(
+    params=[
+        *OFTEN,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW[::2]),
+        *(pytest.param(n, marks=pytest.mark.coverage) for n in SLOW[1::2]),
+    ]
+)
 def its(request):
     return ENCODERS[request.param]
 

@@ -12,6 +12,7 @@ import torch
 
 from tests.keras_hub.test_keras_hub import ROUNDING, randomised
 from tests.packages import keras, keras_hub, needed
+from tests.sampling import sampled
 from tests.small_models import relative
 from tests.uses import in_onnx_runtime
 from vitconvert import convert, load_checkpoint, load_model, verify
@@ -113,7 +114,7 @@ def ours(source: Path, images: np.ndarray, tokens: bool, **options: Any) -> torc
 
 
 @pytest.mark.usefixtures("keras_in_numpy")
-@pytest.mark.parametrize("side", [16, 40])
+@pytest.mark.parametrize("side", sampled([16, 40], 2))
 @pytest.mark.parametrize("name", CASES)
 def test_its_vision_encoder_computes_what_keras_hub_does(name, side, tmp_path):
     dialect, make, alone = CASES[name]
@@ -139,7 +140,7 @@ TARGETS = {
 
 
 @pytest.mark.usefixtures("keras_in_numpy")
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", sampled(TARGETS, 4))
 def test_it_becomes_all_that_hold_it(name, tmp_path):
     model = randomised(CASES[name][1](16))
     source = save(model, tmp_path / "own")
@@ -183,7 +184,7 @@ np.savez(folder + "/tokens.npz", images=images, tokens=np.array(tokens))
 """
 
 
-@pytest.mark.parametrize("side", [32, 48])
+@pytest.mark.parametrize("side", sampled([32, 48], 2))
 def test_the_dinov2_of_depth_anything(side, tmp_path):
     """Its neck resizes by JAX or PyTorch, and the other tests here have Keras on NumPy."""
     needed("keras_hub")

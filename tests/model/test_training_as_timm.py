@@ -135,11 +135,14 @@ def test_gradients_of_each_image():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [
-        ("flexivit_small", "aot_eager"),
-        ("beit_base_patch16_224", "aot_eager"),
-        ("eva02_tiny_patch14_224", "inductor"),
-    ],
+    sampled(
+        [
+            ("flexivit_small", "aot_eager"),
+            ("beit_base_patch16_224", "aot_eager"),
+            ("eva02_tiny_patch14_224", "inductor"),
+        ],
+        3,
+    ),
 )
 def test_torchs_compiler_takes_the_whole_model(name, backend):
     model = ours(name)

@@ -30,8 +30,8 @@ def printed(capsys, *arguments, code=0):
 @pytest.mark.parametrize(
     ("to", "name"),
     [
-        *sampled([("onnx", name) for name in SUPPORTED], 2),
-        *sampled([("openvino", name) for name in SUPPORTED], 4),
+        *sampled([("onnx", name) for name in SUPPORTED], 4),
+        *sampled([("openvino", name) for name in SUPPORTED], 7),
         *sampled([("pt2", name) for name in SUPPORTED], 5),
     ],
 )

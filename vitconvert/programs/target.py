@@ -261,7 +261,8 @@ def _differences(wanted: JsonObject, found: JsonObject) -> dict[str, str]:
 
 def _said(values: JsonObject, name: str) -> object:
     """A value, or what stands for one that is left out."""
-    return values.get(name, values.get("norm_eps") if name == "fc_norm_eps" else None)
+    value = values.get(name)
+    return values.get("norm_eps") if value is None and name == "fc_norm_eps" else value
 
 
 def _fit_text(
