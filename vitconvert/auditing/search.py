@@ -1,7 +1,7 @@
 """The search for each parameter of a model in a file: by its name, and by content where needed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -403,8 +403,7 @@ class TensorSearch:
         for tensor, parameters in landed.items():
             several = [name for name in parameters if name not in self._tied]
             several = [n for n in several if any(are_siblings(n, other) for other in several)]
-            like = (n for n in idle if self.shape_of(n) == self.shape_of(tensor))
-            lost = next((n for n in like if are_siblings(n, tensor)), None)
+            lost = self._idle_twin(tensor, idle, are_siblings)
             if not several or lost is None:
                 continue
             parts = [n for n in several if part_of(n) not in ("", part_of(tensor))]
@@ -413,6 +412,13 @@ class TensorSearch:
             wrong = parts if part_of(tensor) and parts else others
             for name in wrong or several:
                 yield name, f"holds {tensor}, as others do, and {lost} is in none"
+
+    def _idle_twin(
+        self, tensor: str, idle: Sequence[str], alike: Callable[[str, str], bool]
+    ) -> str | None:
+        """The first tensor in no parameter that has the shape of another one, and a name alike."""
+        same = (name for name in idle if self.shape_of(name) == self.shape_of(tensor))
+        return next((name for name in same if alike(name, tensor)), None)
 
     def joined_twice(
         self, origins: Mapping[str, Origin], landed: Collection[str]
@@ -424,10 +430,7 @@ class TensorSearch:
             if origin.zeros or numbers >= self.held.tensors[parameter].numel():
                 continue
             for tensor in origin.names:
-                like = (n for n in idle if self.shape_of(n) == self.shape_of(tensor))
-                if (
-                    lost := next((n for n in like if differ_in_a_word(n, tensor)), None)
-                ) is not None:
+                if (lost := self._idle_twin(tensor, idle, differ_in_a_word)) is not None:
                     yield parameter, f"holds {tensor} more than once, and {lost} is in none"
 
     def zeros_for_others(
@@ -437,10 +440,7 @@ class TensorSearch:
         idle = [name for name in self.varied if name not in landed]
         for parameter, origin in origins.items():
             for tensor in origin.names if origin.zeros and not origin.unexplained else ():
-                like = (n for n in idle if self.shape_of(n) == self.shape_of(tensor))
-                if (
-                    other := next((n for n in like if differ_in_a_word(n, tensor)), None)
-                ) is not None:
+                if (other := self._idle_twin(tensor, idle, differ_in_a_word)) is not None:
                     yield parameter, f"{origin.how}: numbers of {other} {OVERWRITTEN} 0"
                     break
 

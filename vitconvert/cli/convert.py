@@ -38,7 +38,6 @@ from vitconvert.cli.report import (
     source_line,
     tell,
     typed_again,
-    typed_for,
 )
 from vitconvert.conversion.options import WriteOptions
 from vitconvert.errors import (
@@ -295,11 +294,9 @@ def _naming_the_command() -> Iterator[None]:
             typed = click.get_current_context().params
             if place := typed["output"]:  # the directory may be called after the old target
                 instead["output"] = place.with_name(place.name.replace(typed["to"], to))
-            if typed.get("table") and typed["to"] == Path(typed["table"]).stem:
-                # It was the target's, and not the source's.
-                command = typed_for("convert", but=("table", "module"), **instead)
-            else:
-                command = typed_again(**instead)
+            # A table that is the target's is not the source's.
+            own = typed.get("table") and typed["to"] == Path(typed["table"]).stem
+            command = typed_again(but=("table", "module") if own else (), **instead)
             error.evidence = {"command": command, **error.evidence}
         raise
 

@@ -201,9 +201,9 @@ def command_line(*, but: Collection[str] = (), **instead: object) -> str:
     return _typed(shown, instead, but)
 
 
-def typed_again(**instead: object) -> str:
-    """The command of this run, with other values for some options."""
-    return _typed(_without_token, instead)
+def typed_again(*, but: Collection[str] = (), **instead: object) -> str:
+    """The command of this run, with other values for some options, and without those in `but`."""
+    return _typed(_without_token, instead, but)
 
 
 def typed_for(verb: str, *, but: Collection[str] = (), **instead: object) -> str:
