@@ -151,7 +151,7 @@ def test_images_that_failed_are_computed_again_if_asked(run, workplace):
 
 def test_error_only_a_folder_with_folders_is_searched_deeper(run, workplace):
     (workplace / "deep/er").mkdir(parents=True)
-    hint = "  hint: --recursive (in Python, recursive=True) looks into sub-folders too.\n"
+    hint = "  hint: --recursive looks into sub-folders too.\n"
     for options, source, said in (((), "deep", hint), (("-r",), "deep", ""), ((), "photso", "")):
         assert run("embed", DIGITS, source, *options, "-o", "features") == (
             1,

@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning, nearest
+from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning, as_flags, nearest
 from vitconvert.programs import fast_imports
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -241,7 +241,7 @@ def _warnings_as_notes(*, quiet: bool) -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, VitConvertWarning):
-                click.echo(f"note: {message}", err=True)
+                click.echo(f"note: {as_flags(str(message))}", err=True)
             else:
                 others(message, category, *where, **more)
 
