@@ -21,6 +21,7 @@ from vitconvert.arguments import (
     described_by,
     given,
     number,
+    one_of,
     option,
     options_of,
     read_fields,
@@ -30,6 +31,7 @@ from vitconvert.arguments import (
 )
 from vitconvert.documents import JsonObject
 from vitconvert.errors import UsageError, nearest
+from vitconvert.preprocessing.backends import INTERPOLATIONS
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 IGNORED = "you ignored it"
+PIXELS = ("mean", "std", "crop", "interpolation")  # options that state a part of a preprocessing
 IMAGES = "Images and classes"  # the heading of options on what a file of weights may lack
 
 
@@ -139,6 +142,12 @@ class ReadOptions:
         "The share of the resized image that is kept, such as 0.875.",
         kind=float,
         metavar="NUMBER",
+        heading=IMAGES,
+    )
+    interpolation: str | None = option(
+        one_of(*INTERPOLATIONS),
+        "The filter with which images are resized.",
+        choices=INTERPOLATIONS,
         heading=IMAGES,
     )
     preprocessor: str | PathLike[str] | None = option(
@@ -287,4 +296,5 @@ class ReadArguments(TypedDict, total=False):
     mean: float | Sequence[float] | None
     std: float | Sequence[float] | None
     crop: float | None
+    interpolation: str | None
     preprocessor: str | PathLike[str] | None

@@ -200,9 +200,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
             code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except VitConvertError as error:
-        verb = next((word for word in arguments if not word.startswith("-")), "")
-        if error.hint and isinstance(command, click.Group):
-            error.hint += _where_it_is_an_option(error.hint, command, verb)
+        if error.hint:
+            error.hint += _where_it_is_an_option(error.hint, command, arguments)
         verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
         return _report(error, as_json=as_json, verbose=verbose)
     except click.exceptions.Abort:
@@ -212,11 +211,14 @@ def run(command: click.Command, arguments: list[str]) -> int:
         error.show()  # `vitconvert` alone: the help
         return error.exit_code
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            error = _named_setting(error)
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "vitconvert"
         hint = f"`{path} --help` says what may be typed."
+        if isinstance(error, click.NoSuchOption):
+            elsewhere = _where_it_is_an_option(error.option_name, command, arguments)
+            error = _named_setting(error)
+            if elsewhere:
+                error, hint = click.UsageError(error.message, context), elsewhere.strip()
         if context and "unexpected extra argument" in error.format_message():
             several = (one for one in context.command.params if getattr(one, "multiple", False))
             given = [flag for one in several for flag in one.opts if flag in arguments]
@@ -262,8 +264,11 @@ def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> 
     return error.exit_code
 
 
-def _where_it_is_an_option(hint: str, verbs: click.Group, verb: str) -> str:
+def _where_it_is_an_option(hint: str, verbs: click.Command, arguments: Sequence[str]) -> str:
     """What a hint names and this verb lacks, and a verb that has it; "" if it lacks nothing."""
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    if not isinstance(verbs, click.Group):
+        return ""
     context = click.Context(verbs)
 
     def options(name: str) -> set[str]:

@@ -12,7 +12,14 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from vitconvert.atomic_write import portable_name
-from vitconvert.errors import VitConvertError, as_flags, as_typed, is_address, printable, without_secrets
+from vitconvert.errors import (
+    VitConvertError,
+    as_flags,
+    as_typed,
+    is_address,
+    printable,
+    without_secrets,
+)
 from vitconvert.file_formats import suffixes
 
 if TYPE_CHECKING:
