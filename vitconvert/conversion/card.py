@@ -73,9 +73,10 @@ def write_card(
         *(("images", departure) for departure in proof.departures),
     ]
     has_processor = (directory / "preprocessor_config.json").is_file()
+    own_table = "" if target.table.builtin else target.table.origin
     examples = [
         *program_of(target.table).examples(target, source, has_processor),
-        vitconvert_example(source.config, source.preprocessing),
+        vitconvert_example(source.config, source.preprocessing, own_table),
     ]
     uses = (f"{example.title}:\n\n```python\n{example.code}\n```" for example in examples)
     parts = [
