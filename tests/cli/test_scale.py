@@ -62,7 +62,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")
     lines = err.splitlines()
     assert len(lines) == 12
-    assert re.fullmatch(r"4 images, \d+\.\d a second, 1 failed", lines[3])
+    assert re.fullmatch(r"4 of 10 images, \d+\.\d a second, 1 failed", lines[3])
 
 
 def test_quiet_tells_only_of_what_went_wrong(run, workplace):
@@ -97,7 +97,7 @@ def test_a_bar_on_a_terminal(run, workplace, monkeypatch):
     begin, *drawn, last = err.split("\r")
     assert begin == "reading the model ...\n"
     assert last == f"10 images in 3 shards; 2 of them failed, see failed/\n{FEATURES}\n"
-    assert any("0image [" in text for text in drawn)
+    assert any("0/10 [" in text for text in drawn)
     assert drawn[-1].strip() == ""  # the bar is gone
 
 

@@ -130,7 +130,7 @@ class Images(Reading):
         for result in results:
             if result.error:
                 self.failed += 1
-                click.echo(str(result.error), err=True)
+                click.echo(result.error.text(brief=True), err=True)
             yield result
 
 
