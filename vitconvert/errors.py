@@ -173,7 +173,7 @@ class VitConvertError(Exception):
             facts[-1] += [f"  {printable(line.removeprefix('    '))}" for line in rest]
         details = [*map(printable, self.details if verbose or not self.folded else ())]
         meaning = [printable(self.meaning)] if self.meaning else []
-        hint = as_flags(self.hint or "") if brief else self.hint
+        hint = self.hint
         last = [f"hint: {printable(hint)}"] if hint else []
         lines = [*(line for fact in facts for line in fact), *details]
         room = _BRIEF - 1 - len(meaning) - len(last)
@@ -181,7 +181,8 @@ class VitConvertError(Exception):
             lines = _shortened([fact[0] for fact in facts], details, len(lines), room)
         fact = self.typed if brief and self.typed else self.fact
         lines = [printable(fact), *lines, *meaning, *last]
-        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
+        text = "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
+        return as_flags(text) if brief else text
 
     def to_dict(self) -> dict[str, object]:
         """The same facts for `--json`."""

@@ -210,7 +210,9 @@ def inspect_located(
     tower = part.tower if part and part.tower.prefix else None
     readers: tuple[str, ...] = ()
     if part:
-        of_whole = program_of(part.recognised.table).packages or ("the code of its own library",)
+        program = program_of(part.recognised.table)
+        of_whole = program.packages if weights is None else program.readers(weights.config)
+        of_whole = of_whole or ("the code of its own library",)
         readers = (*(["the code of the larger model"] if tower else of_whole), "vitconvert")
     return Inspection(
         located=located,

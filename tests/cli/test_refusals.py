@@ -101,7 +101,7 @@ def test_a_wrong_name_is_told_with_what_may_be_meant(run, tmp_path, monkeypatch)
         ("convrt model.pth", "did you mean `vitconvert convert`?"),
         ("inspect modle.pth", "did you mean model.pth?"),
         (f"file {DIGITS} --table crow.toml --to timm", "did you mean crew.toml?"),
-        ("file model.pth --to crew", "--table crew.toml makes that table the target."),
+        ("file model.pth --to crew", "--table crew.toml names that table."),
         ("file model.pth --to crw --table crew.toml", "did you mean crew, the name of your table?"),
         ("file model.pth --to timm_evq", "did you mean timm_eva"),
     ):

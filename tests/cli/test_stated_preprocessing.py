@@ -184,7 +184,7 @@ def test_what_is_stated_of_a_conversion_is_in_its_output(to, weights, tmp_path):
     assert plan.ledger.notes == conversion.ledger.notes
     written = vitconvert.load_checkpoint(out)
     assert list(written.labels) == NAMES
-    assert written.labels.origin == "labels, you, by vitconvert.json"
+    assert written.labels.origin == "labels, you, recorded in vitconvert.json"
     known = written.preprocessing
     assert (known.mean, known.std, known.resize_size) == ((0.5,) * 3, (0.1, 0.2, 0.3), (35, 35))
     # The project's own files say it too.
