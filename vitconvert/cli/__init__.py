@@ -223,6 +223,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
             several = (one for one in context.command.params if getattr(one, "multiple", False))
             given = [flag for one in several for flag in one.opts if flag in arguments]
             hint = f"{given[0]} takes one: type it before each. {hint}" if given else hint
+        if near := _nearest_choices(error):
+            hint = f"did you mean {' or '.join(near)}?"
         usage = UsageError(error.format_message(), hint=hint)
         return _report(usage, as_json=as_json)
     except OSError as error:
@@ -287,6 +289,17 @@ def _where_it_is_an_option(hint: str, verbs: click.Command, arguments: Sequence[
     return (
         f" `vitconvert {verb}` has no {' and no '.join(lacking)}; `vitconvert {other}` has{first}."
     )
+
+
+def _nearest_choices(error: click.ClickException) -> list[str]:
+    """The three choices of an option that are nearest to what was typed in its place."""
+    choices = getattr(getattr(error, "param", None), "type", None)
+    typed = re.search(r"'([^']*)' is not one of", error.format_message())
+    if typed is None or not isinstance(choices, click.Choice):
+        return []
+    # As many write dtypes: fp16, bf16.
+    word = re.sub(r"^(b?)fp?(?=\d)", r"\1float", typed[1].lower())
+    return nearest(word, map(str, choices.choices), 3)
 
 
 def _named_setting(error: click.NoSuchOption) -> click.UsageError:

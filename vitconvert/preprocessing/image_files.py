@@ -1,6 +1,7 @@
 """Opens images, and reads them safely: no program in one is run, and its memory is bounded."""
 
 import io
+import os
 import stat
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from vitconvert.errors import (
     SourceError,
     UnsafeFile,
     VitConvertError,
+    nearest,
     size_text,
 )
 from vitconvert.preprocessing.backends import Backend
@@ -205,6 +207,15 @@ def _orientation(image: Image.Image, *, upright: bool) -> int:
     return int(stated) if stated in _TURNS else 1
 
 
+def _names_like(path: Path) -> list[str]:
+    """Three files beside the place of one that is not there, by their names."""
+    try:
+        names = os.listdir(path.parent)  # noqa: PTH208 (as names alone)
+    except OSError:
+        return []
+    return [str(path.with_name(name)) for name in nearest(path.name, names, 3)]
+
+
 @contextmanager
 def decoding(path: Path | None, *, kind: str = "image") -> Iterator[None]:
     """Turn whatever a decoder raises inside into an error that names the file.
@@ -231,7 +242,9 @@ def decoding(path: Path | None, *, kind: str = "image") -> Iterator[None]:
         ) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # it is the system that refuses
-            raise SourceError(f"{error.strerror}.", evidence=named) from error
+            near = _names_like(path) if path and isinstance(error, FileNotFoundError) else []
+            hint = f"did you mean {' or '.join(near)}?" if near else None
+            raise SourceError(f"{error.strerror}.", evidence=named, hint=hint) from error
         reason = str(error) or type(error).__name__
         if path is not None:
             reason = reason.replace(str(path), path.name)
