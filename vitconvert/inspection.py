@@ -58,7 +58,7 @@ class Inspection:
         dialect: Name of the table that explains it, or None.
         written_by: Which programs wrote it, as far as it shows, and what shows it.
         opened_by: Which programs know its names; of a larger model's encoder, who knows the whole.
-        tower: Where in a larger model the ViT stands, or None.
+        tower: Where in a larger model the vision encoder is, or None.
         prefix: What was removed from the start of every key of the ViT.
         facts: Fields of ViTConfig that are known: value and origin.
         missing: Fields that are unknown, and why.
@@ -67,7 +67,7 @@ class Inspection:
         labels: Names that the checkpoint gives its classes, or None.
         notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
-        text: The text encoder beside the ViT, which conversions carry along, or None.
+        text: The text encoder beside the ViT, which conversions convert too, or None.
         text_problem: Why there is a text encoder that cannot be carried, or "".
         recorded_hash: The name of its function as vitconvert.json states it, or "".
         function_hash: The same, computed of all numbers where that was asked for, or "".

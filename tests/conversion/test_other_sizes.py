@@ -302,7 +302,7 @@ def test_a_source_whose_project_nobody_names(tmp_path):
     torch.save(model.state_dict(), tmp_path / "vit.pth")
     stated = {"num_heads": 3, "image_size": 48}
     plan = vitconvert.plan_conversion(tmp_path / "vit.pth", to="hf", overrides=stated)
-    assert plan.other_sizes.source == "timm VisionTransformer may do otherwise"
+    assert plan.other_sizes.source == "timm VisionTransformer may do it differently"
     unknown = "no file names the library that it was trained with; "
     unknown += "--set position_resampling=RULE states the rule"
     assert f"not measured, {unknown}" in str(plan.other_sizes)

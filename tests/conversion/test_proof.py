@@ -45,7 +45,9 @@ def test_an_assumption_and_a_users_word_stay_such(timm_directory, tmp_path):
     assert one.config.origins["norm_eps"] == "user"
     assert two.config.origins["norm_eps"] == "user, recorded in vitconvert.json"
     for field in one.ledger.assumed:
-        assert two.config.origins[field] == f"{one.config.origins[field]}, recorded in vitconvert.json"
+        assert (
+            two.config.origins[field] == f"{one.config.origins[field]}, recorded in vitconvert.json"
+        )
     shared = [fact for fact in one.parity.not_tested if "the reference was built with" in fact]
     assert any("norm_eps 1e-06" in fact and "(stated by you)" in fact for fact in shared)
     assert {f"{fact} (when it was converted before)" for fact in shared} <= {*two.parity.not_tested}
@@ -68,7 +70,9 @@ def test_defaults_of_a_table_stay_assumed(timm_directory, tmp_path):
     first = {"to": "vit", "table": table, "overrides": said, "verify": False}
     _, two = twice(source, tmp_path, first, {"to": "hf"})
     assert two.config.origins["norm_eps"] == "assumed: mine.toml, recorded in vitconvert.json"
-    assert two.ledger.assumed["norm_eps"] == "0.25 (assumed: mine.toml, recorded in vitconvert.json)"
+    assert (
+        two.ledger.assumed["norm_eps"] == "0.25 (assumed: mine.toml, recorded in vitconvert.json)"
+    )
     assert "mine.toml, recorded in vitconvert.json: " in _report(two).split("\nassumed")[1]
     assert "assumed  norm_eps 0.25" in (tmp_path / "two" / "README.md").read_text()
     assert "the conversion that wrote it: it was not verified" in two.parity.not_tested

@@ -36,7 +36,7 @@ def plan_conversion(
 ) -> "ConversionPlan":
     """Say what `convert` would do, reading no weights and writing nothing.
 
-    The plan proves that each tensor of the source would be used or ignored once, that each of the
+    The plan verifies that each tensor of the source would be used or ignored once, that each of the
     target would be written once, and that all shapes fit. What only the weights can show is in
     `guards`.
 
@@ -211,7 +211,7 @@ def export_model(
         probabilities: Give probabilities instead of logits: a softmax, or sigmoids of a model of
             several labels (`ViTConfig.score_function`). A regression has none.
         with_preprocessing: Take uint8 images (B, height, width, C), already resized and cropped,
-            and normalise them within; otherwise, float32 images (B, C, height, width).
+            and normalise them within; if not, float32 images (B, C, height, width).
         batch_size: The one size of batches; by default, any.
         dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
             float32. What float16 loses stays in float32, by measuring, and is in the notes of the
@@ -231,7 +231,7 @@ def export_model(
         max_image_pixels: Of `images` and `calibrate`, as for `predict`.
         verify: Compare with vitconvert's own model in float32, on noise and a sample image, for one
             image and for three at once, within rounding (1 % of the largest output in float16; in
-            int8, the difference is told, and only nonsense refused).
+            int8, the difference is reported, and only nonsense refused).
         overwrite: Replace an earlier export. What vitconvert did not write is never replaced.
         command: The command that the metadata name.
         reading: How to read the file: `ReadArguments` lists these options.

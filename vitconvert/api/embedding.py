@@ -51,7 +51,7 @@ def embed_dataset(
         keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
         image_column: Of Parquet sources, if it is not clear.
         labels, topk: Of classes, as for `predict`.
-        notify: Is told what happens; see `embedding.options.Event`.
+        notify: Is called with what happens; see `embedding.options.Event`.
         reading: How to read the checkpoint: `ReadArguments` lists these options.
         how: Which features, how images go through the model, and how the run goes:
             `FeatureArguments`, `ComputeArguments` and `RunArguments` list these options.

@@ -271,7 +271,7 @@ def draft_table(
     guesses are commented out with the reason, and what is left is listed. What no tensor shows
     (activation, eps, heads, ...) is taken from the reference.
 
-    A module tells more than a reference: its own sizes and layers, and, as a copy of it with random
+    A module shows more than a reference: its own sizes and layers, and, as a copy of it with random
     parameters runs, whether the draft computes the same numbers.
 
     Args:

@@ -92,7 +92,7 @@ def feature_maps(
     """The features of patches: principal components as colours, similarity and norms.
 
     The components have one basis for all images, so that a colour means the same in each. The
-    first one over all patches tells foreground from background, as in DINOv2's figures.
+    first one over all patches separates foreground from background, as in DINOv2's figures.
 
     Args:
         model, images, preprocessing, recursive, max_image_pixels, device: As for `attention_maps`.

@@ -265,7 +265,7 @@ def record_golden(
         source: A path or a reference, as for `load_model`.
         output: The file, NAME.golden. It appears whole or not at all.
         seed, batch: Which images, and how many of each kind.
-        tolerance: Of the proof, as for `verify`.
+        tolerance: Of the comparison, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
         reading: How to read the file: `ReadArguments` lists these options.
 

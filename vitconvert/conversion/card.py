@@ -177,7 +177,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
         ("repository", located.repo),
         ("revision", located.revision),
         ("address", located.url and published(located.url)),
-        ("tower", source.tower and f"of a larger model: {source.tower}"),
+        ("vision encoder", source.tower and f"of a larger model: {source.tower}"),
         ("dialect", source.dialect),
         ("converted", "" if again else first_source_line(source)),
     ]

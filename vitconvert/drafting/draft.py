@@ -145,7 +145,7 @@ class Draft:
         ignored: Names of theirs that play no part, and why.
         left: Names of theirs that no row uses, and why.
         unfilled: Tensors of the reference for which nothing was found.
-        config: What the reference says, and no tensor tells: these are lines of the table too.
+        config: What the reference says, and no tensor shows: these are lines of the table too.
         values: How many tensors have the reference's values, or why none were compared.
         computed: Whether the module's own code computes what the draft says; "" without a module.
         problem: Why the table does not read the file as it stands; None if it does.
