@@ -265,7 +265,7 @@ def test_a_target_that_no_package_computes(tmp_path):
 def test_a_plan_and_a_conversion_without_verification_measure_nothing(tmp_path, capsys):
     source = _timm(tmp_path, img_size=48)
     plan = vitconvert.plan_conversion(source, to="hf")
-    assert "not measured: nothing was computed); for images of another size" in str(
+    assert "not measured: nothing was computed); for images of" in str(
         plan.other_sizes
     )
     assert plan.to_dict()["other_sizes"]["relative"] is None
