@@ -338,8 +338,9 @@ def as_proof_table(architecture: str, proofs: Proofs) -> str:
         made.append(row)
     return "\n".join(
         [
-            f"Converting {architecture} with its proof, whole processes in turn. Median (smallest.."
-            f"largest) of {len(proofs['timm to hf'])}; ratios are taken within each round.",
+            f"Converting {architecture} and comparing the outputs, whole processes in turn. Median"
+            f" (smallest..largest) of {len(proofs['timm to hf'])}; ratios are taken within each"
+            " round.",
             "",
             table(header, made),
             "",
