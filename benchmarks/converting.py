@@ -316,9 +316,9 @@ def as_markdown(architecture: str, size: float, runs: Runs) -> str:
         "",
         table(["", "work, s", "work / cp", "process / cp", "peak memory, MiB"], rows(runs)),
         "",
-        "Work is the call, without the interpreter's start and imports. vitconvert's includes the"
-        " sha256 of what was read and of what was written, and `--no-verify`. Peak memory is the"
-        " whole process's resident set.",
+        "Work is the call, without the start of Python and the imports. vitconvert runs with"
+        " `--no-verify`, and computes the sha256 of all files that it reads and writes. Peak memory"
+        " is the resident set of the whole process.",
         "",
         *origin("converting", PACKAGES),
     ]
