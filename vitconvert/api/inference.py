@@ -48,9 +48,9 @@ def predict(
         model: A reference as for `load_model`, a checkpoint, a model (used as it is), or a file
             of `export_model` (computed by its own runtime).
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
-            Pillow image. Folders and patterns are searched while images are computed. For a model
-            of clips: folders with the frames of one clip, or folders of such folders.
-        preprocessing: By default, the checkpoint's own. It must be given with a model.
+            Pillow image. Folders and patterns are searched as images are needed. Of a model of
+            clips: folders, each of the frames of one clip, or of such folders.
+        preprocessing: By default, the checkpoint's own; needed with a model.
         topk: The largest number of classes for an image.
         labels: Names of the classes; by default, the checkpoint's.
         recursive: Search subfolders too.

@@ -212,8 +212,8 @@ def check_golden(
     Raises:
         SourceError, CorruptFile: The golden file cannot be read.
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
-        UsageError: `golden` is no golden file; it has other weights; your own model raises an
-            error on its images; or an argument is wrong.
+        UsageError: `golden` is no golden file; it was recorded of other weights; a model of your
+            own raises an error on its images; or an argument is wrong.
 
     Example:
         >>> golden = vitconvert.record_golden("my-vit", "my-vit.golden")
