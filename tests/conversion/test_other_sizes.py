@@ -169,7 +169,7 @@ def test_what_the_report_says_is_what_both_libraries_compute(name, tmp_path, cap
     (line,) = (line for line in report.splitlines() if "other image sizes" in line)
     assert line.startswith("note ") and said["target"] in line
     who, _, rule = said["source"].partition(" resamples ")
-    assert f", {who} by {rule.rpartition(' by ')[2]}: outputs at 224x224 are" in line
+    assert f", {who} by {rule.rpartition(' by ')[2]} (outputs at 224x224 are" in line
     assert f"at 224x224 are {said['relative']:.1e} apart); for images of another size" in line
     assert len(report.splitlines()) <= 5
     assert (
@@ -265,9 +265,7 @@ def test_a_target_that_no_package_computes(tmp_path):
 def test_a_plan_and_a_conversion_without_verification_measure_nothing(tmp_path, capsys):
     source = _timm(tmp_path, img_size=48)
     plan = vitconvert.plan_conversion(source, to="hf")
-    assert "not measured: nothing was computed); for images of" in str(
-        plan.other_sizes
-    )
+    assert "not measured: nothing was computed); for images of" in str(plan.other_sizes)
     assert plan.to_dict()["other_sizes"]["relative"] is None
     report = printed(capsys, "convert", source, "--to", "hf", "--dry-run")
     assert f"sizes          {plan.other_sizes}" in report

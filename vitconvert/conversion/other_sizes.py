@@ -121,9 +121,11 @@ def other_sizes(before: Checkpoint, source: Checkpoint, target: Target) -> Other
 def _stated_elsewhere(source: Checkpoint, names: Sequence[str]) -> str:
     """Why the program of a source's layout does not know its rule; "" if it is its own."""
     fields = {"positions": "position_resampling", "relative positions": "relative_resampling"}
+    usual = {one.name: one.value for one in source.table.defaults if one.holds_for(source.config)}
     for field in (fields[name] for name in names if name in fields):
         origin = source.config.origins.get(field, "")
         own = first_origin(origin).startswith(source.table.origin)
+        own = own or usual.get(field) == getattr(source.config, field)
         if (origin == USER or is_recorded(origin)) and not own:
             by = "you state" if origin == USER else f"{origin} states"
             return f"{by} {field}, which its layout does not"
