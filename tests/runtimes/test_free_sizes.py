@@ -117,8 +117,23 @@ def test_predicts_at_another_size(files, capsys, tmp_path):
 
 
 @pytest.mark.slow
+def test_images_of_a_single_row_of_patches(files, capsys):
+    """torch.export holds no graph for them, and others give what the checkpoint gives."""
+    patch = files("pt2").config.patch_size[0]
+    sized = (SAMPLES[0], "--image-size", f"{patch}x{5 * patch}")
+    said = printed(capsys, "predict", files("pt2").output, *sized, code=2)
+    assert "too small for this file" in said and "1x5" in said
+    needed("onnx")
+    theirs = json.loads(printed(capsys, "predict", files("onnx").output, *sized, "--json"))
+    ours = json.loads(printed(capsys, "predict", DIGITS, *sized, "--json"))
+    logits = [[one["logit"] for one in found["top"]] for found in (theirs, ours)]
+    assert np.allclose(*logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_a_file_of_one_size_says_so(capsys, tmp_path):
     file = export(tmp_path, "pt2").output
+    assert printed(capsys, "predict", file, SAMPLES[0], "--image-size", 32, "-q")
     said = printed(capsys, "predict", file, SAMPLES[0], "--image-size", 64, code=2)
     assert "images of 32x32 pixels only" in said and "--dynamic-size" in said
 

@@ -33,6 +33,7 @@ from vitconvert.inference.preparing import (
 )
 from vitconvert.inference.processes import obstacle, prepared_by_processes
 from vitconvert.model import FastViT, ViT
+from vitconvert.model.resizing import require_whole_patches
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic, take_threads, torch_threads
 
@@ -141,9 +142,15 @@ def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
 
     Raises:
         InputMismatch: The images have another size or other channels.
+        ConflictingFact, UsageError: The size of images is free, but not this small, or they are no
+            whole number of patches.
     """
-    made = _shape(preprocessing)
-    read = (model.config.in_channels, *model.config.image_size)
+    made, config = _shape(preprocessing), model.config
+    if model.dynamic_img_size:
+        config = config.replace(image_size=preprocessing.image_size)
+        if not model.patch_embed.cuts_off:
+            require_whole_patches(config)
+    read = (config.in_channels, *config.image_size)
     if made != read:
         raise InputMismatch(
             "The preprocessing does not make the images that the model reads.",
