@@ -2,13 +2,16 @@
 
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 import vitconvert
 from tests.conversion.test_other_sizes import noise
-from tests.runtimes.free_sizes import DOCUMENT, REFUSED, SOURCES, departures
+from tests.packages import timm
+from tests.runtimes.free_sizes import DOCUMENT, GRIDS, REFUSED, SOURCES, departures
 from tests.runtimes.test_export import DIGITS, SAMPLES, export, needed
 from tests.sampling import sampled
 from vitconvert.cli import main
@@ -114,6 +117,31 @@ def test_predicts_at_another_size(files, capsys, tmp_path):
     assert np.allclose(*logits, rtol=1e-4, atol=1e-4)
     said = printed(capsys, "predict", file, SAMPLES[0], "--image-size", size + 1, code=2)
     assert "does not divide into patches" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sampled(["DINOv3, timm", "ViT, timm"], 2))
+def test_a_file_of_one_size_computes_nothing_of_free_ones(name, tmp_path):
+    """Each kind of node is there at most as often as where torch exports timm's own model."""
+    needed("onnx")
+    import onnx
+
+    source = SOURCES[name](tmp_path)
+    model = timm.create_model(f"local-dir:{source}", pretrained=True).eval()
+    images = noise([7 * patches for patches in GRIDS[0]]).expand(2, -1, -1, -1)
+    free = {0: torch.export.Dim("batch", min=1)}
+    how = {"dynamo": True, "verbose": False, "dynamic_shapes": (free,)}
+    theirs = Counter(node.op_type for node in torch.onnx.export(model, (images,), **how).model.graph)
+
+    how = {"to": "onnx", "verify": False}
+    vitconvert.export_model(source, tmp_path / "one.onnx", **how)
+    vitconvert.export_model(source, tmp_path / "any.onnx", **how, dynamic_size=True)
+    one, every = (onnx.load(tmp_path / f"{name}.onnx").graph for name in ("one", "any"))
+    assert not Counter(node.op_type for node in one.node) - theirs
+    assert Counter(node.op_type for node in every.node) - theirs
+    for value in (*one.input, *one.output):
+        first, *others = value.type.tensor_type.shape.dim
+        assert first.dim_param == "batch" and all(size.dim_value for size in others)
 
 
 @pytest.mark.slow
