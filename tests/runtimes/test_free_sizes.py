@@ -131,7 +131,9 @@ def test_a_file_of_one_size_computes_nothing_of_free_ones(name, tmp_path):
     images = noise([7 * patches for patches in GRIDS[0]]).expand(2, -1, -1, -1)
     free = {0: torch.export.Dim("batch", min=1)}
     how = {"dynamo": True, "verbose": False, "dynamic_shapes": (free,)}
-    theirs = Counter(node.op_type for node in torch.onnx.export(model, (images,), **how).model.graph)
+    theirs = Counter(
+        node.op_type for node in torch.onnx.export(model, (images,), **how).model.graph
+    )
 
     how = {"to": "onnx", "verify": False}
     vitconvert.export_model(source, tmp_path / "one.onnx", **how)

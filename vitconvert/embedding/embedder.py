@@ -163,7 +163,11 @@ class LoadedTask:
         self.identity: dict[str, Any] = {
             "weights": fingerprint(checkpoint.tensors),
             "configuration": checkpoint.config.function(),
-            "preprocessing": {**prepared, "fast": task.computing.fast_preprocessing},
+            "preprocessing": {
+                **prepared,
+                "fast": task.computing.fast_preprocessing,
+                **({"decode": "gpu"} if running.decoder else {}),
+            },
             "computed": computed,
         }
 

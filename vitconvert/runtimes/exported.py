@@ -83,7 +83,7 @@ class ExportedFile:
         """
         own = self.runtime.packages[:1] == (options.runtime,)  # may be named
         usual = ComputeOptions(runtime=options.runtime if own else "")
-        names = ("dtype", "device", "fast", "runtime")
+        names = ("dtype", "device", "fast", "runtime", "decode")
         other = [name for name in names if getattr(options, name) != getattr(usual, name)]
         refuse(other, f"the file was exported for {self.runtime.name}, which runs it as it is.")
         if (kind := self.record["output"]["kind"]) != "logits":
