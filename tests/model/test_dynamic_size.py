@@ -24,6 +24,7 @@ from vitconvert.model.open_sizes import resized
 from vitconvert.model.resampling import INTERPOLATION, OFFSET, resample_positions
 from vitconvert.model.resizing import resize
 
+MERGED = {"class_token": False, "pooling": "avg", "merge_size": 1}
 KINDS = {
     "learned": {"depth": 11},
     "one channel": {"in_channels": 1, "num_registers": 2, "register_positions": False},
@@ -35,7 +36,7 @@ KINDS = {
     "registers of dinov2": {"position_resampling": "bicubic_offset", "num_registers": 3},
     "windows and global blocks": PARTS["windows"] | {"global_blocks": (1,)},
     "hidden padding": PARTS["windows"] | {"window_padding": False, "relative_positions": "none"},
-    "merged": {"class_token": False, "pooling": "avg", "merge_size": 1},
+    "merged": MERGED,
     **PARTS,
 }
 GRIDS = ((3, 3), (2, 7), (6, 5), (7, 2))

@@ -10,13 +10,19 @@ import torch
 
 import vitconvert
 from tests.conversion.test_other_sizes import noise
+from tests.model.test_dynamic_size import MERGED, free
 from tests.packages import timm
 from tests.runtimes.free_sizes import DOCUMENT, GRIDS, REFUSED, SOURCES, departures
 from tests.runtimes.test_export import DIGITS, SAMPLES, export, needed
+from tests.runtimes.test_families import PARTS
 from tests.sampling import sampled
+from tests.small_models import randomise, relative, small_config
 from vitconvert.cli import main
-from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
+from vitconvert.errors import InputMismatch, NotRepresentable, ParityFailed, UsageError
+from vitconvert.model import FastViT, ViT
 from vitconvert.runtimes import RUNTIMES, check_onnx
+from vitconvert.runtimes.export import quiet
+from vitconvert.runtimes.graph import Graph, Shape, require_open_sizes, traced
 
 SUPPORTED = [name for name in SOURCES if name not in REFUSED]
 
@@ -103,6 +109,49 @@ def test_images_of_no_whole_patches(to, files):
     else:
         assert run(bad).isnan().all()
     assert run(noise((3 * patch, 2 * patch))).isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", sampled(RUNTIMES, 3))
+def test_images_of_no_whole_patches_through_convolutions(to, tmp_path):
+    """A stem takes images of any size, so outputs are NaN; timm and PyTorch raise errors."""
+    needed(to)
+    torch.manual_seed(0)
+    model = randomise(ViT(small_config(**PARTS["mobileclip"])))
+    runtime, down, across = RUNTIMES[to], *(8 * side for side in model.config.patch_size)
+    path, stops = tmp_path / f"model{runtime.suffix}", runtime.stops_at_shapes
+    with quiet():
+        graph = Graph(free(model, FastViT), Shape(dynamic_size=True), stops=stops)
+        runtime.write(traced(graph), path, {})
+    run = runtime.open(path, threads=1)
+    for size in ((5 * down, 3 * across), (2 * down, 7 * across)):
+        assert relative(run(noise(size)), free(model)(noise(size))) < 2e-5
+        for wrong in ((size[0] + 1, size[1]), (size[0], size[1] - 1)):
+            assert run(noise(wrong)).isnan().all()
+            with pytest.raises(InputMismatch, match="do not divide into patches"):
+                free(model)(noise(wrong))
+
+
+REASONS = {
+    "stem": (PARTS["resnet"], "the padding of its convolutional stem depends on the size"),
+    "windows": (PARTS["windows"], "windows of attention are filled up by size"),
+    "offsets": (PARTS["windows"], "attention reads vectors for each offset"),
+    "merged": (MERGED, "its patches are merged in squares"),
+    "geometric": (
+        {"relative_positions": "block", "position_embedding": "none"},
+        "timm spreads its relative positions by a search",
+    ),
+    "first": ({"position_resampling": "first"}, "its positions are the first of a table"),
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_why_no_graph_holds_a_model(kind):
+    parts, reason = REASONS[kind]
+    with pytest.raises(NotRepresentable, match="for images of any size") as raised:
+        require_open_sizes(small_config(**parts))
+    assert reason in raised.value.evidence["because"]
+    require_open_sizes(small_config(**PARTS["mobileclip"]))
 
 
 @pytest.mark.slow
