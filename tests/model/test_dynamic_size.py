@@ -201,6 +201,21 @@ def test_classes_and_features_at_another_size(size, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [(42, 168), (63, 70)])
+def test_maps_of_a_live_model_are_those_of_the_checkpoint(size, tmp_path):
+    """The first size has as many patches as the model's own, down and across exchanged."""
+    source = save_timm(tmp_path, "vit_base_patch16_224", num_classes=6, depth=2)
+    at_size = vitconvert.load_checkpoint(source, image_size=size)
+    live, prepared = vitconvert.load_model(source, dynamic_size=True), at_size.preprocessing
+    for maps, name in ((vitconvert.attention_maps, "flow"), (vitconvert.feature_maps, "tokens")):
+        (ours,), (theirs,) = (
+            list(maps(model, images_of(prepared), prepared)) for model in (live, at_size)
+        )
+        assert ours.grid == theirs.grid == (size[0] // 7, size[1] // 7)
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.mark.slow
 def test_sizes_that_a_live_model_does_not_take(tmp_path):
     source = save_timm(tmp_path, "vit_base_patch16_224", num_classes=6)
     prepared = vitconvert.load_checkpoint(source).preprocessing

@@ -14,6 +14,7 @@ from torch import Tensor
 from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.images import needed_preprocessing, warn_of_assumed
+from vitconvert.config import ViTConfig
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -172,8 +173,11 @@ def _decoder(
     return JpegDecoder(preprocessing, device)
 
 
-def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
+def check_fit(model: ViT, preprocessing: Preprocessing) -> ViTConfig:
     """Check, before any image is opened, that the preprocessing makes what the model reads.
+
+    Returns:
+        The model's configuration, for images of this size if their size is free.
 
     Raises:
         InputMismatch: The images have another size or other channels.
@@ -195,6 +199,7 @@ def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
                 "from": preprocessing.origin,
             },
         )
+    return config
 
 
 def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) -> Iterator[Output]:
