@@ -1,8 +1,9 @@
 """JPEG files decoded and resized by the GPU that computes: close to the library's pixels, sooner.
 
-nvJPEG decodes (by torchcodec, or by torchvision, which gives this up), and torch resizes the tensor
-with antialias, in float32. A model's own library does both on the processor, perhaps with Pillow.
-How far these pixels are from its own is measured on the first images, and told.
+nvJPEG decodes (by torchcodec 0.17, or by torchvision 0.29, where that is deprecated), and torch
+resizes the tensor with antialias, in float32. A model's own library does both on the processor,
+perhaps with Pillow. How far these pixels are from its own is measured on the first images, and
+reported.
 
 Untested: no GPU was available. The same code runs on a processor in the tests.
 """
@@ -114,7 +115,10 @@ class JpegDecoder:
         self._differences.append((float(apart.mean()), float(apart.max())))
 
     def warn(self) -> None:
-        """Tell the user, once, how far pixels are from the usual ones, if that was measured."""
+        """Report, once, how far pixels are from the usual ones, if that was measured.
+
+        Only while no thread decodes: `image_files.decoding` holds warnings back.
+        """
         found = list(self._differences)
         if not found or self._told:
             return
