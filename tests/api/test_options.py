@@ -185,6 +185,7 @@ def values(at: Path) -> dict[str, Any]:
         "threads": 1,
         "fast": False,
         "fast_preprocessing": True,
+        "decode": "gpu",
         "max_image_pixels": 1,
         "recursive": True,
         "tell": print,

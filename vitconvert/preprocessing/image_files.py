@@ -199,6 +199,16 @@ def size_of(image: Image.Image, *, upright: bool) -> Size:
         return image.size if turned else (image.height, image.width)
 
 
+def is_turned(image: Image.Image, *, upright: bool) -> bool:
+    """Whether an open image still has to be turned, or flipped, to be `upright`.
+
+    Raises:
+        CorruptFile: What says how it is turned is damaged.
+    """
+    with decoding(path_of(image)):
+        return _orientation(image, upright=upright) != 1
+
+
 def _orientation(image: Image.Image, *, upright: bool) -> int:
     """The EXIF orientation that is still to be applied: Pillow turns TIFFs itself, size and all."""
     if not upright or image.format == "TIFF":

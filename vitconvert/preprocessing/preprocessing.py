@@ -122,6 +122,8 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
         If the share is the same for both sides, sizes are rounded as timm rounds them.
         """
+        if image_size == self.image_size:
+            return self
         resized, resize = self.resize_size, self.resize
         if resized is not None:
             resized = timm.resized_like(resized, self.image_size, image_size)
