@@ -175,6 +175,10 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _COSMOS,
         "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
     },
+    "PaddleOCRVLConfig": {
+        "vision_config": VISION,
+        "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
+    },
     "Gemma4VisionConfig": _GEMMA,
     "Gemma4Config": {
         "vision_config": _GEMMA,

@@ -112,6 +112,14 @@ ENCODERS = {
         prefix="vision_model.",
         oblong=True,
     ),
+    "PaddleOCR-VL": Encoder(
+        kind="PaddleOCRVisionModel",
+        dialect="hf_paddleocr_vl",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "layer_norm_eps": 1e-4}
+        | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
+        oblong=True,
+    ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
         dialect="hf_sam",
@@ -326,6 +334,12 @@ LARGER = {
         "LlavaForConditionalGeneration",
         "model.vision_tower",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE},
+    ),
+    "paddleocr_vl": (
+        "PaddleOCR-VL",
+        "PaddleOCRVLForConditionalGeneration",
+        "model.visual",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE | {"rope_parameters": MROPE}},
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -592,3 +606,43 @@ def test_windows_whose_tables_have_other_sizes_explain_no_difference(tmp_path, m
     monkeypatch.setitem(MODULES, "got_ocr2_vision", replace(places, rounded=""))
     report = vitconvert.verify(tmp_path)
     assert report.verdict == "not equal" and "likely cause   unknown" in report.summary()
+
+
+SAID = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
+SAID |= {"patch_size", "image_size", "layer_norm_eps", "hidden_act", "num_channels"}
+
+
+@torch.inference_mode()
+def test_paddleocr_vl_as_its_authors_publish_it(tmp_path):
+    its = ENCODERS["PaddleOCR-VL"]
+    model, images = its.made((40, 40), rope_parameters=None), images_for((24, 56))
+    tensors = {f"visual.{name}": tensor for name, tensor in model.state_dict().items()}
+    start = "visual.vision_model."
+    unread = {
+        f"{start}embeddings.packing_position_embedding.weight": torch.rand(99, 60),
+        f"{start}head.probe": torch.rand(1, 1, 60),
+        f"{start}head.attention.in_proj_weight": torch.rand(180, 60),
+    }
+    layer = "model.layers.0.self_attn"
+    others = {f"{layer}.{name}_proj.weight": torch.rand(9, 9) for name in "qkvo"}
+    others |= {"mlp_AR.pre_norm.weight": torch.rand(60), "model.norm.weight": torch.rand(9)}
+    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    save_file(tensors | unread | others, file)
+    section = {"model_type": "paddleocr_vl", "architectures": ["SiglipVisionModel"]} | {
+        name: getattr(model.config, name) for name in model.config.to_dict().keys() & SAID
+    }
+    config.write_text(json.dumps({"model_type": "paddleocr_vl", "vision_config": section}))
+    for size in ((40, 40), (24, 56)):
+        images = images_for(size)
+        ours = vitconvert.load_model(tmp_path, image_size=size)
+        assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+    ignored = vitconvert.load_checkpoint(tmp_path).ledger.ignored
+    assert {name.removeprefix("visual.") for name in unread} < ignored.keys(), ignored
+    # It is known by what stands beside it, and never taken for SigLIP.
+    config.unlink()
+    stated = {"num_heads": 3, "norm_eps": 1e-4}
+    ours = vitconvert.load_model(tmp_path, image_size=(24, 56), overrides=stated)
+    assert relative(ours(images), run_opened(model, images)) < 1e-6
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: hf, vit"):
+        vitconvert.convert(tmp_path, output=tmp_path / "no", to="timm", overrides=stated)

@@ -191,7 +191,6 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("PaddleOCRVision", "paddleocr_vl", "PaddleOCR-VL: SigLIP's tensors with rotation"),
         ("VideoLlama3Vision", "kimi_vl", "Kimi-VL: MoonViT, whose positions are rotated"),
         ("VideoLlama3Vision", "dots3_note", "dots: its blocks choose among experts"),
         ("Kimi_K25Vision", "kimi_k25", "Kimi K2[.]5: MoonViT, whose positions are rotated"),

@@ -130,6 +130,9 @@ _PROCESSORS = {
         limits="frames",
         frames=1,
     ),
+    "PaddleOCRVLImageProcessor": dataclasses.replace(
+        _QWEN, size={"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536}
+    ),
     "FlavaImageProcessor": _Processor(
         mean_std=CLIP,
         resample=3,
@@ -239,6 +242,7 @@ _MODEL_TYPES = {
     "got_ocr2": "GotOcr2ImageProcessor",
     "qianfan_ocr": "GotOcr2ImageProcessor",
     "cosmos3_edge": "Cosmos3EdgeImageProcessor",
+    "paddleocr_vl": "PaddleOCRVLImageProcessor",
     "slanext": "SLANeXtImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip2": "Siglip2ImageProcessor",

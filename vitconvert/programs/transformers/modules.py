@@ -108,6 +108,12 @@ def _patches_in_squares(model: Foreign, images: Tensor) -> Inputs:
     return {"hidden_states": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
 
 
+def _patches_as_images(model: Foreign, images: Tensor) -> Inputs:
+    """Of PaddleOCR-VL, whose patches stay images, all in one row."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {"pixel_values": made["pixel_values"][None], "grid_thw": made["image_grid_thw"]}
+
+
 def _patches_of_one_frame(model: Foreign, images: Tensor) -> Inputs:
     """Of VideoLLaMA 3, which merges no tokens of images."""
     made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
@@ -325,6 +331,17 @@ MODULES = {
         kind="VideoLlama3VisionModel",
         inputs=_patches_of_one_frame,
         processor="VideoLlama3ImageProcessor",
+    ),
+    "paddleocr_vl_vision": replace(
+        _SIGLIP,
+        kind="PaddleOCRVisionModel",
+        within="vision_model.",
+        pooled=True,
+        inputs=_patches_as_images,
+        processor="PaddleOCRVLImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="rotary angles",
     ),
     "cosmos3_edge_vision": replace(
         _SIGLIP,
