@@ -90,6 +90,7 @@ _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels":
 _SAM_3 = VISION | {"model_type": "sam3_vit_model", "image_size": 48, "pretrain_image_size": 24}
 _SAM_3 |= {"window_size": 3, "global_attn_indexes": [1]}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 1]}
+_HUNYUAN = {k: v for k, v in VISION.items() if k != "image_size"} | {"max_image_size": 24}
 _COSMOS = {k: v for k, v in VISION.items() if k != "image_size"} | {"num_patches": 16}
 _CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
 _KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
@@ -175,6 +176,8 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _COSMOS,
         "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
     },
+    "HunYuanVLVisionConfig": _HUNYUAN,
+    "HunYuanVLConfig": {"vision_config": _HUNYUAN, "text_config": _LANGUAGE},
     "PaddleOCRVLConfig": {
         "vision_config": VISION,
         "text_config": _LANGUAGE | {"rope_parameters": _MROPE},

@@ -38,6 +38,7 @@ class Encoder:
     changed: str = "(?!)"  # names of tensors that are not written as they were
     prefix: str = ""  # what is written before names, as older releases had it
     oblong: bool = False  # whether it fits its positions to other images
+    merged: bool = False  # whether its class has a merger, which is not read, and is not written
 
     def made(self, size, kind=None, **changes):
         """A model with every parameter random, and calm: float32 of deep models differs."""
@@ -119,6 +120,15 @@ ENCODERS = {
         arguments={"intermediate_size": 50, "layer_norm_eps": 1e-4}
         | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
         oblong=True,
+    ),
+    "Hunyuan VL": Encoder(
+        kind="HunYuanVLVisionTransformer",
+        dialect="hf_hunyuan_vl",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "rms_norm_eps": 1e-4, "text_hidden_size": 20},
+        size="max_image_size",
+        oblong=True,
+        merged=True,
     ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
@@ -258,13 +268,18 @@ def test_outputs_are_those_of_its_class_at_every_size(its, tmp_path):
 def test_it_is_written_again_and_for_all_that_hold_it(encoder, tmp_path):
     its, model, folder = encoder
     images = images_for(its.sizes[-1])
-    for to in ("hf", *its.targets):
+    for to in its.targets if its.merged else ("hf", *its.targets):
         done = vitconvert.convert(folder, output=tmp_path / to, to=to, verify=True)
-        assert done.opened and {o.consumer for o in done.opened if o.why_not} <= {"dinov2"}
+        unopened = {"vit"} if its.merged else {"dinov2"}
+        assert done.opened and {o.consumer for o in done.opened if o.why_not} <= unopened
         with torch.inference_mode():
             ours = vitconvert.load_model(tmp_path / to)
             assert relative(ours(images), run_opened(model, images)) < 1e-6
     assert vitconvert.verify(folder).verdict == "equal"
+    if its.merged:
+        with pytest.raises(NotRepresentable, match="No dialect of 'hf' computes the function"):
+            vitconvert.convert(folder, output=tmp_path / "hf", to="hf")
+        return
     before, after = (load_file(d / "model.safetensors") for d in (folder, tmp_path / "hf"))
     kept = (
         {
@@ -340,6 +355,12 @@ LARGER = {
         "PaddleOCRVLForConditionalGeneration",
         "model.visual",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE | {"rope_parameters": MROPE}},
+    ),
+    "hunyuan_vl": (
+        "Hunyuan VL",
+        "HunYuanVLForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE | {"head_dim": 10}},
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (

@@ -192,6 +192,7 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
     ("name", "kind", "said"),
     [
         ("VideoLlama3Vision", "kimi_vl", "Kimi-VL: MoonViT, whose positions are rotated"),
+        ("HYV4VLVision", "hy_v4_vl", "Hy4: Hunyuan VL's tensors, whose positions are fitted"),
         ("VideoLlama3Vision", "dots3_note", "dots: its blocks choose among experts"),
         ("Kimi_K25Vision", "kimi_k25", "Kimi K2[.]5: MoonViT, whose positions are rotated"),
         ("Lfm3VlVision", "lfm3_vl", "LFM3-VL, which is no ViT: its blocks are gated convolutions"),

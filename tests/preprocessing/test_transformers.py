@@ -276,7 +276,7 @@ REFUSED: list[tuple[dict[str, Any], type[VitConvertError], list[str]]] = [
             "Cosmos3EdgeImageProcessor, DINOv3ViTImageProcessor, DPTImageProcessor, "
             "DeiTImageProcessor, Ernie4_5_VLMoeImageProcessor, FlavaImageProcessor, "
             "Gemma3ImageProcessor, Gemma4ImageProcessor, Glm46VImageProcessor, "
-            "Glm4vImageProcessor, GotOcr2ImageProcessor, "
+            "Glm4vImageProcessor, GotOcr2ImageProcessor, HunYuanVLImageProcessor, "
             "OwlViTImageProcessor, PaddleOCRVLImageProcessor, PixtralImageProcessor, "
             "Qwen2VLImageProcessor, "
             "Sam2ImageProcessor, Sam3ImageProcessor, SamImageProcessor, Siglip2ImageProcessor, "

@@ -28,6 +28,7 @@ class _Processor:
 
     mean_std: tuple[tuple[float, ...], tuple[float, ...]]
     resample: int
+    own_resample: bool = False  # whatever the file says
     size: Mapping[str, int]
     crop: bool = False
     crop_size: int | None = None
@@ -129,6 +130,12 @@ _PROCESSORS = {
         patch=16,
         limits="frames",
         frames=1,
+    ),
+    "HunYuanVLImageProcessor": dataclasses.replace(
+        _QWEN,
+        own_resample=True,
+        size={"shortest_edge": 512 * 512, "longest_edge": 2048 * 2048},
+        patch=16,
     ),
     "PaddleOCRVLImageProcessor": dataclasses.replace(
         _QWEN, size={"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536}
@@ -242,6 +249,7 @@ _MODEL_TYPES = {
     "got_ocr2": "GotOcr2ImageProcessor",
     "qianfan_ocr": "GotOcr2ImageProcessor",
     "cosmos3_edge": "Cosmos3EdgeImageProcessor",
+    "hunyuan_vl": "HunYuanVLImageProcessor",
     "paddleocr_vl": "PaddleOCRVLImageProcessor",
     "slanext": "SLANeXtImageProcessor",
     "siglip": "SiglipImageProcessor",
@@ -295,6 +303,8 @@ def from_preprocessor_config(
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
     code, interpolation = config.get("resample", processor.resample), "bilinear"
+    if processor.own_resample:
+        code = processor.resample
     if sizes["resize"] != "none":
         if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_RESAMPLE):
             raise ConflictingFact(

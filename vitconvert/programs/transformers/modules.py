@@ -114,6 +114,12 @@ def _patches_as_images(model: Foreign, images: Tensor) -> Inputs:
     return {"pixel_values": made["pixel_values"][None], "grid_thw": made["image_grid_thw"]}
 
 
+def _patches_in_rows(model: Foreign, images: Tensor) -> Inputs:
+    """Of Hunyuan VL."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {"pixel_values": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
+
+
 def _patches_of_one_frame(model: Foreign, images: Tensor) -> Inputs:
     """Of VideoLLaMA 3, which merges no tokens of images."""
     made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
@@ -342,6 +348,26 @@ MODULES = {
         in_one_row=True,
         tapped=False,
         rounded="rotary angles",
+    ),
+    "hunyuan_vl_vision": replace(
+        _SIGLIP,
+        kind="HunYuanVLVisionTransformer",
+        block="layers.{i}",
+        norm="",
+        inputs=_patches_in_rows,
+        processor="HunYuanVLImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="fitted positions",
+        renamed=(
+            (r"\.input_layernorm\.", ".layer_norm1."),
+            (r"\.post_attention_layernorm\.", ".layer_norm2."),
+            (r"\.dense_h_to_4h\.", ".fc1."),
+            (r"\.dense_4h_to_h\.", ".fc2."),
+            (r"^perceive\.proj\.0\.", "patch_merger.proj_conv."),
+            (r"^perceive\.proj\.2\.", "patch_merger.proj_out."),
+            (r"^perceive\.", "patch_merger."),
+        ),
     ),
     "cosmos3_edge_vision": replace(
         _SIGLIP,

@@ -61,8 +61,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if checkpoint.dialect == "hf_pixio_backbone":  # the PixioModel in it
         tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
-    for pattern, name in places.renamed:
-        tensors = {re.sub(pattern, name, n): t for n, t in tensors.items()}
+    tensors = {_renamed(name, places): t for name, t in tensors.items()}
     if checkpoint.dialect == "hf_qianfan_ocr_disk":
         tensors = _with_separate_qkv(tensors)
     if places.within:
@@ -89,6 +88,12 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         notes=(note,) if rounded else (),
         any_size=True,
     )
+
+
+def _renamed(name: str, places: Modules) -> str:
+    for pattern, theirs in places.renamed:
+        name = re.sub(pattern, theirs, name)
+    return name
 
 
 def _as_saved_alone(name: str) -> str:
@@ -188,7 +193,8 @@ def _built(
             **options,
         )
     # A class with a head calls the same tensors by longer names.
-    inert = {end for name in checkpoint.ledger.ignored for end in (name, name.partition(".")[2])}
+    ignored = [_renamed(name, MODULES[theirs["model_type"]]) for name in checkpoint.ledger.ignored]
+    inert = {end for name in ignored for end in (name, name.partition(".")[2])}
     if any(name.endswith("mask_token") for name in inert):  # TIPSv2's has other names on disk
         inert.add("embeddings.mask_token")
     found = {key: sorted(map(str, set(value) - inert)) for key, value in problems.items()}
