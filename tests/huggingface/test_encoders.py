@@ -47,6 +47,8 @@ class Encoder:
         said = {self.size: height if height == width else [height, width]}
         if self.size == "num_patches":
             said = {self.size: height * width // 64}
+        if self.size == "pos_emb_height":
+            said = {self.size: height // 8, "pos_emb_width": width // 8}
         model = of_kind(of_kind.config_class(**SIZES | self.arguments | said | changes))
         torch.manual_seed(4)
         with torch.no_grad():
@@ -129,6 +131,14 @@ ENCODERS = {
         size="max_image_size",
         oblong=True,
         merged=True,
+    ),
+    "Kimi K2.5": Encoder(
+        kind="Kimi_K25VisionModel",
+        dialect="hf_kimi_k25",
+        sizes=((32, 32), (48, 48)),
+        arguments={"intermediate_size": 50}
+        | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
+        size="pos_emb_height",
     ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
@@ -314,6 +324,9 @@ def of_sam_3_lite(vit):
 
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20]}
 QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
+DEEPSEEK = LANGUAGE | {"model_type": "deepseek_v3", "n_routed_experts": 4, "kv_lora_rank": 8}
+DEEPSEEK |= {"moe_intermediate_size": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "n_group": 1}
+DEEPSEEK |= {"qk_nope_head_dim": 4, "v_head_dim": 4, "num_experts_per_tok": 2, "topk_group": 1}
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
@@ -361,6 +374,18 @@ LARGER = {
         "HunYuanVLForConditionalGeneration",
         "model.vision_tower",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE | {"head_dim": 10}},
+    ),
+    "kimi_k25": (
+        "Kimi K2.5",
+        "Kimi_K25ForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": DEEPSEEK, "projection_hidden_size": 60},
+    ),
+    "kimi_k25 without a head": (
+        "Kimi K2.5",
+        "Kimi_K25Model",
+        "vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": DEEPSEEK, "projection_hidden_size": 60},
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -442,7 +467,9 @@ LARGER = {
 }
 
 
-ON_DISK = {"qianfan_ocr": "hf_qianfan_ocr_disk"}  # within the larger model
+# Within the larger model
+ON_DISK = {"qianfan_ocr": "hf_qianfan_ocr_disk", "kimi_k25": "hf_moonvit"}
+ON_DISK |= {"kimi_k25 without a head": "hf_kimi_k25_base"}
 
 
 @pytest.mark.coverage
@@ -667,3 +694,74 @@ def test_paddleocr_vl_as_its_authors_publish_it(tmp_path):
     assert relative(ours(images), run_opened(model, images)) < 1e-6
     with pytest.raises(NotRepresentable, match="Targets that hold it as it is: hf, vit"):
         vitconvert.convert(tmp_path, output=tmp_path / "no", to="timm", overrides=stated)
+
+
+VT = {"hidden_size": 60, "intermediate_size": 50, "num_hidden_layers": 11}
+VT |= {"num_attention_heads": 3}
+POSITIONS = {"init_pos_emb_height": 6, "init_pos_emb_width": 6, "patch_size": 8}
+# As config.json of MoonViT-SO-400M, of Kimi-VL and of Kimi K2.5 have it, and their names' beginning
+MOONSHOTS = {
+    "MoonViT": ("", {"model_type": "moonvit"} | VT | POSITIONS),
+    "Kimi-VL": (
+        "vision_tower.",
+        {"model_type": "kimi_vl", "vision_config": {"model_type": "moonvit"} | VT | POSITIONS},
+    ),
+    "Kimi K2.5": (
+        "vision_tower.",
+        {
+            "model_type": "kimi_k25",
+            "vision_config": {f"vt_{name}": size for name, size in VT.items()} | POSITIONS,
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def moonvit(tmp_path_factory):
+    """transformers' class, and its tensors as the larger model writes them: in Moonshot's names."""
+    its = ENCODERS["Kimi K2.5"]
+    model = its.made((48, 48), rope_parameters=None)
+    _, name, place, around = LARGER["kimi_k25"]
+    kind = getattr(transformers, name)
+    larger = kind(kind.config_class(**around(model.config)))
+    larger.get_submodule(place).load_state_dict(model.state_dict())
+    folder = tmp_path_factory.mktemp("moonvit")
+    larger.save_pretrained(folder)
+    saved = load_file(folder / "model.safetensors")
+    start = "vision_tower."
+    tensors = {name[len(start) :]: x for name, x in saved.items() if name.startswith(start)}
+    # transformers 5.24 puts a word before these, which it takes away where it is not
+    return model, {
+        name.replace("encoder.patch_embed", "patch_embed"): x for name, x in tensors.items()
+    }
+
+
+@pytest.mark.parametrize("name", MOONSHOTS)
+@torch.inference_mode()
+def test_moonvit_as_moonshot_publishes_it(name, moonvit, tmp_path):
+    model, tensors = moonvit
+    start, config = MOONSHOTS[name]
+    save_file({start + n: x for n, x in tensors.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert vitconvert.load_checkpoint(tmp_path).dialect == "hf_moonvit"
+    for size in ((48, 48), (32, 64)):
+        images = images_for(size)
+        ours = vitconvert.load_model(tmp_path, image_size=size)
+        assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+    done = vitconvert.convert(tmp_path, output=tmp_path / "hf", to="hf")
+    assert [opened.consumer for opened in done.opened] == ["transformers"]
+    assert done.ledger.changed[0].startswith("rotary-pairs: ")
+    assert_same_tensors(load_file(tmp_path / "hf" / "model.safetensors"), model.state_dict())
+
+
+def test_what_moonvits_class_does_not_compute(moonvit, tmp_path):
+    _, tensors = moonvit
+    rows = {"patch_embed.pos_emb.weight": tensors["patch_embed.pos_emb.weight"][:4].clone()}
+    save_file(tensors | rows, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(MOONSHOTS["MoonViT"][1]))
+    assert vitconvert.load_checkpoint(tmp_path).config.position_grid == (4, 6)
+    said = vitconvert.verify(tmp_path)
+    assert said.verdict == "not verified" and "counts the rows" in said.summary()
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: vit"):
+        vitconvert.convert(tmp_path, output=tmp_path / "hf", to="hf")

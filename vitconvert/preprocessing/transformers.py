@@ -222,6 +222,7 @@ _OTHERS = {
     "Idefics2ImageProcessor": "the size depends on the image, and it splits images into several",
     "Idefics3ImageProcessor": "it resizes an image twice, and splits it into several",
     "SmolVLMImageProcessor": "it resizes an image twice, and splits it into several",
+    "Kimi_K25ImageProcessor": "it fits images into a number of patches, and pads them to squares",
     "SLANeXtImageProcessor": "it resizes by whole numbers, as OpenCV does, and pads to a square",
     "Owlv2ImageProcessor": "it pads to a square, and blurs before it resizes",
 }

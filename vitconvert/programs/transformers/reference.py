@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
+from vitconvert.model.rope import with_other_pairs
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.program import Foreign
 from vitconvert.programs.reference import Reference, check_size, own_tensors, package
@@ -23,6 +25,7 @@ from vitconvert.programs.transformers.running import (
     run_to_tokens,
     without_code,
 )
+from vitconvert.tables.dialects import builtin_tables
 
 _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
@@ -30,6 +33,7 @@ _WITH_PROJECTION = {
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
+_MOONSHOTS = ("hf_moonvit", "hf_kimi_k25_base")  # other names and pairs than the class of Kimi K2.5
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -62,7 +66,9 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
     tensors = {_renamed(name, places): t for name, t in tensors.items()}
-    if checkpoint.dialect == "hf_qianfan_ocr_disk":
+    if checkpoint.dialect in _MOONSHOTS:
+        tensors = _of_kimi(tensors, checkpoint)
+    if checkpoint.dialect in ("hf_qianfan_ocr_disk", *_MOONSHOTS):
         tensors = _with_separate_qkv(tensors)
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
@@ -101,6 +107,20 @@ def _as_saved_alone(name: str) -> str:
     return name.replace(".attention.output.dense.", ".attention.o_proj.")
 
 
+def _of_kimi(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Norms and layers of the MLPs from 1, and q and k as a class reads them that pairs halves."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        counted = name
+        if checkpoint.dialect == "hf_moonvit":
+            counted = re.sub(
+                r"\.(norm|mlp\.fc)([01])\.", lambda n: f".{n[1]}{int(n[2]) + 1}.", name
+            )
+        paired = ".attn.qkv." in name
+        found[counted] = with_other_pairs(tensor, checkpoint.config) if paired else tensor
+    return found
+
+
 def _with_separate_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Three tensors for each that has queries, keys and values."""
     separate: dict[str, Tensor] = {}
@@ -113,8 +133,8 @@ def _with_separate_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _own_type(checkpoint: Checkpoint) -> str | None:
     """The key in MODULES; a section may have no type, or the larger model's (Qwen's on the Hub)."""
-    if not checkpoint.their_config:
-        return None
+    if not checkpoint.their_config or checkpoint.dialect in _MOONSHOTS:
+        return None  # Moonshot's files have other words
     files = (checkpoint.their_config, checkpoint.companions.whole_config)
     stated = next((kind for file in files if (kind := file.get("model_type"))), None)
     bare = str(stated).removesuffix(TOWER)
@@ -126,6 +146,8 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
     table, config = checkpoint.table, checkpoint.config
     if table.name == "hf_radio":  # NVIDIA's own files
         return written_config(table, config)
+    if table.name in _MOONSHOTS:
+        return _config_of_kimi(config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         kind = checkpoint.their_config.get("model_type")
         if kind is None:
@@ -136,6 +158,15 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
         )
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
     return {**written_config(table, config), "model_type": kind}
+
+
+def _config_of_kimi(config: ViTConfig) -> JsonDict:
+    """transformers 5.24 has MoonViT as a part of Kimi K2.5, for positions of a square."""
+    if len(set(config.position_grid)) > 1:
+        raise NotRepresentable(
+            "Kimi_K25VisionModel counts the rows of its positions as a square's."
+        )
+    return written_config(builtin_tables()["hf_kimi_k25"], config.replace(rope_half=True))
 
 
 def _class_of(model_type: str, tensors: Collection[str]) -> str:
