@@ -192,7 +192,7 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
     ("name", "kind", "said"),
     [
         ("HYV4VLVision", "hy_v4_vl", "Hy4: Hunyuan VL's tensors, whose positions are fitted"),
-        ("VideoLlama3Vision", "dots3_note", "dots: its blocks choose among experts"),
+        ("VideoLlama3Vision", "dots3_note", "dots3: its blocks choose among experts"),
         ("Kimi_K25Vision", "kimi_k3", "Kimi K3: MoonViT 2, with RMS norms and heads that are"),
         ("Lfm3VlVision", "lfm3_vl", "LFM3-VL, which is no ViT: its blocks are gated convolutions"),
     ],

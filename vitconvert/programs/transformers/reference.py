@@ -149,7 +149,8 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
     if table.name in _MOONSHOTS:
         return _config_of_kimi(config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
-        kind = checkpoint.their_config.get("model_type")
+        files = (checkpoint.their_config, checkpoint.companions.whole_config)
+        kind = next((said for file in files if (said := file.get("model_type"))), None)
         if kind is None:
             raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
         raise NotRepresentable(
