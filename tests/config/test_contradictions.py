@@ -101,6 +101,11 @@ IMPOSSIBLE = {
     "rope_interleaved needs rope = 'axial'": [
         {"rope": "dinov3", "head_dim": 12, "rope_interleaved": True}
     ],
+    "rope_alternating needs rope = 'axial', and excludes rope_by_axis": [
+        {"rope": "dinov3", "head_dim": 12, "rope_alternating": True},
+        {"rope": "axial", "head_dim": 12, "rope_half": True, "rope_by_axis": True}
+        | {"rope_alternating": True},
+    ],
     "rope_in_windows needs rope = 'axial', windows and no rope_reference": [
         {"rope": "axial", "head_dim": 12, "rope_in_windows": True}
     ],

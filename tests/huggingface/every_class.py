@@ -90,6 +90,12 @@ _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels":
 _SAM_3 = VISION | {"model_type": "sam3_vit_model", "image_size": 48, "pretrain_image_size": 24}
 _SAM_3 |= {"window_size": 3, "global_attn_indexes": [1]}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 1]}
+_MOONVIT = {k: v for k, v in VISION.items() if k != "image_size"}
+_MOONVIT |= {"pos_emb_height": 4, "pos_emb_width": 4}
+_DEEPSEEK = {"n_routed_experts": 4, "moe_intermediate_size": 8, "num_experts_per_tok": 2}
+_DEEPSEEK |= {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4}
+_DEEPSEEK |= {"v_head_dim": 4, "n_group": 1, "topk_group": 1}
+_HUNYUAN = {k: v for k, v in VISION.items() if k != "image_size"} | {"max_image_size": 24}
 _COSMOS = {k: v for k, v in VISION.items() if k != "image_size"} | {"num_patches": 16}
 _CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
 _KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
@@ -173,6 +179,18 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Cosmos3EdgeVisionConfig": _COSMOS,
     "Cosmos3EdgeConfig": {
         "vision_config": _COSMOS,
+        "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
+    },
+    "HunYuanVLVisionConfig": _HUNYUAN,
+    "HunYuanVLConfig": {"vision_config": _HUNYUAN, "text_config": _LANGUAGE},
+    "Kimi_K25VisionConfig": _MOONVIT,
+    "Kimi_K25Config": {
+        "vision_config": _MOONVIT,
+        "text_config": _LANGUAGE | _DEEPSEEK | {"model_type": "deepseek_v3"},
+        "projection_hidden_size": 36,
+    },
+    "PaddleOCRVLConfig": {
+        "vision_config": VISION,
         "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
     },
     "Gemma4VisionConfig": _GEMMA,

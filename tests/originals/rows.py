@@ -399,6 +399,15 @@ GOLDENS = {
     "dinov3_key_bias_swiglu": of_golden("dinov3_key_bias_swiglu", stated=OWN_TRAINING),
     "asyml": of_golden("asyml", stated={}),  # its matrices have an axis of heads
     "deit3": of_golden("deit3", named=True),
+    "dots_ocr": of_golden(
+        "dots_ocr", "hf_dots_ocr", back="", stated={"num_heads": 3, "image_size": (24, 40)}
+    ),
+    "dots_ocr_biases": of_golden(
+        "dots_ocr_biases",
+        "hf_dots_ocr",
+        back="",
+        stated={"num_heads": 3, "image_size": 16, "final_norm": False, "norm_eps": 1e-3},
+    ),
     "ibot": of_golden("ibot", named=True),
     "internvit": of_golden("internvit", "hf_internvit", back=""),
     "lukemelas": of_golden("lukemelas"),

@@ -152,6 +152,8 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append("rope_by_axis needs rope_half")
     if config.rope_interleaved and config.rope != "axial":
         problems.append("rope_interleaved needs rope = 'axial'")
+    if config.rope_alternating and (config.rope != "axial" or config.rope_by_axis):
+        problems.append("rope_alternating needs rope = 'axial', and excludes rope_by_axis")
     alone = config.class_token and config.num_prefix_tokens == 1
     if config.rope_class and not (config.rope == "axial" and alone):
         problems.append("rope_class needs rope = 'axial' and only the class token before patches")

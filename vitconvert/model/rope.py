@@ -99,7 +99,8 @@ def axial_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
     """(P, K/2) float32: rows and columns, scaled to a reference grid, times K/4 frequencies each.
 
     timm's `RotaryEmbeddingCat`, as EVA-02, Perception Encoder and RoPE-ViT use it. Pixtral's two
-    axes take turns in one series of frequencies (mistral_inference, `rope.py`).
+    axes take turns in one series of frequencies (mistral_inference, `rope.py`). MoonViT's take
+    turns with each frequency (transformers 5.24, `Kimi_K25VisionRotaryEmbedding`).
     """
     bands = config.head_dim // 4
     exponents = torch.arange(bands, device=device).float() / bands
@@ -107,7 +108,8 @@ def axial_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
         exponents = torch.stack((exponents, exponents + 0.5 / bands))
     frequencies = 1.0 / config.rope_temperature**exponents
     places = _index_grid(config, grid, device)
-    return (places[..., None] * frequencies).flatten(-2)
+    angles = places[..., None] * frequencies  # (P, 2, K/4)
+    return (angles.transpose(-1, -2) if config.rope_alternating else angles).flatten(-2)
 
 
 def dinov3_periods(count: int, temperature: float, device: torch.device | None = None) -> Tensor:

@@ -53,7 +53,9 @@ def _processed(model: Foreign, images: Tensor, **sizes: int) -> Mapping[str, Ten
     The order of pixels in a patch, of patches and of their places is the processor's own. A second
     reading of it here would agree with a table that has the same mistake.
     """
-    processor = getattr(import_module("transformers"), f"{places_of(model).processor}Pil")(**sizes)
+    package, name = import_module("transformers"), places_of(model).processor
+    kind = getattr(package, f"{name}Pil", None) or getattr(package, name)  # Kimi's has none
+    processor = kind(**sizes)
     made: Mapping[str, Tensor] = processor(
         list(images),
         do_convert_rgb=False,
@@ -106,6 +108,18 @@ def _patches_in_squares(model: Foreign, images: Tensor) -> Inputs:
         temporal_patch_size=getattr(config, "temporal_patch_size", 1),
     )
     return {"hidden_states": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
+
+
+def _patches_as_images(model: Foreign, images: Tensor) -> Inputs:
+    """Of PaddleOCR-VL, whose patches stay images, all in one row."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {"pixel_values": made["pixel_values"][None], "grid_thw": made["image_grid_thw"]}
+
+
+def _patches_in_rows(model: Foreign, images: Tensor) -> Inputs:
+    """Of Hunyuan VL, and of Kimi K2.5, whose patches stay images."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {"pixel_values": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
 
 
 def _patches_of_one_frame(model: Foreign, images: Tensor) -> Inputs:
@@ -325,6 +339,52 @@ MODULES = {
         kind="VideoLlama3VisionModel",
         inputs=_patches_of_one_frame,
         processor="VideoLlama3ImageProcessor",
+    ),
+    "paddleocr_vl_vision": replace(
+        _SIGLIP,
+        kind="PaddleOCRVisionModel",
+        within="vision_model.",
+        pooled=True,
+        inputs=_patches_as_images,
+        processor="PaddleOCRVLImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="rotary angles",
+    ),
+    "hunyuan_vl_vision": replace(
+        _SIGLIP,
+        kind="HunYuanVLVisionTransformer",
+        block="layers.{i}",
+        norm="",
+        inputs=_patches_in_rows,
+        processor="HunYuanVLImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="fitted positions",
+        renamed=(
+            (r"\.input_layernorm\.", ".layer_norm1."),
+            (r"\.post_attention_layernorm\.", ".layer_norm2."),
+            (r"\.dense_h_to_4h\.", ".fc1."),
+            (r"\.dense_4h_to_h\.", ".fc2."),
+            (r"^perceive\.proj\.0\.", "patch_merger.proj_conv."),
+            (r"^perceive\.proj\.2\.", "patch_merger.proj_out."),
+            (r"^perceive\.", "patch_merger."),
+        ),
+    ),
+    "kimi_k25_vision": Modules(
+        kind="Kimi_K25VisionModel",
+        inputs=_patches_in_rows,
+        processor="Kimi_K25ImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="rotary angles",
+        renamed=(  # Moonshot's names
+            (r"^encoder\.", ""),
+            (r"^blocks\.", "layers."),
+            (r"^(patch_embed\.pos_emb)\.weight$", r"\1.position_embeddings"),
+            (r"^(layers\.\d+)\.wqkv\.", r"\1.attn.qkv."),
+            (r"^(layers\.\d+)\.wo\.", r"\1.attn.proj."),
+        ),
     ),
     "cosmos3_edge_vision": replace(
         _SIGLIP,

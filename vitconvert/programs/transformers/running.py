@@ -44,13 +44,17 @@ def run(model: Foreign, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         tensor: Tensor | None = getattr(output, name, None)
         if tensor is not None:
-            if places.in_one_row:
-                tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
+            tensor = _of_each(images, tensor) if places.in_one_row else tensor
             return as_tokens(_in_rows(model, images, tensor) if places.in_squares else tensor)
     mean: Tensor = (
         output.feature_maps[-1].flatten(2).mean(dim=-1)
     )  # of patches, which it gives alone
     return mean
+
+
+def _of_each(images: Tensor, tokens: Tensor) -> Tensor:
+    """The tokens of each image, of those that come one image after another."""
+    return tokens.reshape(len(images), -1, tokens.shape[-1])
 
 
 def _in_rows(model: Foreign, images: Tensor, tokens: Tensor) -> Tensor:
@@ -74,9 +78,11 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 
 def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    output = model(**places_of(model).inputs(model, images))
+    places = places_of(model)
+    output = model(**places.inputs(model, images))
     maps = getattr(output, "feature_maps", ())  # of a backbone
-    return as_tokens(maps[-1] if maps else output.last_hidden_state)
+    tokens: Tensor = maps[-1] if maps else output.last_hidden_state
+    return as_tokens(_of_each(images, tokens) if places.in_one_row else tokens)
 
 
 def gives_output(model: nn.Module, places: Modules) -> bool:
