@@ -16,6 +16,7 @@ from tests.packages import transformers
 from tests.sampling import sampled
 from tests.small_models import assert_same_tensors, relative
 from tests.uses import in_onnx_runtime
+from vitconvert.cli import main
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -459,6 +460,35 @@ def test_frames_of_vivit_are_prepared_as_its_processors_do(clips, offset, normal
     theirs = of_videos(pixels, return_tensors="pt")["pixel_values"][0].transpose(0, 1)
     steps = vitconvert.load_checkpoint(tmp_path).preprocessing
     assert relative(steps.clip(taken), theirs) < 1e-6
+
+
+def test_v_jepa_2_without_its_processors_file_asks_for_it(clips, tmp_path):
+    place, *_ = clips
+    FAMILIES["V-JEPA 2"].made(num_hidden_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(OSError, match=r"video_preprocessor_config\.json"):
+        transformers.AutoVideoProcessor.from_pretrained(tmp_path)
+    clip = vitconvert.load_checkpoint(tmp_path, dialect="hf_vjepa2_clips")
+    with pytest.raises(MissingFact, match="No file states this") as error:
+        vitconvert.embed(clip, place / "videos")
+    wanted = "put its preprocessor_config.json or video_preprocessor_config.json, or"
+    assert error.value.hint.startswith(wanted)
+    transformers.VJEPA2VideoProcessor(crop_size=24).save_pretrained(tmp_path)
+    found = vitconvert.load_checkpoint(tmp_path, overrides={"frames": 4}, dialect=clip.dialect)
+    assert found.preprocessing.origin == "video_preprocessor_config.json"
+    assert [one.error for one in vitconvert.embed(found, place / "videos")] == [None, None]
+
+
+def test_progress_counts_clips(clips, tmp_path, monkeypatch, capsys):
+    place, *_ = clips
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    arguments = [str(place / "model"), str(place / "videos")]
+    for verb in (["embed", *arguments, "-o", str(tmp_path / "a.npz")], ["predict", *arguments]):
+        with pytest.raises(SystemExit, match="^0$"):
+            main(verb)
+        _, err = capsys.readouterr()
+        assert "0/2 [00:00<?, ?clip/s]" in err
+        assert "1 clip (a): 4 of 11 frames are read" in err
+        assert verb[0] == "predict" or f"2 clips in {tmp_path / 'a.npz'}" in err
 
 
 def test_folders_of_frames_are_classified_and_embedded(clips, tmp_path):

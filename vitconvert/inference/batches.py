@@ -181,7 +181,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
             compute = running.engine.ready(images=count, batch=size, **how) or compute
 
     threads = options.threads or processors()
-    left_out = LeftOut()
+    left_out = LeftOut("clip" if model.config.clips else "image")
     prepare = partial(
         prepare_image,
         preprocessing=running.preprocessing,

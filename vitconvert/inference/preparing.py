@@ -46,9 +46,10 @@ def processors() -> int:
 
 
 class LeftOut:
-    """What is left out of the images of a run, and of which files: told once, at the end."""
+    """What is left out of the images, or clips, of a run, and of which: told once, at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "image") -> None:
+        self._unit = unit
         self._counts = Counter[str]()
         self._names = defaultdict[str, list[str]](list)
         self._lock = Lock()
@@ -68,7 +69,7 @@ class LeftOut:
             names = self._names[fact]
             more = f" and {count - len(names)} more, see remarks" if count > len(names) else ""
             named = f" ({', '.join(names)}{more})" if names else ""
-            warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
+            warn(f"{count} {self._unit}{'s' * (count != 1)}{named}: {fact}")
 
 
 @dataclass(frozen=True, kw_only=True)
