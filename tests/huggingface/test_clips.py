@@ -483,7 +483,7 @@ def test_progress_counts_clips(clips, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     arguments = [str(place / "model"), str(place / "videos")]
     for verb in (["embed", *arguments, "-o", str(tmp_path / "a.npz")], ["predict", *arguments]):
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             main(verb)
         _, err = capsys.readouterr()
         assert "0/2 [00:00<?, ?clip/s]" in err
