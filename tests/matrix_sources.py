@@ -566,6 +566,7 @@ SOURCES: Mapping[str, Source] = {
         of(rows.OF_CODE["vjepa2"], "V-JEPA 2"),
         stated={"num_heads": 2, "image_size": (12, 12), "frames": 6},  # transformers' are square
     ),
+    "vjepa2 2.1": of(rows.OF_CODE["vjepa2_1"], "V-JEPA 2.1"),
     "aimv2": of(rows.OTHERS["AIMv2"]),
     "mobileclip": Source(
         title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED

@@ -13,7 +13,7 @@ import math
 import sys
 from collections import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -205,6 +205,18 @@ def vjepa2() -> nn.Module:
     return nn.ModuleDict({"module": nn.ModuleDict({"backbone": model})})  # as training saves it
 
 
+def vjepa2_1() -> nn.Module:
+    """PYTHONPATH: facebookresearch/vjepa2, with einops."""
+    stand_in("timm.models.layers", drop_path=None)
+    from app.vjepa_2_1.models.vision_transformer import VisionTransformer
+
+    # Of so many blocks it has four norms, and it knows the grid of patches of 16 pixels.
+    sizes = {"img_size": 32, "patch_size": 16, "in_chans": 1, "embed_dim": 20, "depth": 12}
+    sizes |= {"num_heads": 2, "mlp_ratio": 1.5, "num_frames": 6, "img_temporal_dim_size": 1}
+    kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
+    return VisionTransformer(**sizes, **kind, interpolate_rope=True)
+
+
 def videomae_pretraining() -> nn.Module:
     """PYTHONPATH: MCG-NJU/VideoMAE."""
     videomae(frames=2)  # for what it imports
@@ -347,12 +359,14 @@ class Original:
         make: Builds it.
         image: Channels, rows and columns of what it reads; of a clip, the frames after channels.
         compute: What is kept of it for these images.
+        others: What else is.
     """
 
     revision: str
     make: Callable[[], nn.Module]
     image: tuple[int, ...]
     compute: Callable[[Any, Tensor], Tensor] = lambda model, images: model(images)
+    others: Mapping[str, Callable[[Any, Tensor], Tensor]] = field(default_factory=dict)
 
 
 def unmasked(model: Any, images: Tensor) -> Tensor:
@@ -463,6 +477,15 @@ ORIGINALS: Mapping[str, Original] = {
         image=(3, 6, 12, 20),
         compute=lambda model, clips: model["module"]["backbone"](clips),
     ),
+    "vjepa2_1": Original(
+        revision="facebookresearch/vjepa2 204698b",
+        make=vjepa2_1,
+        image=(1, 6, 48, 80),
+        others={
+            "five frames of another size": lambda model, clips: model(clips[:, :, :5, :, :32]),
+            "the first frame": lambda model, clips: model(clips[:, :, :1]),
+        },
+    ),
     "videomae_v2": Original(
         revision="OpenGVLab/VideoMAEv2 29eab1e",
         make=partial(videomae, frames=6, init_values=0.1),
@@ -538,8 +561,11 @@ def main(name: str) -> None:
         key: tensor if any(word in key for word in kept) else tensor.half()
         for key, tensor in model.state_dict().items()
     }
-    output = original.compute(model, picture(*original.image))
+    images = picture(*original.image)
+    output = original.compute(model, images)
     file = {"model": tensors, "output": output, "revision": original.revision}
+    if original.others:
+        file["others"] = {name: make(model, images) for name, make in original.others.items()}
     torch.save(file, FOLDER / f"{name}.pth")
 
 

@@ -446,6 +446,7 @@ OF_CODE = {
     "sapiens2": of_code("sapiens2", image_size=(12, 8)),
     "videomae": of_code("videomae", image_size=(12, 12), frames=4),
     "vjepa2": of_code("vjepa2", image_size=(12, 20), frames=6),
+    "vjepa2_1": of_code("vjepa2_1", image_size=(48, 80), frames=6),
     "videomae_v2": of_code("videomae", "videomae_v2", image_size=(12, 12), frames=6),
     "videomae_pretraining": of_code("videomae", "videomae_pretraining", image_size=(8, 8)),
     "eupe": of_code("dinov3", "eupe", num_heads=3, image_size=(12, 20)),
