@@ -214,7 +214,8 @@ def vjepa2_1() -> nn.Module:
     sizes = {"img_size": 32, "patch_size": 16, "in_chans": 1, "embed_dim": 20, "depth": 12}
     sizes |= {"num_heads": 2, "mlp_ratio": 1.5, "num_frames": 6, "img_temporal_dim_size": 1}
     kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
-    return VisionTransformer(**sizes, **kind, interpolate_rope=True)
+    model = VisionTransformer(**sizes, **kind, interpolate_rope=True)
+    return nn.ModuleDict({"module": nn.ModuleDict({"backbone": model})})  # as training saves it
 
 
 def videomae_pretraining() -> nn.Module:
@@ -383,6 +384,12 @@ def unmasked_clip(model: Any, clips: Tensor) -> Tensor:
     return tokens
 
 
+def tokens_of_v_jepa_2(model: Any, clips: Tensor) -> Tensor:
+    """All tokens of the encoder."""
+    tokens: Tensor = model["module"]["backbone"](clips)
+    return tokens
+
+
 def tokens_of_deimv2(model: Any, images: Tensor) -> Tensor:
     """The class token and the patches after the last block."""
     [(patches, class_token)] = model(images)
@@ -475,15 +482,18 @@ ORIGINALS: Mapping[str, Original] = {
         revision="facebookresearch/vjepa2 c2963a4",
         make=vjepa2,
         image=(3, 6, 12, 20),
-        compute=lambda model, clips: model["module"]["backbone"](clips),
+        compute=tokens_of_v_jepa_2,
     ),
     "vjepa2_1": Original(
         revision="facebookresearch/vjepa2 204698b",
         make=vjepa2_1,
         image=(1, 6, 48, 80),
+        compute=tokens_of_v_jepa_2,
         others={
-            "five frames of another size": lambda model, clips: model(clips[:, :, :5, :, :32]),
-            "the first frame": lambda model, clips: model(clips[:, :, :1]),
+            "five frames of another size": lambda model, clips: tokens_of_v_jepa_2(
+                model, clips[:, :, :5, :, :32]
+            ),
+            "the first frame": lambda model, clips: tokens_of_v_jepa_2(model, clips[:, :, :1]),
         },
     ),
     "videomae_v2": Original(
