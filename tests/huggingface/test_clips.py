@@ -503,7 +503,19 @@ def test_folders_of_frames_are_classified_and_embedded(clips, tmp_path):
         tokens = ours.forward_features(steps.clip(frames[:4])[None])
     assert relative(features.features, tokens.mean(1)[0]) < 1e-6
     (wrong,) = vitconvert.predict(place / "model", place / "videos" / "b" / "f0.png")
-    assert isinstance(wrong.error, SourceError) and "no folder of frames" in wrong.error.fact
+    assert isinstance(wrong.error, SourceError) and "this is an image" in wrong.error.fact
+
+
+@pytest.mark.slow
+def test_processes_prepare_clips_as_threads_do(clips):
+    place, *_ = clips
+    here, there = (
+        list(vitconvert.embed(place / "model", place / "videos", workers=workers, batch_size=1))
+        for workers in (0, 1)
+    )
+    for one, other in zip(here, there, strict=True):
+        assert (one.path, one.remarks) == (other.path, other.remarks)
+        assert torch.equal(one.features, other.features)
 
 
 @pytest.mark.slow

@@ -267,7 +267,7 @@ def _prepared(
         yield from prepared_by_processes(
             images,
             prepare,
-            shape=_shape(running.preprocessing),
+            shape=running.model.config.input_shape,
             left_out=left_out,
             batch=size,
             workers=workers,
@@ -287,7 +287,7 @@ def _workers(running: Ready, prepare: Prepare, threads: int, *, few: bool, held:
     if asked == 0 or (asked is None and (few or not _on_gpu(running.model))):
         return 0
     count = asked or threads
-    shape, size = _shape(running.preprocessing), options.batch_size
+    shape, size = running.model.config.input_shape, options.batch_size
     why = obstacle(prepare, shape, batch=size, workers=count, held=held)
     if why is None:
         return count

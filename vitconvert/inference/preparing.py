@@ -97,7 +97,7 @@ def prepare_image(
 ) -> Output:
     """What the model reads of an image, or the reason why it reads nothing.
 
-    With `frames`, of the folder of a clip.
+    With `frames`, of a clip: a video, or a folder of frames.
     """
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
@@ -120,12 +120,12 @@ def prepare_image(
         return Output(path, torch.from_numpy(prepared), tuple(remarks))
     except VitConvertError as error:
         if path is not None:
-            error.evidence.setdefault("image", str(path))
+            error.evidence.setdefault("clip" if frames else "image", str(path))
         return Output(path, error, tuple(remarks))
 
 
-def _clip(folder: Path | Image.Image | bytes, **how: Any) -> NDArray[np.float32]:
-    """The clip in a folder of frames."""
-    if not isinstance(folder, Path):
-        raise InputMismatch("The model reads clips: a folder of frames each, and no open image.")
-    return clip_array(folder, **how)
+def _clip(path: Path | Image.Image | bytes, **how: Any) -> NDArray[np.float32]:
+    """The clip in a video, or in a folder of frames."""
+    if not isinstance(path, Path):
+        raise InputMismatch("The model reads clips: videos or folders of frames, no open image.")
+    return clip_array(path, **how)
