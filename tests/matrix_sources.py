@@ -291,6 +291,12 @@ def write_flax(folder: Path) -> Path:
     return Path(shutil.copytree(Path(__file__).parent / "flax" / "files" / "vit", folder))
 
 
+def write_scenic(folder: Path) -> Path:
+    """A file of Scenic's own class."""
+    folder.mkdir()
+    return Path(shutil.copy(Path(__file__).parent / "flax" / "scenic" / "token.msgpack", folder))
+
+
 def write_mmproj(folder: Path) -> Path:
     from tests.llama_cpp import writing
 
@@ -521,6 +527,9 @@ SOURCES: Mapping[str, Source] = {
     "big_vision": Source(
         title="ViT, mean of the patches",
         write=partial(write_npz, arrays=lambda: fill(big_vision("params/"))),
+    ),
+    "scenic": Source(
+        title="ViViT", write=write_scenic, stated={"frames": 5, "image_size": (8, 12)}
     ),
     "jeonsworld": Source(
         title="ViT-pytorch",

@@ -145,7 +145,17 @@ ORIGINALS = {
     | {"model.time_embed": (1, 8, 30), "model.blocks.0.temporal_attn.qkv.weight": (90, 30)},
     "TimeSformer, which adds a position for each of several frames": _TIMM
     | {"time_embed": (1, 8, 30)},
-    "ViViT in Scenic's names": {"embedding/kernel": (2, 8, 8, 3, 30), "cls": (1, 1, 30)},
+    "ViViT with a factorised encoder": {
+        "embedding/kernel": (2, 8, 8, 3, 30),
+        "cls_SpatialTransformer": (1, 1, 30),
+        "SpatialTransformer/encoderblock_0/MlpBlock_0/Dense_0/kernel": (30, 50),
+        "TemporalTransformer/encoderblock_0/MlpBlock_0/Dense_0/kernel": (30, 50),
+    },
+    "ViViT with factorised attention": {
+        "embedding/kernel": (2, 8, 8, 3, 30),
+        "Transformer/encoderblock_0/MultiHeadDotProductAttention_time/out/kernel": (3, 10, 30),
+        "Transformer/encoderblock_0/MlpBlock/Dense_0/kernel": (30, 50),
+    },
     "DOFA": _BODY | {f"patch_embed.{name}": shape for name, shape in _WAVES.items()},
     "Copernicus-FM": _BODY
     | {f"patch_embed_spectral.{name}": shape for name, shape in _WAVES.items()},
