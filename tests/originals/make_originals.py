@@ -294,7 +294,7 @@ def depth_anything_3() -> nn.Module:
     return inside("model.backbone.pretrained", model)
 
 
-def ast() -> nn.Module:
+def ast(**shape: int) -> nn.Module:
     """PYTHONPATH: src/models of YuanGongND/ast, timm 0.4.5, for which its models are large."""
     stand_in("torch._six", container_abcs=abc)
     stand_in("wget")
@@ -304,7 +304,6 @@ def ast() -> nn.Module:
     sizes = {"img_size": 32, "embed_dim": 12, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
     kind = timm.models.vision_transformer.DistilledVisionTransformer
     timm.create_model = lambda name, pretrained: kind(**sizes, num_classes=2)
-    shape = {"fstride": 10, "tstride": 9, "input_fdim": 37, "input_tdim": 52}
     # As traintest.py saves it.
     return nn.DataParallel(ASTModel(3, **shape, imagenet_pretrain=False, verbose=False))
 
@@ -507,7 +506,12 @@ ORIGINALS: Mapping[str, Original] = {
         image=(3, 16, 8, 8),
         compute=unmasked_clip,
     ),
-    "eupe": Original(revision="facebookresearch/EUPE f6cdf04", make=eupe, image=(3, 12, 20)),
+    "eupe": Original(
+        revision="facebookresearch/EUPE f6cdf04",
+        make=eupe,
+        image=(3, 12, 20),
+        others={"20x8": lambda model, _images: model(picture(3, 20, 8))},
+    ),
     "deimv2": Original(
         revision="Intellindust-AI-Lab/DEIMv2 0fff8d4",
         make=deimv2,
@@ -528,13 +532,22 @@ ORIGINALS: Mapping[str, Original] = {
         make=depth_anything_3,
         image=(3, 12, 12),
         compute=patches_of_depth_anything,
+        others={
+            "20x16": lambda model, _images: patches_of_depth_anything(model, picture(3, 20, 16))
+        },
     ),
-    "ast": Original(
-        revision="YuanGongND/ast 31088be",
-        make=ast,
-        image=(1, 37, 52),
-        compute=lambda model, images: model.module(images[:, 0].transpose(1, 2)),
-    ),
+    **{  # by strides down and across, and sizes
+        name: Original(
+            revision="YuanGongND/ast 31088be",
+            make=partial(ast, fstride=down, tstride=across, input_fdim=rows, input_tdim=times),
+            image=(1, rows, times),
+            compute=lambda model, images: model.module(images[:, 0].transpose(1, 2)),
+        )
+        for name, down, across, rows, times in (
+            ("ast", 10, 9, 37, 52),
+            ("ast_long", 16, 12, 34, 77),
+        )
+    },
     **{  # of whole and of shorter spectrograms
         name: Original(
             revision="nttcslab/m2d f0c4128",

@@ -144,3 +144,12 @@ def test_v_jepa_2_1_of_sizes_that_its_class_does_not_know_is_refused(tmp_path):
     torch.save(small, tmp_path / "b.pt")
     with pytest.raises(NotRepresentable, match="patches of 14 and of 16 pixels alone"):
         vitconvert.load_checkpoint(tmp_path / "b.pt", overrides=stated)
+
+
+@torch.no_grad()
+def test_eupe_of_another_size():
+    path, stated = FOLDER / "eupe.pth", {**OF_CODE["eupe"].stated, "image_size": (20, 8)}
+    wanted = torch.load(path, weights_only=True)["others"]["20x8"]
+    for fast in (False, True):
+        model = vitconvert.load_model(path, overrides=stated, fast=fast)
+        assert relative(model(picture(3, 20, 8)), wanted) <= 1e-6
