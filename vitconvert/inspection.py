@@ -60,15 +60,15 @@ class Inspection:
         opened_by: Which programs know its names; of a larger model's encoder, who knows the whole.
         tower: Where in a larger model the ViT stands, or None.
         prefix: What was removed from the start of every key of the ViT.
-        facts: Fields of ViTConfig that are known: value and origin.
+        facts: Fields of ViTConfig that are known: the value and where it comes from.
         missing: Fields that are unknown, and why.
         ignored: Tensors that are not used, and why.
         preprocessing: How an image becomes the input, or None if no file says it, or tensors do.
         labels: Names that the checkpoint gives its classes, or None.
         notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
-        text: The text encoder beside the ViT, which conversions carry along, or None.
-        text_problem: Why there is a text encoder that cannot be carried, or "".
+        text: The text encoder beside the ViT, which is converted too, or None.
+        text_problem: Why a text encoder cannot be converted, or "".
         recorded_hash: The name of its function as vitconvert.json states it, or "".
         function_hash: The same, computed of all numbers where that was asked for, or "".
         config: The configuration, or None if something is missing or wrong.

@@ -39,26 +39,26 @@ def predict(
     tell: Callable[[str], None] | None = None,
     **computing: Unpack[ComputeArguments],
 ) -> "Iterator[Prediction]":
-    """The most likely classes of each image, in the order of the images, as they come.
+    """Yield the most likely classes of each image, in the order of the images.
 
-    An image that cannot be read, or does not fit, gives an error instead and does not stop the
-    others. Threads decode and preprocess the next images while the model computes.
+    If an image cannot be read or does not fit, its result has an error, and the other images are
+    still computed. Threads decode and preprocess the next images while the model computes.
 
     Args:
-        model: What `load_model` takes, a checkpoint, or a model, which is used as it is; or a file
-            that `export_model` wrote, which its own runtime computes.
+        model: A reference as for `load_model`, a checkpoint, a model (used as it is), or a file
+            of `export_model` (computed by its own runtime).
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
             Pillow image. Folders and patterns are searched as images are needed. Of a model of
             clips: videos, folders of the frames of one clip each, or folders of both.
         preprocessing: By default, the checkpoint's own; needed with a model.
-        topk: How many classes, at most.
+        topk: The largest number of classes for an image.
         labels: Names of the classes; by default, the checkpoint's.
         recursive: Search subfolders too.
-        tell: Called with a sentence before a runtime does what takes seconds.
+        tell: Called with a message before a runtime does something that takes seconds.
         computing: How images go through the model: `ComputeArguments` lists these options.
 
     Returns:
-        For each image a `Prediction`, computed when it is asked for.
+        A `Prediction` for each image, computed during the iteration.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -104,13 +104,13 @@ def embed(
     tell: Callable[[str], None] | None = None,
     **how: Unpack[EmbedArguments],
 ) -> "Iterator[Embedding]":
-    """The features of each image, in the order of the images, as they come.
+    """Yield the features of each image, in the order of the images.
 
-    They are what the classification head reads, pooled as the model pools: (D,) for each image. Of
-    a model that pools nothing they are its tokens, (N, D), after patches were merged.
-    With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
-    registers, then patches row by row. With `projected`, CLIP's projection of the pooled features,
-    which is compared with that of texts after both are scaled to length 1.
+    Features are the input of the classification head, with the model's own pooling: (D,) for each
+    image. If a model has no pooling, they are its tokens, (N, D), after patches were merged.
+    With `tokens`, they are all tokens after the last block and the final norm, (N, D): class token
+    and registers, then patches row by row. With `projected`, they are CLIP's projection of the
+    pooled features. To compare it with a text's projection, scale both to length 1.
 
     Args:
         model, images, preprocessing, recursive, tell: As for `predict`.
@@ -120,7 +120,7 @@ def embed(
             `ComputeArguments` list these options.
 
     Returns:
-        For each image an `Embedding`, computed when it is asked for.
+        An `Embedding` for each image, computed during the iteration.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.

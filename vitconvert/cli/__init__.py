@@ -159,7 +159,7 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
     help="Print the completion script of a shell and exit.",
 )
 def vitconvert() -> None:
-    """Make any pretrained ViT checkpoint usable anywhere, provably unchanged."""
+    """Convert any pretrained ViT to any library, and verify that outputs stay equal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -188,10 +188,9 @@ class EmbedderArguments(FeatureArguments, TorchArguments, ReadArguments, total=F
 
 
 class Embedder:
-    """A model that embeds images wherever it is sent: a few kB until the first image comes.
+    """Computes features of images in other programs, such as Ray Data, Daft, Spark or `datasets`.
 
-    For pipelines of one's own, such as Ray Data, Daft, Spark or `datasets`: it pickles as what was
-    said of it, and loads the model once in each process that calls it.
+    Its pickle has only the arguments (a few kB). Each process that calls it loads the model once.
 
     Args:
         model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.

@@ -18,7 +18,7 @@ from vitconvert.tables.others import instead_of
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The accounts of one checkpoint. `read` is always `used` plus `carried` plus `ignored`."""
+    """The report of tensors of a checkpoint: `read` is `used` plus `carried` plus `ignored`."""
 
     dialect: str
     read: int  # tensors in the file

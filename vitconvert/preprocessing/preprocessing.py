@@ -29,7 +29,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     Sizes are (height, width) in pixels. `mean` and `std` have one value per channel, three for
     RGB and one for grey, on the scale that `rescale_factor` makes.
 
-    The pixels are equal, to the last bit, to those of timm 1.0.31 (`create_transform` of
+    The pixels are bit-identical to those of timm 1.0.31 (`create_transform` of
     `resolve_data_config`, images opened as its `ImageDataset` does), of transformers 5.23
     (`ViTImageProcessor`, `BitImageProcessor` and the like, with either backend) and of open_clip
     3.3 (`image_transform_v2`). The backends "tensorflow" and "big_vision" follow the sources of
@@ -37,7 +37,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
     Raises:
         ConflictingFact: Fields contradict each other or have unknown values.
-        NotRepresentable: The project's own backend has no such resizing.
+        NotRepresentable: The library's own backend has no such resizing.
     """
 
     def __call__(
