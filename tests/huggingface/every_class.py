@@ -241,6 +241,12 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _QWEN_3_5,
         "text_config": _LANGUAGE | _EXPERTS | _LINEAR,
     },
+    "Idefics2Config": {
+        "vision_config": VISION,
+        "text_config": _LANGUAGE,
+        "perceiver_config": {"hidden_size": 20, "resampler_n_heads": 2, "resampler_head_dim": 10}
+        | {"num_key_value_heads": 2, "resampler_n_latents": 3, "resampler_depth": 1},
+    },
     "VideoLlama3Config": {"vision_config": VISION, "text_config": _LANGUAGE},
     "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},
     "VitPoseConfig": {"backbone_config": VISION | {"model_type": "vitpose_backbone"}},

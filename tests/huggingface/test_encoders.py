@@ -112,6 +112,31 @@ ENCODERS = {
         prefix="vision_model.",
         oblong=True,
     ),
+    "Idefics 2": Encoder(
+        kind="Idefics2VisionTransformer",
+        dialect="hf_siglip",
+        sizes=((24, 24), (56, 56)),
+        arguments={"intermediate_size": 50},
+        targets=("vit", "timm"),
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "Idefics 3": Encoder(
+        kind="Idefics3VisionTransformer",
+        dialect="hf_siglip",
+        sizes=((40, 40),),
+        arguments={"intermediate_size": 50},
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "SmolVLM": Encoder(
+        kind="SmolVLMVisionTransformer",
+        dialect="hf_siglip",
+        sizes=((40, 40),),
+        arguments={"intermediate_size": 50},
+        prefix="vision_model.",
+        oblong=True,
+    ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
         dialect="hf_sam",
@@ -198,7 +223,7 @@ ENCODERS = {
 
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
-SLOW += ("Qianfan-OCR with RMS norms",)
+SLOW += ("Qianfan-OCR with RMS norms", "Idefics 3", "SmolVLM")
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -291,6 +316,8 @@ def of_sam_3_lite(vit):
 
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20]}
 QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
+PERCEIVER = {"hidden_size": 20, "resampler_n_latents": 3, "resampler_depth": 1}
+PERCEIVER |= {"resampler_n_heads": 2, "resampler_head_dim": 10, "num_key_value_heads": 2}
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
@@ -326,6 +353,12 @@ LARGER = {
         "LlavaForConditionalGeneration",
         "model.vision_tower",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE},
+    ),
+    "idefics2": (
+        "Idefics 2",
+        "Idefics2ForConditionalGeneration",
+        "model.vision_model",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE, "perceiver_config": PERCEIVER},
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -438,6 +471,31 @@ def test_it_is_exported_and_embedded(encoder, tmp_path):
         assert relative(found, run_opened(model, images)) < 1e-5
     features = embedded(folder, tmp_path, "--mean", "0.4,0.5,0.6", "--std", "0.3")
     assert features.shape == (1, *found.shape[1:])
+
+
+@pytest.mark.parametrize("name", ["Idefics 2", "SmolVLM"])
+def test_positions_that_rounding_moves(name, tmp_path):
+    its = ENCODERS[name]
+    model, images = its.made((200, 200), num_hidden_layers=1), images_for((200, 200))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable, match="gives some patches the position of another"):
+        vitconvert.load_checkpoint(tmp_path)
+    # Others are as they are there, and the class moves those of 25 rows.
+    ours = vitconvert.load_model(tmp_path, overrides={"position_resampling": "bicubic"})
+    with torch.inference_mode():
+        assert relative(ours(images), run_opened(model, images)) > 1e-3
+
+
+@torch.inference_mode()
+def test_the_positions_of_idefics_without_a_config(tmp_path):
+    vit, images = ENCODERS["Idefics 3"].made((40, 40)), images_for((24, 56))
+    names = {f"model.vision_model.{name}": tensor for name, tensor in vit.state_dict().items()}
+    names["model.connector.modality_projection.proj.weight"] = torch.ones(20, 60)
+    save_file(names, tmp_path / "idefics.safetensors")
+    ours = vitconvert.load_model(
+        tmp_path / "idefics.safetensors", overrides={"num_heads": 3}, image_size=(24, 56)
+    )
+    assert relative(ours(images), run_opened(vit, images)) < 1e-6
 
 
 def test_the_frames_of_v_jepa_2(tmp_path):

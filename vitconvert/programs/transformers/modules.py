@@ -238,6 +238,9 @@ MODULES = {
     "siglip": _SIGLIP,
     "siglip2": replace(_SIGLIP, inputs=_patches_with_mask, processor="Siglip2ImageProcessor"),
     **dict.fromkeys(
+        ("idefics2", "idefics2_vision"), replace(_SIGLIP, kind="Idefics2VisionTransformer")
+    ),
+    **dict.fromkeys(
         ("idefics3", "idefics3_vision"), replace(_SIGLIP, kind="Idefics3VisionTransformer")
     ),
     **dict.fromkeys(

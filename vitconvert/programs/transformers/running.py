@@ -23,6 +23,7 @@ from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, pl
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _NOT_EXPORTED = {
     "GotOcr2VisionEncoder": ".models.got_ocr2.modeling_got_ocr2",
+    "Idefics2VisionTransformer": ".models.idefics2.modeling_idefics2",
     "Kosmos2VisionModel": ".models.kosmos2.modeling_kosmos2",
     "SLANeXtVisionEncoder": ".models.slanext.modeling_slanext",
     "Qwen2VisionTransformerPretrainedModel": ".models.qwen2_vl.modeling_qwen2_vl",
