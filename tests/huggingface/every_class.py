@@ -31,6 +31,7 @@ WITHOUT_VIT = {
     "TalkerCodePredictorModelForConditionalGeneration": "what speaks",
     "Code2Wav": "what speaks",
     "FlavaImageCodebook": "convolutions that make words of images",
+    "JanusVQVAE": "convolutions that make words of images",
     "FlavaMultimodalModel": "what reads two towers",
     "SLAHead": "what reads a ViT",
     "Code2WavDecoderBlock": "what speaks",
@@ -240,6 +241,13 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3_5MoeConfig": {
         "vision_config": _QWEN_3_5,
         "text_config": _LANGUAGE | _EXPERTS | _LINEAR,
+    },
+    "JanusConfig": {
+        "vision_config": VISION | {"mlp_ratio": 1.5},
+        "text_config": _LANGUAGE,
+        "vq_config": {"embed_dim": 4, "num_embeddings": 9, "latent_channels": 4}
+        | {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
+        | {"projection_dim": 20, "num_patches": 3, "image_token_embed_dim": 20},
     },
     "Idefics2Config": {
         "vision_config": VISION,

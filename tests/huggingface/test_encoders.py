@@ -16,7 +16,7 @@ from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
 from tests.towers.families import LANGUAGE, NECK
 from tests.uses import embedded, in_onnx_runtime
-from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
+from vitconvert.errors import MissingFact, NotRepresentable, TensorMismatch, UnknownDialect
 from vitconvert.programs.reference import as_tokens
 from vitconvert.programs.transformers.modules import MODULES
 from vitconvert.programs.transformers.running import class_named, run_opened
@@ -137,6 +137,22 @@ ENCODERS = {
         prefix="vision_model.",
         oblong=True,
     ),
+    "Janus": Encoder(
+        kind="JanusVisionModel",
+        dialect="hf_janus",
+        sizes=((24, 24), (40, 40)),
+        arguments={"mlp_ratio": 1.7, "attention_bias": True},
+        targets=("vit", "timm", "hf_siglip"),
+        oblong=True,
+    ),
+    "Janus without biases of q, k and v": Encoder(
+        kind="JanusVisionModel",
+        dialect="hf_janus",
+        sizes=((40, 40),),
+        arguments={"mlp_ratio": 2, "attention_bias": False},
+        targets=("vit", "timm"),
+        oblong=True,
+    ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
         dialect="hf_sam",
@@ -224,6 +240,7 @@ ENCODERS = {
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
 SLOW += ("Qianfan-OCR with RMS norms", "Idefics 3", "SmolVLM")
+SLOW += ("Janus without biases of q, k and v",)
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -316,6 +333,9 @@ def of_sam_3_lite(vit):
 
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20]}
 QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
+WORDS_OF_IMAGES = {"embed_dim": 4, "num_embeddings": 9, "latent_channels": 4, "base_channels": 32}
+WORDS_OF_IMAGES |= {"channel_multiplier": [1, 1], "num_res_blocks": 1, "projection_dim": 20}
+WORDS_OF_IMAGES |= {"num_patches": 3, "image_token_embed_dim": 20}
 PERCEIVER = {"hidden_size": 20, "resampler_n_latents": 3, "resampler_depth": 1}
 PERCEIVER |= {"resampler_n_heads": 2, "resampler_head_dim": 10, "num_key_value_heads": 2}
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
@@ -359,6 +379,12 @@ LARGER = {
         "Idefics2ForConditionalGeneration",
         "model.vision_model",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE, "perceiver_config": PERCEIVER},
+    ),
+    "janus": (
+        "Janus",
+        "JanusForConditionalGeneration",
+        "model.vision_model",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE, "vq_config": WORDS_OF_IMAGES},
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -489,13 +515,24 @@ def test_positions_that_rounding_moves(name, tmp_path):
 @torch.inference_mode()
 def test_the_positions_of_idefics_without_a_config(tmp_path):
     vit, images = ENCODERS["Idefics 3"].made((40, 40)), images_for((24, 56))
-    names = {f"model.vision_model.{name}": tensor for name, tensor in vit.state_dict().items()}
-    names["model.connector.modality_projection.proj.weight"] = torch.ones(20, 60)
-    save_file(names, tmp_path / "idefics.safetensors")
-    ours = vitconvert.load_model(
-        tmp_path / "idefics.safetensors", overrides={"num_heads": 3}, image_size=(24, 56)
-    )
+    file, stated = tmp_path / "idefics.safetensors", {"num_heads": 3}
+    save_file(vit.state_dict(), file)
+    with pytest.raises(MissingFact, match="that of Idefics 2 and 3, SmolVLM and Phi-4 multimodal"):
+        vitconvert.load_model(file, overrides=stated, image_size=(24, 56))
+    stated["position_resampling"] = "bucketed"
+    ours = vitconvert.load_model(file, overrides=stated, image_size=(24, 56))
     assert relative(ours(images), run_opened(vit, images)) < 1e-6
+
+
+def test_what_janus_has_besides(tmp_path):
+    its = ENCODERS["Janus"]
+    its.made((24, 24), use_qk_norm=True).save_pretrained(tmp_path)
+    with pytest.raises(TensorMismatch, match=r"self_attn\.[qk]_norm"):
+        vitconvert.load_checkpoint(tmp_path)
+    its.made((24, 24)).save_pretrained(tmp_path)
+    transformers.JanusImageProcessor().save_pretrained(tmp_path)
+    found = vitconvert.load_checkpoint(tmp_path)
+    assert found.preprocessing is None and "pads to a square" in " ".join(found.ledger.notes)
 
 
 def test_the_frames_of_v_jepa_2(tmp_path):

@@ -246,6 +246,7 @@ MODULES = {
     **dict.fromkeys(
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
     ),
+    "janus": replace(_SIGLIP, kind="JanusVisionModel", norm=""),  # it norms the first token twice
     "mlcd": replace(_CLIP, kind="MLCDVisionModel", rounded="rotary angles"),
     "blip": replace(_CLIP, kind="BlipVisionModel", pooled=False),
     "blip_2": replace(_CLIP, kind="Blip2VisionModel", pooled=False),
