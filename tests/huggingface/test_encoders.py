@@ -153,6 +153,15 @@ ENCODERS = {
         targets=("vit", "timm"),
         oblong=True,
     ),
+    "Phi-4 multimodal": Encoder(
+        kind="Phi4MultimodalVisionModel",
+        dialect="hf_siglip",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "attn_implementation": "eager"},
+        targets=("vit", "timm"),
+        prefix="vision_model.",
+        oblong=True,
+    ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
         dialect="hf_sam",
@@ -336,6 +345,8 @@ QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
 WORDS_OF_IMAGES = {"embed_dim": 4, "num_embeddings": 9, "latent_channels": 4, "base_channels": 32}
 WORDS_OF_IMAGES |= {"channel_multiplier": [1, 1], "num_res_blocks": 1, "projection_dim": 20}
 WORDS_OF_IMAGES |= {"num_patches": 3, "image_token_embed_dim": 20}
+SOUNDS = {"hidden_size": 16, "intermediate_size": 9, "num_blocks": 1, "num_attention_heads": 2}
+SOUNDS |= {"ext_pw_out_channel": 16, "nemo_conv_channels": 8}
 PERCEIVER = {"hidden_size": 20, "resampler_n_latents": 3, "resampler_depth": 1}
 PERCEIVER |= {"resampler_n_heads": 2, "resampler_head_dim": 10, "num_key_value_heads": 2}
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
@@ -385,6 +396,15 @@ LARGER = {
         "JanusForConditionalGeneration",
         "model.vision_model",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE, "vq_config": WORDS_OF_IMAGES},
+    ),
+    "phi4_multimodal": (
+        "Phi-4 multimodal",
+        "Phi4MultimodalForCausalLM",
+        "model.embed_tokens_extend.image_embed.img_processor",
+        lambda vit: (
+            LANGUAGE
+            | {"vision_config": vit, "audio_config": SOUNDS, "attn_implementation": "eager"}
+        ),
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -522,6 +542,41 @@ def test_the_positions_of_idefics_without_a_config(tmp_path):
     stated["position_resampling"] = "bucketed"
     ours = vitconvert.load_model(file, overrides=stated, image_size=(24, 56))
     assert relative(ours(images), run_opened(vit, images)) < 1e-6
+
+
+@torch.inference_mode()
+def test_the_attention_of_phi_4_multimodal(tmp_path):
+    its, images = ENCODERS["Phi-4 multimodal"], images_for((40, 40))
+    model = its.made((40, 40))
+    model.save_pretrained(tmp_path)
+    report = vitconvert.verify(tmp_path)
+    said = "Phi4MultimodalVisionModel's default attention is causal here"
+    assert report.verdict == "equal" and said in report.summary()
+    by_default = type(model).from_pretrained(tmp_path).eval()  # and this is so:
+    changed = images.clone()
+    changed[..., 32:, :] = 0.5  # the last patches
+    before, after = (by_default(one).last_hidden_state[:, 0] for one in (images, changed))
+    assert torch.equal(before, after)
+    ours = vitconvert.load_model(tmp_path)
+    before, after = (ours.forward_features(one)[:, 0] for one in (images, changed))
+    assert relative(before, after) > 1e-3
+
+
+@torch.inference_mode()
+def test_phi_4_multimodal_as_microsoft_publishes_it(tmp_path):
+    vit = ENCODERS["Phi-4 multimodal"].made((24, 24), hidden_size=48, num_attention_heads=16)
+    start = "model.embed_tokens_extend.image_embed."
+    names = {f"{start}img_processor.{n}": tensor for n, tensor in vit.state_dict().items()}
+    names[f"{start}glb_GN"] = torch.ones(1, 1, 48)
+    save_file(names, tmp_path / "model.safetensors")
+    config = {"model_type": "phi4mm", "hidden_size": 3072, "num_attention_heads": 24}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 32}))
+    found = vitconvert.load_checkpoint(tmp_path)
+    assert "the code of Phi-4 multimodal" in found.config.origins["num_heads"]
+    assert "behind the last block but one of this ViT" in " ".join(found.ledger.notes)
+    for size in ((24, 24), (40, 16)):
+        ours, images = vitconvert.load_model(tmp_path, image_size=size), images_for(size)
+        assert relative(ours(images), run_opened(vit, images)) < 1e-6
 
 
 def test_what_janus_has_besides(tmp_path):
