@@ -55,6 +55,9 @@ _EXPERTS = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "n
 _LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
 _LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _DINOV2 = DINOV2 | {"num_labels": 7}
+# Its adapter joins four patches, and is as wide as the blocks' MLPs
+_LLAMA_4 = VISION | {"image_size": 32, "intermediate_size": 144, "projector_input_dim": 20}
+_LLAMA_4 |= {"projector_output_dim": 20, "vision_output_dim": 20}
 _DECODER = {
     "decoder_hidden_size": 20,
     "decoder_num_hidden_layers": 1,
@@ -254,6 +257,11 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": VISION,
         "audio_config": {"hidden_size": 16, "intermediate_size": 9, "num_blocks": 1}
         | {"num_attention_heads": 2, "ext_pw_out_channel": 16, "nemo_conv_channels": 8},
+    },
+    "Llama4VisionConfig": _LLAMA_4,
+    "Llama4Config": {
+        "vision_config": _LLAMA_4,
+        "text_config": _LANGUAGE | {"intermediate_size_mlp": 30, "num_local_experts": 2},
     },
     "Idefics2Config": {
         "vision_config": VISION,

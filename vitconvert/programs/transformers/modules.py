@@ -135,6 +135,7 @@ class Modules:
     in_one_row: bool = False  # whether it gives the tokens of all images one after another
     in_squares: bool = False  # whether its tokens come in squares that nothing merges
     renamed: tuple[tuple[str, str], ...] = ()  # patterns of names that the class does not read
+    class_last: str = ""  # the module that gives this ViT's tokens, with its class token at the end
     eager: str = ""  # what its default attention is, where only the eager one is this ViT's
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
@@ -246,6 +247,13 @@ MODULES = {
     ),
     **dict.fromkeys(
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
+    ),
+    "llama4": replace(
+        _VIT,
+        kind="Llama4VisionModel",
+        class_last="layernorm_post",
+        tapped=False,
+        rounded="rotation of queries and keys",
     ),
     "phi4_multimodal_vision": replace(
         _SIGLIP,

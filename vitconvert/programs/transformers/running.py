@@ -75,7 +75,15 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 
 def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    output = model(**places_of(model).inputs(model, images))
+    places = places_of(model)
+    if places.class_last:
+        found: list[Tensor] = []
+        module = model.get_submodule(places.class_last)
+        hook = module.register_forward_hook(lambda _, __, output: found.append(output))
+        model(**places.inputs(model, images))
+        hook.remove()
+        return found[0].roll(1, dims=1)
+    output = model(**places.inputs(model, images))
     maps = getattr(output, "feature_maps", ())  # of a backbone
     return as_tokens(maps[-1] if maps else output.last_hidden_state)
 
