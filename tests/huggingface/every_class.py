@@ -252,8 +252,10 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         | {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
         | {"projection_dim": 20, "num_patches": 3, "image_token_embed_dim": 20},
     },
+    "Phi4MultimodalVisionConfig": VISION | {"attn_implementation": "eager"},  # others are causal
     "Phi4MultimodalConfig": _LANGUAGE
     | {
+        "attn_implementation": "eager",
         "vision_config": VISION,
         "audio_config": {"hidden_size": 16, "intermediate_size": 9, "num_blocks": 1}
         | {"num_attention_heads": 2, "ext_pw_out_channel": 16, "nemo_conv_channels": 8},

@@ -579,6 +579,46 @@ def test_phi_4_multimodal_as_microsoft_publishes_it(tmp_path):
         assert relative(ours(images), run_opened(vit, images)) < 1e-6
 
 
+# As transformers' convert_janus_weights_to_hf.py reads them (v4.57)
+OF_DEEPSEEK = (
+    (r"^encoder\.layers\.", "blocks."),
+    (r"\.layer_norm([12])\.", r".norm\1."),
+    (r"\.self_attn\.projection_layer\.", ".attn.proj."),
+    (r"^embeddings\.patch_embedding\.", "patch_embed.proj."),
+    (r"^post_layernorm\.", "norm."),
+)
+
+
+@torch.inference_mode()
+def test_janus_as_deepseek_publishes_it(tmp_path):
+    vit = ENCODERS["Janus"].made((40, 40), hidden_size=64, num_attention_heads=16)
+    theirs = dict(vit.state_dict())
+    tensors = {"pos_embed": theirs.pop("embeddings.position_embedding.weight")[None]}
+    for i in range(11):
+        for kind in ("weight", "bias"):
+            parts = [theirs.pop(f"encoder.layers.{i}.self_attn.{x}_proj.{kind}") for x in "qkv"]
+            tensors[f"blocks.{i}.attn.qkv.{kind}"] = torch.cat(parts)
+    for name, tensor in theirs.items():
+        for pattern, new in OF_DEEPSEEK:
+            name = re.sub(pattern, new, name)
+        tensors[name] = tensor
+    pool = {"latent": (1, 1, 64)} | {f"{n}.bias": (64,) for n in ("q", "proj", "norm", "mlp.fc2")}
+    pool |= {f"{n}.weight": (64, 64) for n in ("q", "proj")} | {"kv.weight": (128, 64)}
+    pool |= {"kv.bias": (128,), "norm.weight": (64,), "mlp.fc1.weight": (256, 64)}
+    pool |= {"mlp.fc1.bias": (256,), "mlp.fc2.weight": (64, 256)}
+    tensors |= {f"attn_pool.{name}": torch.rand(shape) for name, shape in pool.items()}
+    tensors = {f"vision_model.vision_tower.{n}": t.contiguous() for n, t in tensors.items()}
+    tensors["aligner.layers.0.weight"] = torch.rand(20, 64)
+    save_file(tensors, tmp_path / "model.safetensors")
+    params = {"image_size": 40, "model_name": "siglip_large_patch16_384", "select_layer": -1}
+    said = {"cls": "CLIPVisionTower", "model_type": "vision", "params": params}
+    config = {"model_type": "multi_modality", "vision_config": said}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, images = vitconvert.load_model(tmp_path), images_for((40, 40))
+    assert "the code of Janus" in ours.config.origins["num_heads"]
+    assert relative(ours.forward_features(images), vit(images).last_hidden_state) < 1e-6
+
+
 def test_what_janus_has_besides(tmp_path):
     its = ENCODERS["Janus"]
     its.made((24, 24), use_qk_norm=True).save_pretrained(tmp_path)
