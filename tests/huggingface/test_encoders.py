@@ -127,6 +127,15 @@ ENCODERS = {
         targets=("vit", "sam"),
         prefix="vision_encoder.",
     ),
+    "DeepSeek-OCR 2": Encoder(
+        kind="DeepseekOcr2SamVisionEncoder",
+        dialect="hf_deepseek_ocr2_sam",
+        sizes=((24, 24), (40, 40)),
+        arguments=SAM | {"downsample_channels": [10, 20]},
+        targets=("vit", "sam"),
+        changed=r"^proj\.",
+        prefix="vision_encoder.",
+    ),
     "SLANeXt": Encoder(
         kind="SLANeXtVisionEncoder",
         dialect="hf_sam",
@@ -198,7 +207,7 @@ ENCODERS = {
 
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
-SLOW += ("Qianfan-OCR with RMS norms",)
+SLOW += ("Qianfan-OCR with RMS norms", "DeepSeek-OCR 2")
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -292,6 +301,7 @@ def of_sam_3_lite(vit):
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20]}
 QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
+DECODER = TEXT | {"num_key_value_heads": 2}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
 CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
@@ -333,6 +343,15 @@ LARGER = {
         "GotOcr2ForConditionalGeneration",
         "model.vision_tower",
         lambda vit: {"vision_config": vit, "text_config": QWEN_2},
+    ),
+    "deepseek_ocr2": (
+        "DeepSeek-OCR 2",
+        "DeepseekOcr2ForConditionalGeneration",
+        "model.vision_tower.sam_encoder",
+        lambda vit: {
+            "vision_config": {"sam_config": vit, "encoder_config": DECODER},
+            "text_config": DECODER | {"mlp_layer_types": ["dense"]},
+        },
     ),
     "slanext": (
         "SLANeXt",
@@ -407,7 +426,10 @@ LARGER = {
 }
 
 
-ON_DISK = {"qianfan_ocr": "hf_qianfan_ocr_disk"}  # within the larger model
+ON_DISK = {
+    "deepseek_ocr2": "hf_deepseek_ocr_sam",
+    "qianfan_ocr": "hf_qianfan_ocr_disk",
+}  # within the larger model
 
 
 @pytest.mark.coverage

@@ -138,6 +138,8 @@ class Modules:
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
     summed: str = ""  # what vitconvert computes of it in float32
+    end: str = ""  # the module whose output is compared, where the class computes more,
+    behind: str = ""  # and what the names of the rest begin with
 
 
 _VIT = Modules()
@@ -164,6 +166,8 @@ _SAM_ALONE = replace(
     within="",
     rounded="softmax of attention",
 )
+# Before two convolutions that halve the map of its neck
+_SAM_OF_OCR = replace(_SAM_ALONE, end="neck", behind="proj.")
 # OpenGVLab's names, which a whole Qianfan-OCR has on disk
 _INTERNVIT = (
     (r"^encoder\.", ""),
@@ -243,6 +247,7 @@ MODULES = {
     **dict.fromkeys(
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
     ),
+    "unlimited_ocr_vision_encoder": replace(_CLIP, kind="UnlimitedOcrVisionEncoder", pooled=False),
     "mlcd": replace(_CLIP, kind="MLCDVisionModel", rounded="rotary angles"),
     "blip": replace(_CLIP, kind="BlipVisionModel", pooled=False),
     "blip_2": replace(_CLIP, kind="Blip2VisionModel", pooled=False),
@@ -256,6 +261,20 @@ MODULES = {
     "sam_hq": replace(_SAM, kind="SamHQVisionModel"),
     "got_ocr2_vision": replace(_SAM_ALONE, kind="GotOcr2VisionEncoder"),
     "slanext_vision": replace(_SAM_ALONE, kind="SLANeXtVisionEncoder"),
+    "deepseek_ocr2_sam": replace(
+        _SAM_OF_OCR,
+        kind="DeepseekOcr2SamVisionEncoder",
+        renamed=(
+            (r"^blocks\.(\d+)\.norm", r"layers.\1.layer_norm"),
+            (r"^blocks\.", "layers."),
+            (r"^patch_embed\.proj\.", "patch_embed.projection."),
+            (r"^neck\.0\.", "neck.conv1."),
+            (r"^neck\.1\.", "neck.layer_norm1."),
+            (r"^neck\.2\.", "neck.conv2."),
+            (r"^neck\.3\.", "neck.layer_norm2."),
+        ),
+    ),
+    "unlimited_ocr_sam": replace(_SAM_OF_OCR, kind="UnlimitedOcrSamVisionEncoder"),
     "vitdet": Modules(
         patches="embeddings.projection",
         block="encoder.layer.{i}",

@@ -28,6 +28,11 @@ _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
+# DeepSeek's own config.json has no word for these parts.
+_TYPES = {
+    "hf_deepseek_ocr_sam": "unlimited_ocr_sam",
+    "hf_deepseek_ocr_clip": "unlimited_ocr_vision_encoder",
+}
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
 # Fields of ViTConfig that stand in for a config.json
@@ -121,6 +126,8 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
     table, config = checkpoint.table, checkpoint.config
     if table.name == "hf_radio":  # NVIDIA's own files
         return written_config(table, config)
+    if kind := _TYPES.get(table.name):
+        return {**written_config(table, config), "model_type": kind}
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         kind = checkpoint.their_config.get("model_type")
         if kind is None:
@@ -173,6 +180,9 @@ def _built(
     if "Projection" not in kind:
         # Some classes of encoders have no sibling with the projection beside the encoder.
         projection = tensors.pop("visual_projection.weight", None)
+    patches = None
+    if kind == "UnlimitedOcrVisionEncoder":  # it reads the map of another encoder
+        patches = tensors.pop("embeddings.patch_embedding.weight")
     with silent_transformers():
         of_kind = class_named(kind)
         config = _config_of(of_kind, theirs)
@@ -191,12 +201,16 @@ def _built(
     inert = {end for name in checkpoint.ledger.ignored for end in (name, name.partition(".")[2])}
     if any(name.endswith("mask_token") for name in inert):  # TIPSv2's has other names on disk
         inert.add("embeddings.mask_token")
+    if behind := MODULES[theirs["model_type"]].behind:
+        inert |= {name for name in model.state_dict() if name.startswith(behind)}
     found = {key: sorted(map(str, set(value) - inert)) for key, value in problems.items()}
     if any(found.values()):
         raise NotRepresentable(
             f"transformers' {kind} does not take these tensors.",
             details=[f"{key}: {', '.join(value)}" for key, value in found.items() if value],
         )
+    if patches is not None:
+        return _OfPatches(model, patches)
     return model if projection is None else _Projected(model, projection)
 
 
@@ -217,6 +231,22 @@ class _Projected(nn.Module):
         output: Foreign = self.vision_model(pixel_values=pixel_values, **how)
         output["image_embeds"] = self.visual_projection(output.pooler_output)
         return output  # type: ignore[no-any-return]
+
+
+class _OfPatches(nn.Module):
+    """Blocks that read patches, with their patch embedding, as DeepSeek's VitModel has both."""
+
+    def __init__(self, tower: Foreign, weight: Tensor) -> None:
+        super().__init__()
+        self.config = tower.config
+        self.vision_model = tower
+        width, channels, *sides = weight.shape
+        size = (sides[0], sides[1])
+        self.patch_embedding = nn.Conv2d(channels, width, size, size, bias=False)
+        self.patch_embedding.weight = nn.Parameter(weight)
+
+    def forward(self, pixel_values: Tensor) -> Foreign:
+        return self.vision_model(patch_embeds=self.patch_embedding(pixel_values))
 
 
 def _config_of(kind: Foreign, theirs: JsonObject) -> Foreign:

@@ -18,10 +18,14 @@ from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
+from vitconvert.programs.taps import Tap, record
 from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, places_of
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _NOT_EXPORTED = {
+    "DeepseekOcr2SamVisionEncoder": ".models.deepseek_ocr2.modeling_deepseek_ocr2",
+    "UnlimitedOcrSamVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
+    "UnlimitedOcrVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
     "GotOcr2VisionEncoder": ".models.got_ocr2.modeling_got_ocr2",
     "Kosmos2VisionModel": ".models.kosmos2.modeling_kosmos2",
     "SLANeXtVisionEncoder": ".models.slanext.modeling_slanext",
@@ -74,7 +78,12 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 
 def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
-    output = model(**places_of(model).inputs(model, images))
+    places = places_of(model)
+    inputs = places.inputs(model, images)
+    if places.end:
+        taps = {places.end: Tap(places.end)}
+        return record(model, taps, lambda: model(**inputs).last_hidden_state)[places.end]
+    output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
     return as_tokens(maps[-1] if maps else output.last_hidden_state)
 
