@@ -33,6 +33,7 @@ WITHOUT_VIT = {
     "FlavaImageCodebook": "convolutions that make words of images",
     "FlavaMultimodalModel": "what reads two towers",
     "SLAHead": "what reads a ViT",
+    "Molmo2Adapter": "what reads a ViT",
     "Code2WavDecoderBlock": "what speaks",
     "Code2WavTransformerModel": "what speaks",
     "PreTrainedModelForConditionalGeneration": "the base of its family",
@@ -90,6 +91,8 @@ _TURNED = {"rope_type": "default", "rope_theta": 1e4}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
+_KEYS = {"num_key_value_heads": 3, "head_dim": 12}
+_MOLMO = VISION | _KEYS | {"image_size": [24, 24]}
 _OCR_2 = {
     "sam_config": VISION | _SAM | {"downsample_channels": [10, 20]},
     "encoder_config": TEXT | {"num_key_value_heads": 2},
@@ -272,6 +275,14 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "GotOcr2Config": {
         "vision_config": _SAM,
         "text_config": _LANGUAGE | {"model_type": "qwen2"},
+    },
+    "Molmo2VisionConfig": _MOLMO,
+    "Molmo2Config": {
+        "vision_config": _MOLMO,
+        "text_config": _LANGUAGE,
+        "adapter_config": _KEYS
+        | {"intermediate_size": 30, "text_hidden_size": 20}
+        | {"hidden_size": 36, "num_attention_heads": 3, "vision_feature_layer": [0, 1]},
     },
     "DeepseekOcr2VisionConfig": _OCR_2,
     "DeepseekOcr2Config": {"vision_config": _OCR_2}

@@ -36,6 +36,7 @@ class Encoder:
     size: str = "image_size"  # its word for it
     targets: tuple[str, ...] = ("vit",)
     changed: str = "(?!)"  # names of tensors that are not written as they were
+    listed: bool = False  # whether a size is a list, of a square too
     prefix: str = ""  # what is written before names, as older releases had it
     oblong: bool = False  # whether it fits its positions to other images
 
@@ -43,7 +44,8 @@ class Encoder:
         """A model with every parameter random, and calm: float32 of deep models differs."""
         of_kind = class_named(kind or self.kind)
         height, width = size
-        said = {self.size: height if height == width else [height, width]}
+        square = height == width and not self.listed
+        said = {self.size: height if square else [height, width]}
         if self.size == "num_patches":
             said = {self.size: height * width // 64}
         model = of_kind(of_kind.config_class(**SIZES | self.arguments | said | changes))
@@ -185,6 +187,22 @@ ENCODERS = {
         | {"norm_type": "rms_norm"},
         oblong=True,
     ),
+    "Molmo 2": Encoder(
+        kind="Molmo2VisionModel",
+        dialect="hf_molmo2",
+        sizes=((24, 24), (40, 24)),
+        arguments={"intermediate_size": 50, "num_key_value_heads": 3, "head_dim": 20},
+        targets=("vit", "timm"),
+        listed=True,
+    ),
+    "Molmo 2 of wider heads": Encoder(
+        kind="Molmo2VisionModel",
+        dialect="hf_molmo2",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "num_key_value_heads": 3, "head_dim": 11}
+        | {"attention_bias": False},
+        listed=True,
+    ),
     "FLAVA": Encoder(
         kind="FlavaImageModel",
         dialect="hf_vit_pooler",
@@ -207,7 +225,7 @@ ENCODERS = {
 
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
-SLOW += ("Qianfan-OCR with RMS norms", "DeepSeek-OCR 2")
+SLOW += ("Qianfan-OCR with RMS norms", "DeepSeek-OCR 2", "Molmo 2 of wider heads")
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -301,6 +319,8 @@ def of_sam_3_lite(vit):
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20]}
 QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
+ADAPTER = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 20}
+ADAPTER |= {"intermediate_size": 30, "text_hidden_size": 20, "vision_feature_layer": [8, 3]}
 DECODER = TEXT | {"num_key_value_heads": 2}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
@@ -336,6 +356,16 @@ LARGER = {
         "LlavaForConditionalGeneration",
         "model.vision_tower",
         lambda vit: {"vision_config": vit, "text_config": LANGUAGE},
+    ),
+    "molmo2": (
+        "Molmo 2",
+        "Molmo2ForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {
+            "vision_config": vit,
+            "text_config": LANGUAGE | {"head_dim": 10},
+            "adapter_config": ADAPTER,
+        },
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -427,6 +457,7 @@ LARGER = {
 
 
 ON_DISK = {
+    "molmo2": "hf_molmo2_disk",
     "deepseek_ocr2": "hf_deepseek_ocr_sam",
     "qianfan_ocr": "hf_qianfan_ocr_disk",
 }  # within the larger model

@@ -73,6 +73,13 @@ def _patches_with_mask(model: Foreign, images: Tensor) -> Inputs:
     return dict(_processed(model, images, patch_size=side, max_num_patches=most))
 
 
+def _patches_of_molmo(model: Foreign, images: Tensor) -> Inputs:
+    """As its image processor cuts crops, which it makes of every image."""
+    processing = import_module("transformers.models.molmo2.image_processing_molmo2")
+    side = model.config.patch_size
+    return {"pixel_values": processing.batch_pixels_to_patches(images.movedim(1, -1), side)}
+
+
 def _patches_with_places(model: Foreign, images: Tensor) -> Inputs:
     config = model.config
     made = _processed(
@@ -241,6 +248,21 @@ MODULES = {
     "flava_image_model": replace(_VIT, kind="FlavaImageModel"),
     "siglip": _SIGLIP,
     "siglip2": replace(_SIGLIP, inputs=_patches_with_mask, processor="Siglip2ImageProcessor"),
+    "molmo2_vision": replace(
+        _SIGLIP,
+        patches="patch_embedding",
+        block="layers.{i}",
+        norm="",
+        kind="Molmo2VisionModel",
+        inputs=_patches_of_molmo,
+        renamed=(
+            (r"^transformer\.resblocks\.", "layers."),
+            (r"\.attention\.w([qkvo])\.", r".self_attn.\1_proj."),
+            (r"\.feed_forward\.w([12])\.", r".mlp.fc\1."),
+            (r"\.attention_norm\.", ".layer_norm1."),
+            (r"\.ffn_norm\.", ".layer_norm2."),
+        ),
+    ),
     **dict.fromkeys(
         ("idefics3", "idefics3_vision"), replace(_SIGLIP, kind="Idefics3VisionTransformer")
     ),
