@@ -93,6 +93,8 @@ _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
 _KEYS = {"num_key_value_heads": 3, "head_dim": 12}
 _MOLMO = VISION | _KEYS | {"image_size": [24, 24]}
+_STEP = {name: value for name, value in VISION.items() if name != "intermediate_size"}
+_STEP |= {"mlp_ratio": 1.4}
 _OCR_2 = {
     "sam_config": VISION | _SAM | {"downsample_channels": [10, 20]},
     "encoder_config": TEXT | {"num_key_value_heads": 2},
@@ -283,6 +285,12 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "adapter_config": _KEYS
         | {"intermediate_size": 30, "text_hidden_size": 20}
         | {"hidden_size": 36, "num_attention_heads": 3, "vision_feature_layer": [0, 1]},
+    },
+    "Step3p7VisionConfig": _STEP,
+    "Step3p7Config": {
+        "vision_config": _STEP,
+        "text_config": _LANGUAGE
+        | {"layer_types": ["full_attention"], "mlp_layer_types": ["dense"]},
     },
     "DeepseekOcr2VisionConfig": _OCR_2,
     "DeepseekOcr2Config": {"vision_config": _OCR_2}

@@ -145,8 +145,7 @@ class Modules:
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
     summed: str = ""  # what vitconvert computes of it in float32
-    end: str = ""  # the module whose output is compared, where the class computes more,
-    behind: str = ""  # and what the names of the rest begin with
+    behind: tuple[str, ...] = ()  # modules behind the ViT, of which the first reads its tokens
 
 
 _VIT = Modules()
@@ -174,7 +173,7 @@ _SAM_ALONE = replace(
     rounded="softmax of attention",
 )
 # Before two convolutions that halve the map of its neck
-_SAM_OF_OCR = replace(_SAM_ALONE, end="neck", behind="proj.")
+_SAM_OF_OCR = replace(_SAM_ALONE, behind=("proj",))
 # OpenGVLab's names, which a whole Qianfan-OCR has on disk
 _INTERNVIT = (
     (r"^encoder\.", ""),
@@ -325,6 +324,13 @@ MODULES = {
         pooled=True,
         in_one_row=True,
         tapped=False,
+        rounded="rotary angles",
+    ),
+    "step3p5_vision": Modules(
+        patches="embeddings.patch_embedding",
+        norm="",
+        kind="Step3p7VisionModel",
+        behind=("downsampler1", "downsampler2"),
         rounded="rotary angles",
     ),
     "radio": Modules(

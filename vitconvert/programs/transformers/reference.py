@@ -28,10 +28,11 @@ _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
-# DeepSeek's own config.json has no word for these parts.
+# Of tables of authors' own names, whose config.json has no type of transformers
 _TYPES = {
     "hf_deepseek_ocr_sam": "unlimited_ocr_sam",
     "hf_deepseek_ocr_clip": "unlimited_ocr_vision_encoder",
+    "hf_step3p7_disk": "step3p5_vision",
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
@@ -205,8 +206,8 @@ def _built(
     inert = {end for name in checkpoint.ledger.ignored for end in (name, name.partition(".")[2])}
     if any(name.endswith("mask_token") for name in inert):  # TIPSv2's has other names on disk
         inert.add("embeddings.mask_token")
-    if behind := MODULES[theirs["model_type"]].behind:
-        inert |= {name for name in model.state_dict() if name.startswith(behind)}
+    behind = tuple(f"{name}." for name in MODULES[theirs["model_type"]].behind)
+    inert |= {name for name in model.state_dict() if name.startswith(behind)}
     found = {key: sorted(map(str, set(value) - inert)) for key, value in problems.items()}
     if any(found.values()):
         raise NotRepresentable(

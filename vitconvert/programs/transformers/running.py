@@ -80,9 +80,9 @@ def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     places = places_of(model)
     inputs = places.inputs(model, images)
-    if places.end:
-        taps = {places.end: Tap(places.end)}
-        return record(model, taps, lambda: model(**inputs).last_hidden_state)[places.end]
+    if places.behind:
+        taps = {"tokens": Tap(places.behind[0], input=True)}
+        return record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
     output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
     return as_tokens(maps[-1] if maps else output.last_hidden_state)
