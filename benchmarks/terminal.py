@@ -9,6 +9,7 @@ import io
 import shlex
 import shutil
 import tempfile
+import textwrap
 from html import escape
 from pathlib import Path
 
@@ -21,6 +22,7 @@ COMMANDS = (
     "vitconvert verify digits --set activation=gelu_tanh  # a mistake",
 )
 _WIDTH, _LINE, _LETTER = 96, 20, 8.43  # letters; pixels of a line, of a letter of 14 pixels
+_INDENT = 15  # of what belongs to a title
 _TITLES = ("converted", "parity", "output", "assumed", "note")
 _GREEN, _RED, _GREY = "#7ee787", "#ff7b72", "#8b949e"
 
@@ -34,12 +36,11 @@ def session() -> list[str]:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
                 main(shlex.split(command, comments=True)[1:])
-            lines += [f"$ {command}", *map(_cut, printed.getvalue().splitlines()), ""]
+            lines.append(f"$ {command}")
+            for line in printed.getvalue().splitlines():
+                lines += textwrap.wrap(line, _WIDTH, subsequent_indent=" " * _INDENT)
+            lines.append("")
     return lines[:-1]
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 3]}..."
 
 
 def drawn(lines: list[str]) -> str:

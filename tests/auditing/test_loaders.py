@@ -92,6 +92,21 @@ def test_the_file_that_a_loader_reads_of_several(audit, tmp_path):
     assert code == 0 and printed.startswith("step_3.pth -> ")
 
 
+@pytest.mark.parametrize(
+    ("by", "hint"),
+    [
+        ("timm", "--by timm:NAME, with timm's name of the model, loads a file alone."),
+        ("transformers", "put the model's config.json beside the weights."),
+    ],
+)
+def test_a_file_without_the_configuration_that_its_library_needs(audit, tmp_path, by, hint):
+    saved_vit(tmp_path / "vit")
+    Path("vit/config.json").unlink()
+    code, printed = audit("vit/model.safetensors", "--by", by)
+    assert code == 2
+    assert f"{by} needs a config.json beside model.safetensors." in printed and hint in printed
+
+
 @pytest.mark.slow
 def test_open_clip(audit, tmp_path):
     """A configuration of its own, and a file whose parts are whole, lost and of another model."""

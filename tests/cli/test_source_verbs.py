@@ -184,7 +184,7 @@ def test_lucidrains_file(run, tmp_path):
     code, out, err = run("lucidrains", tmp_path / "vit.pt", *asked)
     assert code == 0, err
     (assumed,) = re.findall("^assumed +(.*)$", out, re.MULTILINE)
-    assert "a patch of 192 values is square: patch_size 8x8, in_channels 3" in assumed.split("; ")
+    assert "patch_size 8x8, in_channels 3 (a patch of 192 values is square)" in assumed.split("; ")
     assert "equal to vit-pytorch" in out
     x = torch.randn(2, 3, 32, 32)
     with torch.inference_mode():

@@ -169,8 +169,8 @@ def test_what_the_report_says_is_what_both_libraries_compute(name, tmp_path, cap
     (line,) = (line for line in report.splitlines() if "other image sizes" in line)
     assert line.startswith("note ") and said["target"] in line
     who, _, rule = said["source"].partition(" resamples ")
-    assert f", {who} by {rule.rpartition(' by ')[2]}: outputs at 224x224 are" in line
-    assert f"at 224x224 are {said['relative']:.1e} apart; --image-size N" in line
+    assert f", {who} by {rule.rpartition(' by ')[2]} (outputs at 224x224 are" in line
+    assert f"at 224x224 are {said['relative']:.1e} apart); for images of another size" in line
     assert len(report.splitlines()) <= 5
     assert (
         line.removeprefix("note").strip().partition(" (and")[0]
@@ -228,9 +228,9 @@ def test_torchvisions_function_is_the_source_and_no_target(tmp_path):
     assert conversion.other_sizes.relative == pytest.approx(apart, rel=0.06)
     # By the record, the model keeps torchvision's rule, which timm does not follow.
     again = vitconvert.convert(tmp_path / "out", to="timm", output=tmp_path / "again")
-    assert "the source by bicubic_align_corners: not measured, position_res" in str(
-        again.other_sizes
-    )
+    said = str(again.other_sizes)
+    assert "the source by bicubic_align_corners (not measured: " in said
+    assert "vitconvert.json states position_resampling, which its layout does not" in said
     for file in ("README.md", "vitconvert.json"):
         (tmp_path / "out" / file).unlink()
     assert vitconvert.plan_conversion(tmp_path / "out", to="torchvision").other_sizes is None
@@ -251,7 +251,7 @@ def test_a_target_that_no_package_computes(tmp_path):
     assert said.target == "Meta DeiT III resamples positions by bicubic"
     assert said.source == "timm VisionTransformer resamples positions by bicubic_antialias"
     assert said.relative is None
-    assert "not measured, Meta DeiT III: a repository of scripts, not a package" in str(said)
+    assert "not measured: Meta DeiT III: a repository of scripts, not a package" in str(said)
     for file in ("README.md", "vitconvert.json"):
         (tmp_path / "out" / file).unlink()
     stated = {"num_heads": 3, "image_size": (48, 32)}
@@ -259,13 +259,13 @@ def test_a_target_that_no_package_computes(tmp_path):
         tmp_path / "out", dialect="deit3", to="timm", output=tmp_path / "back", overrides=stated
     )
     assert back.other_sizes.relative is None
-    assert "not measured, Meta DeiT III: a repository of scripts" in str(back.other_sizes)
+    assert "not measured: Meta DeiT III: a repository of scripts" in str(back.other_sizes)
 
 
 def test_a_plan_and_a_conversion_without_verification_measure_nothing(tmp_path, capsys):
     source = _timm(tmp_path, img_size=48)
     plan = vitconvert.plan_conversion(source, to="hf")
-    assert "not measured, nothing was computed; --image-size N" in str(plan.other_sizes)
+    assert "not measured: nothing was computed); for images of" in str(plan.other_sizes)
     assert plan.to_dict()["other_sizes"]["relative"] is None
     report = printed(capsys, "convert", source, "--to", "hf", "--dry-run")
     assert f"sizes          {plan.other_sizes}" in report
@@ -283,7 +283,7 @@ def test_a_package_that_reads_the_source_by_a_rule_of_its_own(tmp_path):
         tmp_path / "vit.npz", to="hf", output=tmp_path / "out", overrides={"activation": "gelu"}
     )
     said = str(conversion.other_sizes)
-    assert conversion.parity.ok and "by bilinear_align_corners: not measured, " in said
+    assert conversion.parity.ok and "by bilinear_align_corners (not measured: " in said
     assert "no package that is installed fits positions as the source's code does" in said
 
 
@@ -293,7 +293,7 @@ def test_outputs_that_were_changed_are_not_compared(tmp_path):
         conversion = vitconvert.convert(
             source, to="hf", output=tmp_path / "out", overwrite=True, **change
         )
-        assert "not measured, the outputs were changed on the way" in str(conversion.other_sizes)
+        assert "not measured: the outputs were changed on the way" in str(conversion.other_sizes)
 
 
 def test_a_source_whose_project_nobody_names(tmp_path):
@@ -304,7 +304,7 @@ def test_a_source_whose_project_nobody_names(tmp_path):
     assert plan.other_sizes.source == "timm VisionTransformer may do otherwise"
     unknown = "no file names the library that it was trained with; "
     unknown += "--set position_resampling=RULE states the rule"
-    assert f"not measured, {unknown}" in str(plan.other_sizes)
+    assert f"not measured: {unknown}" in str(plan.other_sizes)
     known = vitconvert.plan_conversion(
         tmp_path / "vit.pth", to="hf", overrides=stated | {"position_resampling": "bicubic"}
     )

@@ -69,7 +69,7 @@ def test_defaults_of_a_table_stay_assumed(timm_directory, tmp_path):
     _, two = twice(source, tmp_path, first, {"to": "hf"})
     assert two.config.origins["norm_eps"] == "assumed: mine.toml, by vitconvert.json"
     assert two.ledger.assumed["norm_eps"] == "0.25 (assumed: mine.toml, by vitconvert.json)"
-    assert "mine.toml, by vitconvert.json: " in _report(two).split("\nassumed")[1]
+    assert "norm_eps 0.25 (mine.toml, by vitconvert.json)" in _report(two).split("\nassumed")[1]
     assert "assumed  norm_eps 0.25" in (tmp_path / "two" / "README.md").read_text()
     assert "the conversion that wrote it: it was not verified" in two.parity.not_tested
 

@@ -60,8 +60,8 @@ def test_a_wrong_number_of_heads_is_equal_and_said_to_be_untested(plain):
         PREPROCESSING,
     )
     assert f"\n  not tested: {report.not_tested[0]}\n" in report.summary()
-    ran = f"Executed: {report.reference} and vitconvert's ViT."
-    assert report.executed == f"{ran} Nothing stored in the checkpoint was."
+    ran = f"Executed: {report.reference} and vitconvert's ViT"
+    assert report.executed == f"{ran}; no code stored in the checkpoint."
     assert report.summary().endswith(report.executed)
 
 
@@ -238,7 +238,7 @@ def test_the_card_and_the_record_say_it_too(plain, tmp_path):
     card = (output / "README.md").read_text()
     parity = json.loads((output / "vitconvert.json").read_text())["parity"]
     assert "not tested: num_heads 3 (stated by you)" in card
-    assert "Nothing stored in the checkpoint was." in card
+    assert "no code stored in the checkpoint." in card
     told = "num_heads 3 (stated by you): the reference was built with it too"
     assert parity["not_tested"][0] == told
     assert parity["executed"] in card

@@ -150,6 +150,7 @@ def audit_loader(
     loader, located = parse_loader(by), locate(file)
     with tempfile.TemporaryDirectory(prefix="vitconvert-audit-") as folder:
         place, files = _place(loader, located, Path(folder))
+        _require_config(loader, place, files[0])
         with plain_arithmetic():
             source = _joined(files)
         if python is None:
@@ -183,6 +184,25 @@ def _place(loader: Loader, located: Located, scratch: Path) -> tuple[Path, tuple
     if there and there[0] == file.name:
         return file.parent, (file,)
     return _alone(file, first, scratch / "alone"), (file,)
+
+
+def _require_config(loader: Loader, place: Path, file: Path) -> None:
+    """timm and transformers build the model of a directory by its config.json.
+
+    Raises:
+        UsageError: There is none. transformers also reads adapter_config.json.
+    """
+    hints = {
+        "timm": "--by timm:NAME, with timm's name of the model, loads a file alone.",
+        "transformers": "put the model's config.json beside the weights.",
+    }
+    if loader.library not in hints or not loader.reads_directories:
+        return
+    if not any((place / name).is_file() for name in ("config.json", "adapter_config.json")):
+        raise UsageError(
+            f"{loader.library} needs a config.json beside {file.name}.",
+            hint=hints[loader.library],
+        )
 
 
 def _alone(file: Path, names: Sequence[str], folder: Path) -> Path:
@@ -334,7 +354,7 @@ def _no_loader(fact: str, hint: str) -> UsageError:
 
 
 def _raised(call: str, what: str, said: Sequence[str]) -> VitConvertError:
-    lines = [line for line in what.splitlines() if line.strip()][:_PATIENCE]
+    lines = [line.strip() for line in what.splitlines() if line.strip()][:_PATIENCE]
     evidence = {"loader": call, "raised": "\n".join(lines)}
     if told := admitted(said)[:_PATIENCE]:
         evidence["said"] = "\n".join(told)

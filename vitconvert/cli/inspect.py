@@ -18,6 +18,7 @@ from vitconvert.cli.report import (
     ignored_lines,
     line,
     print_json,
+    reason_assumed,
     refused_by_system,
     show,
     some_lines,
@@ -227,15 +228,13 @@ def _in_words(inspection: "Inspection") -> Iterator[str]:
 
 
 def _assumed(inspection: "Inspection") -> Iterator[str]:
-    """What nobody stated of this model: each assumption, and what the table of the dialect says."""
-    of_tables: dict[str, list[str]] = {}
+    """What nobody stated of this model, by the reason of the assumption."""
+    found: dict[str, list[str]] = {}
     for name, (value, origin) in inspection.told.items():
-        if origin.startswith(ASSUMED):
-            yield f"{name} {show(value)}: {origin.removeprefix(f'{ASSUMED}: ')}"
-        elif is_assumed(origin) and inspection.has_part(name):
-            of_tables.setdefault(origin, []).append(f"{name} {show(value)}")
-    for table, values in of_tables.items():
-        yield f"{', '.join(values)}: usual in this dialect ({table})"
+        if origin.startswith(ASSUMED) or (is_assumed(origin) and inspection.has_part(name)):
+            found.setdefault(origin, []).append(f"{name} {show(value)}")
+    for origin, values in found.items():
+        yield f"{', '.join(values)} ({reason_assumed(origin)})"
 
 
 def _classes(inspection: "Inspection") -> str:

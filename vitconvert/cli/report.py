@@ -142,7 +142,7 @@ def config_lines(config: "ViTConfig") -> list[str]:
     """Every fact that decides the function, by origin, with assumptions apart."""
     from vitconvert.facts.fact import is_assumed
 
-    known = [text for origin, text in _by_origin(config) if not is_assumed(origin)]
+    known = [f"{why}: {said}" for why, said in _by_origin(config) if not is_assumed(why)]
     return [line("configuration", *known), line("assumed", *assumptions(config))]
 
 
@@ -150,8 +150,17 @@ def assumptions(config: "ViTConfig") -> list[str]:
     """What was assumed, and why."""
     from vitconvert.facts.fact import is_assumed
 
-    found = [text for origin, text in _by_origin(config) if is_assumed(origin)]
-    return [text.removeprefix("assumed: ") for text in found]
+    found = [(said, origin) for origin, said in _by_origin(config) if is_assumed(origin)]
+    return [f"{said} ({reason_assumed(origin)})" for said, origin in found]
+
+
+def reason_assumed(origin: str) -> str:
+    """Why a value was assumed, in words: shown by the tensors, or usual in its dialect."""
+    from vitconvert.facts.fact import ASSUMED
+
+    if origin.startswith(ASSUMED):
+        return origin.removeprefix(f"{ASSUMED}: ")
+    return f"usual in this dialect, {origin}"
 
 
 def _by_origin(config: "ViTConfig") -> list[tuple[str, str]]:
@@ -161,7 +170,7 @@ def _by_origin(config: "ViTConfig") -> list[tuple[str, str]]:
         if value is not False and value not in (0, ()):
             groups.setdefault(config.origins.get(name, ""), []).append(f"{name} {show(value)}")
     groups.pop("", None)  # defaults without an origin have no effect
-    return [(origin, f"{origin}: {', '.join(said)}") for origin, said in groups.items()]
+    return [(origin, ", ".join(said)) for origin, said in groups.items()]
 
 
 def ignored_lines(ignored: Mapping[str, str], *, verbose: bool = False) -> list[str]:

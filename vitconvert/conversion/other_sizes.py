@@ -59,15 +59,15 @@ class OtherSizes:
 
     def __str__(self) -> str:
         """One line for people, with the way out."""
-        found = f"not measured, {self.why_not}"
+        found = f"not measured: {self.why_not}"
         if self.relative is not None:
             found = f"outputs at {size_text(self.size)} are {self.relative:.1e} apart"
         source = self.source
         for verb in (_ADDED, _RELATIVE):
             source = source.replace(verb, "by") if verb in self.target else source
         return (
-            f"at other image sizes {self.target}, {source}: {found}; --image-size N (in Python, "
-            "image_size=N) avoids it"
+            f"at other image sizes, {self.target}, {source} ({found}); for images of another "
+            "size, convert with --image-size N (in Python, image_size=N)"
         )
 
     def to_dict(self) -> JsonDict:
@@ -121,11 +121,14 @@ def other_sizes(before: Checkpoint, source: Checkpoint, target: Target) -> Other
 def _stated_elsewhere(source: Checkpoint, names: Sequence[str]) -> str:
     """Why the program of a source's layout does not know its rule; "" if it is its own."""
     fields = {"positions": "position_resampling", "relative positions": "relative_resampling"}
+    usual = {one.name: one.value for one in source.table.defaults if one.holds_for(source.config)}
     for field in (fields[name] for name in names if name in fields):
         origin = source.config.origins.get(field, "")
         own = first_origin(origin).startswith(source.table.origin)
+        own = own or usual.get(field) == getattr(source.config, field)
         if (origin == USER or is_recorded(origin)) and not own:
-            return f"{field} is not of its layout: {origin}"
+            by = "you state" if origin == USER else f"{origin} states"
+            return f"{by} {field}, which its layout does not"
     return ""
 
 

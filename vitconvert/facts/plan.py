@@ -161,10 +161,8 @@ def check_rows(table: Table, config: Config) -> None:
     if names := [one.name for several in missing for one in several]:
         hint = "choose a target that has the feature; `vitconvert list` shows them."
         if all(name.startswith("pre_logits.") for name in names):
-            hint = (
-                "--ignore, once for each by its names in the file, leaves out this layer and the "
-            )
-            hint += "head: then the target gets the ViT alone."
+            hint = "--ignore NAME, for each tensor of this layer and of the head in the file, "
+            hint += "converts the ViT without them."
         raise NotRepresentable(
             f"{table.title} has no place for {len(names)} tensors of this model.",
             evidence={"table": table.file, "tensors": some(names)},

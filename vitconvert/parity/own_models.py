@@ -131,14 +131,14 @@ def verify_model(
     )
     alone = "only vitconvert's ViT"
     own = [f"{s.name} (your code)" for s in (sides.tested, sides.reference) if s.vit is None]
-    stored = f" Nothing stored in {checkpoint.located.reference} was." if checkpoint else ""
+    stored = f"; no code stored in {checkpoint.located.reference}" if checkpoint else ""
     return ParityReport(
         source=checkpoint.located.reference
         if checkpoint and tested is checkpoint
         else sides.tested.name,
         against=checkpoint.located.reference if checkpoint and against is checkpoint else "",
         reference=sides.reference.name,
-        executed=f"Executed: {' and '.join(own) or alone}.{stored}",
+        executed=f"Executed: {' and '.join(own) or alone}{stored}.",
         tolerance=tolerance,
         **vars(before + found + on_images),
     )

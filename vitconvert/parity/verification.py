@@ -126,8 +126,7 @@ def verify_checkpoint(
     stored = "either checkpoint" if against else "the checkpoint"
     return report(
         reference=reference.name,
-        executed=f"Executed: {reference.name} and vitconvert's ViT. Nothing stored in {stored} "
-        "was.",
+        executed=f"Executed: {reference.name} and vitconvert's ViT; no code stored in {stored}.",
         **vars(before + found + on_images + lower),
     )
 
