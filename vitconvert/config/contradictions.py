@@ -319,6 +319,8 @@ def _own_grid(config: Properties) -> list[str]:
     rule = config.position_resampling
     if rule == "tile" and (config.learned_positions or config.axis_positions):
         problems.append(f"position_resampling = {rule!r} needs positions on a grid of their own")
+    if rule == "bucketed" and config.own_grid:
+        problems.append(f"position_resampling = {rule!r} excludes a grid of their own")
     return problems
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+from vitconvert.config.buckets import buckets
 from vitconvert.config.fields import Fields
 from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
@@ -179,6 +180,12 @@ class Properties(Fields):
     def numbered_positions(self) -> bool:
         """Whether positions number a sequence, to which tokens before the patches may belong."""
         return self.learned_positions or self.position_embedding == "sincos1d"
+
+    @property
+    def moved_positions(self) -> bool:
+        """Whether rounding puts patches into other buckets than their own (see `buckets`)."""
+        bucketed = self.learned_positions and self.position_resampling == "bucketed"
+        return bucketed and any(buckets(n, n) != tuple(range(n)) for n in self.grid_size)
 
     # Positions on a grid of their own
 

@@ -27,6 +27,7 @@ _NOT_EXPORTED = {
     "UnlimitedOcrSamVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
     "UnlimitedOcrVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
     "GotOcr2VisionEncoder": ".models.got_ocr2.modeling_got_ocr2",
+    "Idefics2VisionTransformer": ".models.idefics2.modeling_idefics2",
     "Kosmos2VisionModel": ".models.kosmos2.modeling_kosmos2",
     "SLANeXtVisionEncoder": ".models.slanext.modeling_slanext",
     "Qwen2VisionTransformerPretrainedModel": ".models.qwen2_vl.modeling_qwen2_vl",
