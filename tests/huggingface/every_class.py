@@ -312,6 +312,13 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "text_config": _LANGUAGE
         | {"layer_types": ["full_attention"], "mlp_layer_types": ["dense"]},
     },
+    **{
+        f"{name}Config": {
+            "vision_config": VISION | {"image_size": 32},
+            "text_config": _LANGUAGE | _LINEAR | {"model_type": "qwen3_5_text"},
+        }
+        for name in ("MiniCPMV4_6", "MiniCPMV4_7", "MiniCPMOcr")
+    },
     "DeepseekOcr2VisionConfig": _OCR_2,
     "DeepseekOcr2Config": {"vision_config": _OCR_2}
     | {"text_config": _LANGUAGE | {"mlp_layer_types": ["dense"]}},

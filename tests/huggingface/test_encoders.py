@@ -253,6 +253,26 @@ ENCODERS = {
         | {"attention_bias": False},
         listed=True,
     ),
+    "MiniCPM-V": Encoder(
+        kind="MiniCPMV4_6VisionModel",
+        dialect="hf_minicpm",
+        sizes=((32, 32), (48, 48)),
+        arguments={"intermediate_size": 50, "insert_layer_id": 6},
+        targets=("vit", "timm"),
+        changed=r"vit_merger|out_proj|projection_layer",  # a class of the same blocks names it
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "MiniCPM-OCR": Encoder(
+        kind="MiniCPMOcrVisionModel",
+        dialect="hf_minicpm",
+        sizes=((32, 32), (48, 48)),
+        arguments={"intermediate_size": 50, "insert_layer_id": 2},
+        targets=("vit", "timm"),
+        changed=r"vit_merger|out_proj|projection_layer",  # a class of the same blocks names it
+        prefix="vision_model.",
+        oblong=True,
+    ),
     "FLAVA": Encoder(
         kind="FlavaImageModel",
         dialect="hf_vit_pooler",
@@ -276,7 +296,7 @@ ENCODERS = {
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
 SLOW += ("Qianfan-OCR with RMS norms", "DeepSeek-OCR 2", "Molmo 2 of wider heads")
-SLOW += ("Qianfan-OCR with RMS norms", "Idefics 3", "SmolVLM")
+SLOW += ("Idefics 3", "SmolVLM", "MiniCPM-OCR")
 SLOW += ("Janus without biases of q, k and v",)
 
 
@@ -381,6 +401,9 @@ KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attent
 ADAPTER = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 20}
 ADAPTER |= {"intermediate_size": 30, "text_hidden_size": 20, "vision_feature_layer": [8, 3]}
 DECODER = TEXT | {"num_key_value_heads": 2}
+LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
+LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+QWEN_3_5 = {"model_type": "qwen3_5_text"} | LANGUAGE | LINEAR | {"head_dim": 10}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
 CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
@@ -447,6 +470,15 @@ LARGER = {
             | {"vision_config": vit, "audio_config": SOUNDS, "attn_implementation": "eager"}
         ),
     ),
+    **{
+        name: (
+            "MiniCPM-V",
+            f"{kind}ForConditionalGeneration",
+            "model.vision_tower",
+            lambda vit: {"vision_config": vit.to_dict(), "text_config": QWEN_3_5},
+        )
+        for name, kind in (("minicpmv4_6", "MiniCPMV4_6"), ("minicpmv4_7", "MiniCPMV4_7"))
+    },
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
         "GOT-OCR 2",

@@ -80,6 +80,13 @@ def _patches_of_molmo(model: Foreign, images: Tensor) -> Inputs:
     return {"pixel_values": processing.batch_pixels_to_patches(images.movedim(1, -1), side)}
 
 
+def _patches_in_a_row(model: Foreign, images: Tensor) -> Inputs:
+    """Of MiniCPM-V, whose blocks have a merger between them, or none."""
+    made = _processed(model, images, patch_size=model.config.patch_size, slice_mode=False)
+    sizes = {"pixel_values": made["pixel_values"], "target_sizes": made["target_sizes"]}
+    return {**sizes, "use_vit_merger": False}
+
+
 def _patches_with_places(model: Foreign, images: Tensor) -> Inputs:
     config = model.config
     made = _processed(
@@ -211,6 +218,11 @@ _WITH_MERGERS = {
     "qwen3_5_vision": "Qwen3_5VisionModel",
     "qwen3_5_moe_vision": "Qwen3_5MoeVisionModel",
 }
+_MINICPM = {
+    "minicpmv4_6": "MiniCPMV4_6",
+    "minicpmv4_7": "MiniCPMV4_7",
+    "minicpm_ocr": "MiniCPMOcr",
+}
 _PROCESSORS = {
     "glm4v_vision": "Glm4vImageProcessor",
     "glm4v_moe_vision": "Glm4vImageProcessor",
@@ -263,6 +275,18 @@ MODULES = {
             (r"\.ffn_norm\.", ".layer_norm2."),
         ),
     ),
+    **{
+        f"{name}_vision": replace(
+            _SIGLIP,
+            kind=f"{kind}VisionModel",
+            pooled=True,
+            inputs=_patches_in_a_row,
+            processor="MiniCPMV4_6ImageProcessor",
+            in_one_row=True,
+            tapped=False,
+        )
+        for name, kind in _MINICPM.items()
+    },
     **dict.fromkeys(
         ("idefics2", "idefics2_vision"), replace(_SIGLIP, kind="Idefics2VisionTransformer")
     ),

@@ -24,6 +24,9 @@ from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, pl
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _NOT_EXPORTED = {
     "DeepseekOcr2SamVisionEncoder": ".models.deepseek_ocr2.modeling_deepseek_ocr2",
+    "MiniCPMV4_6VisionModel": ".models.minicpmv4_6.modeling_minicpmv4_6",
+    "MiniCPMV4_7VisionModel": ".models.minicpmv4_7.modeling_minicpmv4_7",
+    "MiniCPMOcrVisionModel": ".models.minicpm_ocr.modeling_minicpm_ocr",
     "UnlimitedOcrSamVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
     "UnlimitedOcrVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
     "GotOcr2VisionEncoder": ".models.got_ocr2.modeling_got_ocr2",
