@@ -34,6 +34,7 @@ WITHOUT_VIT = {
     "JanusVQVAE": "convolutions that make words of images",
     "FlavaMultimodalModel": "what reads two towers",
     "SLAHead": "what reads a ViT",
+    "Molmo2Adapter": "what reads a ViT",
     "Code2WavDecoderBlock": "what speaks",
     "Code2WavTransformerModel": "what speaks",
     "PreTrainedModelForConditionalGeneration": "the base of its family",
@@ -44,6 +45,9 @@ WITHOUT_VIT = {
     "Qwen2_5OmniForConditionalGeneration": "a thinker, which is tried by itself, and what speaks",
     "Qwen3OmniMoeForConditionalGeneration": "a thinker, which is tried by itself, and what speaks",
     "GitForCausalLM": "a model with words, whose ViT is tried by itself",
+    "UnlimitedOcrForConditionalGeneration": "two encoders, in tests/towers/test_ocr.py",
+    "UnlimitedOcrModel": "two encoders, in tests/towers/test_ocr.py",
+    "UnlimitedOcrVisionModel": "two encoders, in tests/towers/test_ocr.py",
     "ForCausalLM": "a text model",
     "ForSequenceClassification": "a text model",
     "ForTokenClassification": "a text model",
@@ -91,6 +95,14 @@ _TURNED = {"rope_type": "default", "rope_theta": 1e4}
 _WINDOWS = {k: v for k, v in VISION.items() if k != "intermediate_size"}
 _WINDOWS |= {"patch_size": 4, "window_size": 2}
 _SAM = _WINDOWS | {"mlp_dim": 50, "global_attn_indexes": [1], "output_channels": 9}
+_KEYS = {"num_key_value_heads": 3, "head_dim": 12}
+_MOLMO = VISION | _KEYS | {"image_size": [24, 24]}
+_STEP = {name: value for name, value in VISION.items() if name != "intermediate_size"}
+_STEP |= {"mlp_ratio": 1.4}
+_OCR_2 = {
+    "sam_config": VISION | _SAM | {"downsample_channels": [10, 20]},
+    "encoder_config": TEXT | {"num_key_value_heads": 2},
+}
 _SAM_3 = VISION | {"model_type": "sam3_vit_model", "image_size": 48, "pretrain_image_size": 24}
 _SAM_3 |= {"window_size": 3, "global_attn_indexes": [1]}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 1]}
@@ -314,6 +326,30 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _SAM,
         "text_config": _LANGUAGE | {"model_type": "qwen2"},
     },
+    "Molmo2VisionConfig": _MOLMO,
+    "Molmo2Config": {
+        "vision_config": _MOLMO,
+        "text_config": _LANGUAGE,
+        "adapter_config": _KEYS
+        | {"intermediate_size": 30, "text_hidden_size": 20}
+        | {"hidden_size": 36, "num_attention_heads": 3, "vision_feature_layer": [0, 1]},
+    },
+    "Step3p7VisionConfig": _STEP,
+    "Step3p7Config": {
+        "vision_config": _STEP,
+        "text_config": _LANGUAGE
+        | {"layer_types": ["full_attention"], "mlp_layer_types": ["dense"]},
+    },
+    **{
+        f"{name}Config": {
+            "vision_config": VISION | {"image_size": 32},
+            "text_config": _LANGUAGE | _LINEAR | {"model_type": "qwen3_5_text"},
+        }
+        for name in ("MiniCPMV4_6", "MiniCPMV4_7", "MiniCPMOcr")
+    },
+    "DeepseekOcr2VisionConfig": _OCR_2,
+    "DeepseekOcr2Config": {"vision_config": _OCR_2}
+    | {"text_config": _LANGUAGE | {"mlp_layer_types": ["dense"]}},
     "SLANeXtConfig": {"vision_config": _SAM, "post_conv_in_channels": 9}
     | {"post_conv_out_channels": 11, "out_channels": 5, "hidden_size": 12, "max_text_length": 3},
     "VitDetConfig": _WINDOWS | _VITDET,

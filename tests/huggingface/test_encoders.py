@@ -36,6 +36,7 @@ class Encoder:
     size: str = "image_size"  # its word for it
     targets: tuple[str, ...] = ("vit",)
     changed: str = "(?!)"  # names of tensors that are not written as they were
+    listed: bool = False  # whether a size is a list, of a square too
     prefix: str = ""  # what is written before names, as older releases had it
     oblong: bool = False  # whether it fits its positions to other images
     merged: bool = False  # whether its class has a merger, which is not read, and is not written
@@ -44,7 +45,8 @@ class Encoder:
         """A model with every parameter random, and calm: float32 of deep models differs."""
         of_kind = class_named(kind or self.kind)
         height, width = size
-        said = {self.size: height if height == width else [height, width]}
+        square = height == width and not self.listed
+        said = {self.size: height if square else [height, width]}
         if self.size == "num_patches":
             said = {self.size: height * width // 64}
         if self.size == "pos_emb_height":
@@ -205,6 +207,15 @@ ENCODERS = {
         targets=("vit", "sam"),
         prefix="vision_encoder.",
     ),
+    "DeepSeek-OCR 2": Encoder(
+        kind="DeepseekOcr2SamVisionEncoder",
+        dialect="hf_deepseek_ocr2_sam",
+        sizes=((24, 24), (40, 40)),
+        arguments=SAM | {"downsample_channels": [10, 20]},
+        targets=("vit", "sam"),
+        changed=r"^proj\.",
+        prefix="vision_encoder.",
+    ),
     "SLANeXt": Encoder(
         kind="SLANeXtVisionEncoder",
         dialect="hf_sam",
@@ -254,6 +265,42 @@ ENCODERS = {
         | {"norm_type": "rms_norm"},
         oblong=True,
     ),
+    "Molmo 2": Encoder(
+        kind="Molmo2VisionModel",
+        dialect="hf_molmo2",
+        sizes=((24, 24), (40, 24)),
+        arguments={"intermediate_size": 50, "num_key_value_heads": 3, "head_dim": 20},
+        targets=("vit", "timm"),
+        listed=True,
+    ),
+    "Molmo 2 of wider heads": Encoder(
+        kind="Molmo2VisionModel",
+        dialect="hf_molmo2",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "num_key_value_heads": 3, "head_dim": 11}
+        | {"attention_bias": False},
+        listed=True,
+    ),
+    "MiniCPM-V": Encoder(
+        kind="MiniCPMV4_6VisionModel",
+        dialect="hf_minicpm",
+        sizes=((32, 32), (48, 48)),
+        arguments={"intermediate_size": 50, "insert_layer_id": 6},
+        targets=("vit", "timm"),
+        changed=r"vit_merger|out_proj|projection_layer",  # a class of the same blocks names it
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "MiniCPM-OCR": Encoder(
+        kind="MiniCPMOcrVisionModel",
+        dialect="hf_minicpm",
+        sizes=((32, 32), (48, 48)),
+        arguments={"intermediate_size": 50, "insert_layer_id": 2},
+        targets=("vit", "timm"),
+        changed=r"vit_merger|out_proj|projection_layer",  # a class of the same blocks names it
+        prefix="vision_model.",
+        oblong=True,
+    ),
     "FLAVA": Encoder(
         kind="FlavaImageModel",
         dialect="hf_vit_pooler",
@@ -276,7 +323,8 @@ ENCODERS = {
 
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
-SLOW += ("Qianfan-OCR with RMS norms", "Idefics 3", "SmolVLM")
+SLOW += ("Qianfan-OCR with RMS norms", "DeepSeek-OCR 2", "Molmo 2 of wider heads")
+SLOW += ("Idefics 3", "SmolVLM", "MiniCPM-OCR")
 SLOW += ("Janus without biases of q, k and v",)
 
 
@@ -386,6 +434,12 @@ SOUNDS |= {"ext_pw_out_channel": 16, "nemo_conv_channels": 8}
 PERCEIVER = {"hidden_size": 20, "resampler_n_latents": 3, "resampler_depth": 1}
 PERCEIVER |= {"resampler_n_heads": 2, "resampler_head_dim": 10, "num_key_value_heads": 2}
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
+ADAPTER = {"hidden_size": 60, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 20}
+ADAPTER |= {"intermediate_size": 30, "text_hidden_size": 20, "vision_feature_layer": [8, 3]}
+DECODER = TEXT | {"num_key_value_heads": 2}
+LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
+LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
+QWEN_3_5 = {"model_type": "qwen3_5_text"} | LANGUAGE | LINEAR | {"head_dim": 10}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
 CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
@@ -445,6 +499,16 @@ LARGER = {
         "vision_tower",
         lambda vit: {"vision_config": vit, "text_config": DEEPSEEK, "projection_hidden_size": 60},
     ),
+    "molmo2": (
+        "Molmo 2",
+        "Molmo2ForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {
+            "vision_config": vit,
+            "text_config": LANGUAGE | {"head_dim": 10},
+            "adapter_config": ADAPTER,
+        },
+    ),
     "idefics2": (
         "Idefics 2",
         "Idefics2ForConditionalGeneration",
@@ -466,12 +530,30 @@ LARGER = {
             | {"vision_config": vit, "audio_config": SOUNDS, "attn_implementation": "eager"}
         ),
     ),
+    **{
+        name: (
+            "MiniCPM-V",
+            f"{kind}ForConditionalGeneration",
+            "model.vision_tower",
+            lambda vit: {"vision_config": vit.to_dict(), "text_config": QWEN_3_5},
+        )
+        for name, kind in (("minicpmv4_6", "MiniCPMV4_6"), ("minicpmv4_7", "MiniCPMV4_7"))
+    },
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
         "GOT-OCR 2",
         "GotOcr2ForConditionalGeneration",
         "model.vision_tower",
         lambda vit: {"vision_config": vit, "text_config": QWEN_2},
+    ),
+    "deepseek_ocr2": (
+        "DeepSeek-OCR 2",
+        "DeepseekOcr2ForConditionalGeneration",
+        "model.vision_tower.sam_encoder",
+        lambda vit: {
+            "vision_config": {"sam_config": vit, "encoder_config": DECODER},
+            "text_config": DECODER | {"mlp_layer_types": ["dense"]},
+        },
     ),
     "slanext": (
         "SLANeXt",
@@ -549,6 +631,7 @@ LARGER = {
 # Within the larger model
 ON_DISK = {"qianfan_ocr": "hf_qianfan_ocr_disk", "kimi_k25": "hf_moonvit"}
 ON_DISK |= {"kimi_k25 without a head": "hf_kimi_k25_base"}
+ON_DISK |= {"molmo2": "hf_molmo2_disk", "deepseek_ocr2": "hf_deepseek_ocr_sam"}
 
 
 @pytest.mark.coverage

@@ -72,6 +72,22 @@ def test_bucketed_is_idefics_2s():
     assert {19, 25, 50} < {*moved} and not {*moved} & {24, 26, 27, 32, 70}  # of published models
 
 
+def test_bucketed_divided_is_minicpms():
+    ids = transformers.vision_utils.get_vision_nearest_position_ids
+    moved = []
+    for side in (*range(2, 80), 98, 113, 128):
+        table = torch.arange(side**2, dtype=torch.float32)[None, :, None]
+        for new in ((side, 2 * side), (7, 55), (70, 25), (side + 1, 33), (37, 5 * side - 1)):
+            wanted = ids(torch.tensor([new]), side)
+            found = _resample(table, (side, side), new, "bucketed_divided", prefix=0)
+            assert torch.equal(found[0, :, 0].long(), wanted)
+        own = ids(torch.tensor([[side, side]]), side)
+        moved += [side] * (not torch.equal(own, torch.arange(side**2)))
+        rounded = buckets(side, side, "bucketed_divided") != tuple(range(side))
+        assert rounded == (side in moved)
+    assert {19, 50} < {*moved} and not {*moved} & {14, 32, 70}
+
+
 @pytest.mark.parametrize(("old", "new"), [(4, 7), (7, 4)])
 def test_bicubic_align_corners_is_torchvisions(old, new):
     table = _table((old, old), 1)

@@ -8,13 +8,20 @@ from bisect import bisect_right
 _LANES = 8  # of float32, in torch's vectors
 
 
+BUCKETED = ("bucketed", "bucketed_divided")  # rules: how a share is computed
+
+
 @functools.cache
-def buckets(own: int, count: int) -> tuple[int, ...]:
+def buckets(own: int, count: int, rule: str = "bucketed") -> tuple[int, ...]:
     """For each of `count` patches along a side, which of `own` positions it has.
 
     transformers 5.24, `Idefics2VisionEmbeddings`: i/count in buckets that end at multiples of
     1/own, in float32. Rounding decides where the two meet, so it is that of torch 2.14 on x86.
+    "bucketed_divided" divides by count once more (`get_vision_nearest_position_ids`).
     """
+    if rule == "bucketed_divided":
+        ends = _multiples(1 / own)
+        return tuple(bisect_right(ends, _float32(i / count)) for i in range(count))
     step, last = _float32(1.0 / count), _float32(1.0 - 1e-6)
     ends = _multiples(1 / own)
     return tuple(bisect_right(ends, min(_float32(i * step), last)) for i in range(count))

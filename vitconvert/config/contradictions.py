@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from numbers import Integral
 
+from vitconvert.config.buckets import BUCKETED
 from vitconvert.config.properties import DROP_RATES, Properties, patches_of
 from vitconvert.config.vocabularies import VOCABULARIES
 from vitconvert.errors import size_text
@@ -323,7 +324,7 @@ def _own_grid(config: Properties) -> list[str]:
     rule = config.position_resampling
     if rule == "tile" and (config.learned_positions or config.axis_positions):
         problems.append(f"position_resampling = {rule!r} needs positions on a grid of their own")
-    if rule == "bucketed" and config.own_grid:
+    if rule in BUCKETED and config.own_grid:
         problems.append(f"position_resampling = {rule!r} excludes a grid of their own")
     return problems
 

@@ -2,7 +2,7 @@
 
 import math
 
-from vitconvert.config.buckets import buckets
+from vitconvert.config.buckets import BUCKETED, buckets
 from vitconvert.config.fields import Fields
 from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
@@ -189,8 +189,9 @@ class Properties(Fields):
     @property
     def moved_positions(self) -> bool:
         """Whether rounding puts patches into other buckets than their own (see `buckets`)."""
-        bucketed = self.learned_positions and self.position_resampling == "bucketed"
-        return bucketed and any(buckets(n, n) != tuple(range(n)) for n in self.grid_size)
+        rule = self.position_resampling
+        bucketed = self.learned_positions and rule in BUCKETED
+        return bucketed and any(buckets(n, n, rule) != tuple(range(n)) for n in self.grid_size)
 
     # Positions on a grid of their own
 

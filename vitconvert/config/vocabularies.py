@@ -65,6 +65,7 @@ OWN_RESAMPLINGS = (
     "tile",  # SAM 3: the grid is repeated
     "first",  # Gemma 4, M2D, EAT: the first rows and columns of a larger grid
     "bucketed",  # Idefics 2 and 3, SmolVLM, Phi-4: that of the bucket of a patch's share of a side
+    "bucketed_divided",  # MiniCPM-V: the same of shares that are rounded otherwise
 )
 RELATIVE_RESAMPLINGS = (
     "geometric",  # timm `resize_rel_pos_bias_table`, after BEiT's fine-tuning

@@ -240,6 +240,8 @@ def fitting_architecture(
         # What timm calls it: where the table reads it first.
         word = their_words[field][0].removeprefix(f"{table.config_file.arguments}.")
         value = getattr(config, field)
+        if field == "rope_reference":  # timm fails at an empty one; the model's own scales nothing
+            value = value or config.grid_size
         arguments[word] = list(value) if isinstance(value, tuple) else value
         if value == "none":
             arguments[word] = ""

@@ -77,8 +77,8 @@ class Transformers(Program):
         return normalising(fitted, model.preprocessing) if "norm_mean" in written else fitted
 
     def other_sizes(self, table: Table) -> str:
-        """SAM's class takes one size."""
-        return "none" if table.name == "hf_sam" else "program"
+        """SAM's class takes one size, and Molmo 2's."""
+        return "none" if table.name in ("hf_sam", "hf_molmo2") else "program"
 
     def companions(
         self, target: Target, preprocessing: Preprocessing | None, dtypes: Iterable[str]

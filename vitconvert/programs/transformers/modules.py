@@ -75,6 +75,20 @@ def _patches_with_mask(model: Foreign, images: Tensor) -> Inputs:
     return dict(_processed(model, images, patch_size=side, max_num_patches=most))
 
 
+def _patches_of_molmo(model: Foreign, images: Tensor) -> Inputs:
+    """As its image processor cuts crops, which it makes of every image."""
+    processing = import_module("transformers.models.molmo2.image_processing_molmo2")
+    side = model.config.patch_size
+    return {"pixel_values": processing.batch_pixels_to_patches(images.movedim(1, -1), side)}
+
+
+def _patches_in_a_row(model: Foreign, images: Tensor) -> Inputs:
+    """Of MiniCPM-V, whose blocks have a merger between them, or none."""
+    made = _processed(model, images, patch_size=model.config.patch_size, slice_mode=False)
+    sizes = {"pixel_values": made["pixel_values"], "target_sizes": made["target_sizes"]}
+    return {**sizes, "use_vit_merger": False}
+
+
 def _patches_with_places(model: Foreign, images: Tensor) -> Inputs:
     config = model.config
     made = _processed(
@@ -154,6 +168,7 @@ class Modules:
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
     summed: str = ""  # what vitconvert computes of it in float32
+    behind: tuple[str, ...] = ()  # modules behind the ViT, of which the first reads its tokens
 
 
 _VIT = Modules()
@@ -180,6 +195,8 @@ _SAM_ALONE = replace(
     within="",
     rounded="softmax of attention",
 )
+# Before two convolutions that halve the map of its neck
+_SAM_OF_OCR = replace(_SAM_ALONE, behind=("proj",))
 # OpenGVLab's names, which a whole Qianfan-OCR has on disk
 _INTERNVIT = (
     (r"^encoder\.", ""),
@@ -215,6 +232,11 @@ _WITH_MERGERS = {
     "qwen3_vl_moe_vision": "Qwen3VLMoeVisionModel",
     "qwen3_5_vision": "Qwen3_5VisionModel",
     "qwen3_5_moe_vision": "Qwen3_5MoeVisionModel",
+}
+_MINICPM = {
+    "minicpmv4_6": "MiniCPMV4_6",
+    "minicpmv4_7": "MiniCPMV4_7",
+    "minicpm_ocr": "MiniCPMOcr",
 }
 _PROCESSORS = {
     "glm4v_vision": "Glm4vImageProcessor",
@@ -253,6 +275,33 @@ MODULES = {
     "flava_image_model": replace(_VIT, kind="FlavaImageModel"),
     "siglip": _SIGLIP,
     "siglip2": replace(_SIGLIP, inputs=_patches_with_mask, processor="Siglip2ImageProcessor"),
+    "molmo2_vision": replace(
+        _SIGLIP,
+        patches="patch_embedding",
+        block="layers.{i}",
+        norm="",
+        kind="Molmo2VisionModel",
+        inputs=_patches_of_molmo,
+        renamed=(
+            (r"^transformer\.resblocks\.", "layers."),
+            (r"\.attention\.w([qkvo])\.", r".self_attn.\1_proj."),
+            (r"\.feed_forward\.w([12])\.", r".mlp.fc\1."),
+            (r"\.attention_norm\.", ".layer_norm1."),
+            (r"\.ffn_norm\.", ".layer_norm2."),
+        ),
+    ),
+    **{
+        f"{name}_vision": replace(
+            _SIGLIP,
+            kind=f"{kind}VisionModel",
+            pooled=True,
+            inputs=_patches_in_a_row,
+            processor="MiniCPMV4_6ImageProcessor",
+            in_one_row=True,
+            tapped=False,
+        )
+        for name, kind in _MINICPM.items()
+    },
     **dict.fromkeys(
         ("idefics2", "idefics2_vision"), replace(_SIGLIP, kind="Idefics2VisionTransformer")
     ),
@@ -269,6 +318,7 @@ MODULES = {
         tapped=False,
         rounded="rotation of queries and keys",
     ),
+    "unlimited_ocr_vision_encoder": replace(_CLIP, kind="UnlimitedOcrVisionEncoder", pooled=False),
     "phi4_multimodal_vision": replace(
         _SIGLIP,
         kind="Phi4MultimodalVisionModel",
@@ -289,6 +339,20 @@ MODULES = {
     "sam_hq": replace(_SAM, kind="SamHQVisionModel"),
     "got_ocr2_vision": replace(_SAM_ALONE, kind="GotOcr2VisionEncoder"),
     "slanext_vision": replace(_SAM_ALONE, kind="SLANeXtVisionEncoder"),
+    "deepseek_ocr2_sam": replace(
+        _SAM_OF_OCR,
+        kind="DeepseekOcr2SamVisionEncoder",
+        renamed=(
+            (r"^blocks\.(\d+)\.norm", r"layers.\1.layer_norm"),
+            (r"^blocks\.", "layers."),
+            (r"^patch_embed\.proj\.", "patch_embed.projection."),
+            (r"^neck\.0\.", "neck.conv1."),
+            (r"^neck\.1\.", "neck.layer_norm1."),
+            (r"^neck\.2\.", "neck.conv2."),
+            (r"^neck\.3\.", "neck.layer_norm2."),
+        ),
+    ),
+    "unlimited_ocr_sam": replace(_SAM_OF_OCR, kind="UnlimitedOcrSamVisionEncoder"),
     "vitdet": Modules(
         patches="embeddings.projection",
         block="encoder.layer.{i}",
@@ -317,6 +381,13 @@ MODULES = {
         pooled=True,
         in_one_row=True,
         tapped=False,
+        rounded="rotary angles",
+    ),
+    "step3p5_vision": Modules(
+        patches="embeddings.patch_embedding",
+        norm="",
+        kind="Step3p7VisionModel",
+        behind=("downsampler1", "downsampler2"),
         rounded="rotary angles",
     ),
     "radio": Modules(

@@ -31,6 +31,12 @@ _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
     "metaclip_2": "MetaClip2VisionModelWithProjection",
 }
+# Of tables of authors' own names, whose config.json has no type of transformers
+_TYPES = {
+    "hf_deepseek_ocr_sam": "unlimited_ocr_sam",
+    "hf_deepseek_ocr_clip": "unlimited_ocr_vision_encoder",
+    "hf_step3p7_disk": "step3p5_vision",
+}
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
 _MOONSHOTS = ("hf_moonvit", "hf_kimi_k25_base")  # other names and pairs than the class of Kimi K2.5
@@ -54,6 +60,10 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     theirs.pop("label2id", None)
     if theirs["model_type"] == "vit_mae":
         theirs["mask_ratio"] = 0.0
+    if (
+        theirs["model_type"] == "molmo2_vision"
+    ):  # Allen's config.json counts blocks beyond its files
+        theirs["num_hidden_layers"] = config.depth
     if theirs["model_type"] == "vitpose_backbone":  # by default it gives the last stage
         theirs = {k: v for k, v in theirs.items() if k not in ("out_features", "out_indices")}
     if theirs["model_type"] in ("beit", "data2vec-vision"):
@@ -150,6 +160,8 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
         return written_config(table, config)
     if table.name in _MOONSHOTS:
         return _config_of_kimi(config)
+    if kind := _TYPES.get(table.name):
+        return {**written_config(table, config), "model_type": kind}
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         files = (checkpoint.their_config, checkpoint.companions.whole_config)
         kind = next((said for file in files if (said := file.get("model_type"))), None)
@@ -217,6 +229,9 @@ def _built(
     if "Projection" not in kind:
         # Some classes of encoders have no sibling with the projection beside the encoder.
         projection = tensors.pop("visual_projection.weight", None)
+    patches = None
+    if kind == "UnlimitedOcrVisionEncoder":  # it reads the map of another encoder
+        patches = tensors.pop("embeddings.patch_embedding.weight")
     with silent_transformers():
         of_kind = class_named(kind)
         config = _config_of(of_kind, theirs)
@@ -236,12 +251,16 @@ def _built(
     inert = {end for name in ignored for end in (name, name.partition(".")[2])}
     if any(name.endswith("mask_token") for name in inert):  # TIPSv2's has other names on disk
         inert.add("embeddings.mask_token")
+    behind = tuple(f"{name}." for name in MODULES[theirs["model_type"]].behind)
+    inert |= {name for name in model.state_dict() if name.startswith(behind)}
     found = {key: sorted(map(str, set(value) - inert)) for key, value in problems.items()}
     if any(found.values()):
         raise NotRepresentable(
             f"transformers' {kind} does not take these tensors.",
             details=[f"{key}: {', '.join(value)}" for key, value in found.items() if value],
         )
+    if patches is not None:
+        return _OfPatches(model, patches)
     return model if projection is None else _Projected(model, projection)
 
 
@@ -262,6 +281,22 @@ class _Projected(nn.Module):
         output: Foreign = self.vision_model(pixel_values=pixel_values, **how)
         output["image_embeds"] = self.visual_projection(output.pooler_output)
         return output  # type: ignore[no-any-return]
+
+
+class _OfPatches(nn.Module):
+    """Blocks that read patches, with their patch embedding, as DeepSeek's VitModel has both."""
+
+    def __init__(self, tower: Foreign, weight: Tensor) -> None:
+        super().__init__()
+        self.config = tower.config
+        self.vision_model = tower
+        width, channels, *sides = weight.shape
+        size = (sides[0], sides[1])
+        self.patch_embedding = nn.Conv2d(channels, width, size, size, bias=False)
+        self.patch_embedding.weight = nn.Parameter(weight)
+
+    def forward(self, pixel_values: Tensor) -> Foreign:
+        return self.vision_model(patch_embeds=self.patch_embedding(pixel_values))
 
 
 def _config_of(kind: Foreign, theirs: JsonObject) -> Foreign:

@@ -18,10 +18,17 @@ from vitconvert.preprocessing.steps import Size
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.program import Foreign, Preparation
 from vitconvert.programs.reference import as_tokens, check_size, package
+from vitconvert.programs.taps import Tap, record
 from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, places_of
 
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _NOT_EXPORTED = {
+    "DeepseekOcr2SamVisionEncoder": ".models.deepseek_ocr2.modeling_deepseek_ocr2",
+    "MiniCPMV4_6VisionModel": ".models.minicpmv4_6.modeling_minicpmv4_6",
+    "MiniCPMV4_7VisionModel": ".models.minicpmv4_7.modeling_minicpmv4_7",
+    "MiniCPMOcrVisionModel": ".models.minicpm_ocr.modeling_minicpm_ocr",
+    "UnlimitedOcrSamVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
+    "UnlimitedOcrVisionEncoder": ".models.unlimited_ocr.modeling_unlimited_ocr",
     "GotOcr2VisionEncoder": ".models.got_ocr2.modeling_got_ocr2",
     "Idefics2VisionTransformer": ".models.idefics2.modeling_idefics2",
     "Kosmos2VisionModel": ".models.kosmos2.modeling_kosmos2",
@@ -80,14 +87,12 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     places = places_of(model)
-    if places.class_last:
-        found: list[Tensor] = []
-        module = model.get_submodule(places.class_last)
-        hook = module.register_forward_hook(lambda _, __, output: found.append(output))
-        model(**places.inputs(model, images))
-        hook.remove()
-        return found[0].roll(1, dims=1)
-    output = model(**places.inputs(model, images))
+    inputs = places.inputs(model, images)
+    if place := places.class_last or next(iter(places.behind), ""):
+        taps = {"tokens": Tap(place, input=bool(places.behind))}
+        tokens = record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
+        return tokens.roll(1, dims=1) if places.class_last else tokens
+    output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
     tokens: Tensor = maps[-1] if maps else output.last_hidden_state
     return as_tokens(_of_each(images, tokens) if places.in_one_row else tokens)
