@@ -5,6 +5,7 @@ from os import PathLike, fspath
 from typing import Unpack
 
 from vitconvert.api.inference import engines_for
+from vitconvert.api.loading import Size
 from vitconvert.arguments import LOCATED, PLACES, checked, split
 from vitconvert.checkpoint import ReadArguments, ReadOptions
 from vitconvert.embedding import require_package
@@ -23,6 +24,7 @@ def embed_dataset(
     output: str | PathLike[str],
     preprocessing: Preprocessing | None = None,
     *,
+    image_size: Size | None = None,
     computed: str = "features",
     recursive: bool = False,
     keep: Sequence[str] = (),
@@ -45,6 +47,7 @@ def embed_dataset(
             with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
         output: A directory, or a URL of an object store.
         preprocessing: By default, that of `reading` or the checkpoint's own.
+        image_size: As for `embed`.
         computed: "features", "tokens" or "projected", as for `embed`, or "classes".
         recursive: Search subfolders too. The first subfolder becomes the column "class".
         keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
@@ -80,7 +83,7 @@ def embed_dataset(
     task = Task(
         model=model,
         computed=computed,
-        reading=ReadOptions.of(reading or {}),
+        reading=ReadOptions.of(reading or {}).sized(image_size),
         preprocessing=preprocessing,
         topk=topk,
         labels=labels,

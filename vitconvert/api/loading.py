@@ -13,6 +13,7 @@ from vitconvert.checkpoint import (
     build_model,
     read_checkpoint,
 )
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located, locate
 
@@ -318,6 +319,7 @@ def checkpoint_or_model(
     model: "ViT | Source",
     *,
     read_in: "torch.dtype | None",
+    image_size: Size | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = True,
@@ -327,20 +329,23 @@ def checkpoint_or_model(
     Args:
         model: Either.
         read_in: What weights of a checkpoint are cast to later.
+        image_size: What a checkpoint is resampled to.
         dtype, device, fast: What was asked for.
 
     Raises:
         UsageError: A model, which is used as it is, computes otherwise than was asked for.
     """
     if isinstance(model, str | PathLike | Located | Checkpoint):
-        return loaded(model, ReadOptions().cast(read_in))
+        return loaded_at(model, ReadOptions().cast(read_in).sized(image_size))
     import torch
 
     from vitconvert.model import FastViT
 
     weight = next(model.parameters())
     elsewhere = device != "cpu" and torch.empty(0, device=device).device != weight.device
+    size = size_of(image_size) or model.config.image_size
     otherwise = {
+        "image_size": size != model.config.image_size and not model.dynamic_img_size,
         "dtype": dtype not in (None, weight.dtype),
         "device": elsewhere,
         "fast": not fast and isinstance(model, FastViT),
@@ -351,3 +356,15 @@ def checkpoint_or_model(
         hint="give the checkpoint, or a model that load_model made with these options.",
     )
     return model
+
+
+def size_of(image_size: Size | None) -> tuple[int, int] | None:
+    """Height and width."""
+    return ReadOptions().sized(image_size).image_size
+
+
+def at_stated_size(
+    preprocessing: Preprocessing | None, size: tuple[int, int] | None
+) -> Preprocessing | None:
+    """A preprocessing that a user states, for images of another size; None of either: as it is."""
+    return preprocessing.at_size(size) if preprocessing and size else preprocessing

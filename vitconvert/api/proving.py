@@ -9,7 +9,7 @@ from vitconvert.api.loading import Size, Source, loaded
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, PREPARING, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
 from vitconvert.checkpoint.companions import hashed
-from vitconvert.errors import UsageError
+from vitconvert.errors import UnknownDialect, UsageError
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import locate
@@ -212,8 +212,9 @@ def check_golden(
     Raises:
         SourceError, CorruptFile: The golden file cannot be read.
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
-        UsageError: `golden` is no golden file; it was recorded of other weights; a model of your
-            own raises an error on its images; or an argument is wrong.
+        ParityFailed: The golden file was recorded of other weights.
+        UsageError: `golden` is no golden file; a model of your own raises an error on its images;
+            or an argument is wrong.
 
     Example:
         >>> golden = vitconvert.record_golden("my-vit", "my-vit.golden")
@@ -433,7 +434,8 @@ def _models(
         others |= {"dialect": None, "table": None}
     if not read:
         ReadOptions.of(others).refuse("none is compared here")
-    return [model if callable(model) else _load_whole(model, **others) for model in sides]
+    table = reading.get("table") if len(read) < len(sides) else None
+    return [model if callable(model) else _beside_module(model, table, others) for model in sides]
 
 
 def _load_whole(source: Source, **reading: object) -> Checkpoint:
@@ -442,3 +444,13 @@ def _load_whole(source: Source, **reading: object) -> Checkpoint:
     if not isinstance(source, Checkpoint):
         source = hashed(locate(source, tower=options.tower))
     return loaded(source, options)
+
+
+def _beside_module(source: Source, table: object, reading: Mapping[str, object]) -> Checkpoint:
+    """A checkpoint in the names of its own library, or in those of the module's table."""
+    try:
+        return _load_whole(source, **reading)
+    except UnknownDialect:
+        if table is None:
+            raise
+        return _load_whole(source, **{**reading, "table": table})

@@ -131,9 +131,10 @@ class LoadedTask:
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
         self.task = task
         checkpoint.config.require_images("Embedding into a directory or by an Embedder")
+        stated, size = task.preprocessing, task.reading.image_size
         running = ready(
             checkpoint,
-            task.preprocessing,
+            stated.at_size(size) if stated and size else stated,
             task.computing,
             computed=task.computed,
             make_engine=task.make_engine,
@@ -162,7 +163,11 @@ class LoadedTask:
         self.identity: dict[str, Any] = {
             "weights": fingerprint(checkpoint.tensors),
             "configuration": checkpoint.config.function(),
-            "preprocessing": {**prepared, "fast": task.computing.fast_preprocessing},
+            "preprocessing": {
+                **prepared,
+                "fast": task.computing.fast_preprocessing,
+                **({"decode": "gpu"} if running.decoder else {}),
+            },
             "computed": computed,
         }
 
@@ -196,6 +201,7 @@ class Embedder:
         model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.
         computed: "features", "tokens" or "projected", as for `vitconvert.embed`.
         preprocessing: By default, the checkpoint's own.
+        image_size: As for `vitconvert.embed`.
         how: Which features, how images go through the model, and how it is read:
             `FeatureArguments`, `ComputeArguments` (but `runtime`) and `ReadArguments` list these
             options. `threads` are those that decode and those that torch computes with.
@@ -217,6 +223,7 @@ class Embedder:
         *,
         computed: str = "features",
         preprocessing: Preprocessing | None = None,
+        image_size: int | tuple[int, int] | None = None,
         **how: Unpack[EmbedderArguments],
     ) -> None:
         if computed == "classes":
@@ -233,7 +240,7 @@ class Embedder:
             preprocessing=preprocessing,
             which=which,
             computing=computing,
-            reading=ReadOptions.of(others),
+            reading=ReadOptions.of(others).sized(image_size),
         )
         self._loaded: LoadedTask | None = None
 

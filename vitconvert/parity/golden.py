@@ -211,7 +211,9 @@ def check_golden_output(path: Path, *, overwrite: bool) -> None:
     """
     if path.suffix != SUFFIX:
         raise UsageError(
-            f"The name of a golden file ends with {SUFFIX}.", evidence={"output": path}
+            f"The name of a golden file ends with {SUFFIX}.",
+            evidence={"output": path},
+            hint=f"-o {path.stem}{SUFFIX} is such a name.",
         )
     require_place(path)
     require_replaceable(path, _is_golden_file, overwrite=overwrite)

@@ -66,6 +66,7 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
         raise UsageError(
             f"The name of {wanted.to} files ends with {runtime.suffix}.",
             evidence={"output": path},
+            hint=f"-o {path.with_suffix(runtime.suffix).name} is such a name.",
         )
     require_file(path)
     runtime.require(calibrating=wanted.calibrated)
