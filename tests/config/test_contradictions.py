@@ -117,6 +117,9 @@ IMPOSSIBLE = {
         {"rope": "axial", "head_dim": 12, "rope_class": True, "num_registers": 2},
     ],
     "rope = 'vjepa2' excludes rope_half": [{"rope": "vjepa2", "head_dim": 12, "rope_half": True}],
+    "rope = 'vjepa2_1' spreads rows and columns: it needs two of each at least": [
+        {"rope": "vjepa2_1", "image_size": (8, 16), "patch_size": (8, 8)}
+    ],
     "patch_padding = 3 makes room for more patches": [{"patch_padding": 3}],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],
     "patch_stride must be pixels down and across, or nothing": [

@@ -31,6 +31,7 @@ WITHOUT_VIT = {
     "TalkerCodePredictorModelForConditionalGeneration": "what speaks",
     "Code2Wav": "what speaks",
     "FlavaImageCodebook": "convolutions that make words of images",
+    "JanusVQVAE": "convolutions that make words of images",
     "FlavaMultimodalModel": "what reads two towers",
     "SLAHead": "what reads a ViT",
     "Code2WavDecoderBlock": "what speaks",
@@ -54,6 +55,9 @@ _EXPERTS = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "n
 _LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
 _LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _DINOV2 = DINOV2 | {"num_labels": 7}
+# Its adapter joins four patches, and is as wide as the blocks' MLPs
+_LLAMA_4 = VISION | {"image_size": 32, "intermediate_size": 144, "projector_input_dim": 20}
+_LLAMA_4 |= {"projector_output_dim": 20, "vision_output_dim": 20}
 _DECODER = {
     "decoder_hidden_size": 20,
     "decoder_num_hidden_layers": 1,
@@ -258,6 +262,32 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3_5MoeConfig": {
         "vision_config": _QWEN_3_5,
         "text_config": _LANGUAGE | _EXPERTS | _LINEAR,
+    },
+    "JanusConfig": {
+        "vision_config": VISION | {"mlp_ratio": 1.5},
+        "text_config": _LANGUAGE,
+        "vq_config": {"embed_dim": 4, "num_embeddings": 9, "latent_channels": 4}
+        | {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
+        | {"projection_dim": 20, "num_patches": 3, "image_token_embed_dim": 20},
+    },
+    "Phi4MultimodalVisionConfig": VISION | {"attn_implementation": "eager"},  # others are causal
+    "Phi4MultimodalConfig": _LANGUAGE
+    | {
+        "attn_implementation": "eager",
+        "vision_config": VISION,
+        "audio_config": {"hidden_size": 16, "intermediate_size": 9, "num_blocks": 1}
+        | {"num_attention_heads": 2, "ext_pw_out_channel": 16, "nemo_conv_channels": 8},
+    },
+    "Llama4VisionConfig": _LLAMA_4,
+    "Llama4Config": {
+        "vision_config": _LLAMA_4,
+        "text_config": _LANGUAGE | {"intermediate_size_mlp": 30, "num_local_experts": 2},
+    },
+    "Idefics2Config": {
+        "vision_config": VISION,
+        "text_config": _LANGUAGE,
+        "perceiver_config": {"hidden_size": 20, "resampler_n_heads": 2, "resampler_head_dim": 10}
+        | {"num_key_value_heads": 2, "resampler_n_latents": 3, "resampler_depth": 1},
     },
     "VideoLlama3Config": {"vision_config": VISION, "text_config": _LANGUAGE},
     "VitPoseBackboneConfig": VISION | {"image_size": [24, 24]},

@@ -16,7 +16,7 @@ from tests.packages import transformers
 from tests.small_models import assert_same_tensors, relative
 from tests.towers.families import LANGUAGE, NECK
 from tests.uses import embedded, in_onnx_runtime
-from vitconvert.errors import NotRepresentable, TensorMismatch, UnknownDialect
+from vitconvert.errors import MissingFact, NotRepresentable, TensorMismatch, UnknownDialect
 from vitconvert.programs.reference import as_tokens
 from vitconvert.programs.transformers.modules import MODULES
 from vitconvert.programs.transformers.running import class_named, run_opened
@@ -140,6 +140,56 @@ ENCODERS = {
         | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
         size="pos_emb_height",
     ),
+    "Idefics 2": Encoder(
+        kind="Idefics2VisionTransformer",
+        dialect="hf_siglip",
+        sizes=((24, 24), (56, 56)),
+        arguments={"intermediate_size": 50},
+        targets=("vit", "timm"),
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "Idefics 3": Encoder(
+        kind="Idefics3VisionTransformer",
+        dialect="hf_siglip",
+        sizes=((40, 40),),
+        arguments={"intermediate_size": 50},
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "SmolVLM": Encoder(
+        kind="SmolVLMVisionTransformer",
+        dialect="hf_siglip",
+        sizes=((40, 40),),
+        arguments={"intermediate_size": 50},
+        prefix="vision_model.",
+        oblong=True,
+    ),
+    "Janus": Encoder(
+        kind="JanusVisionModel",
+        dialect="hf_janus",
+        sizes=((24, 24), (40, 40)),
+        arguments={"mlp_ratio": 1.7, "attention_bias": True},
+        targets=("vit", "timm", "hf_siglip"),
+        oblong=True,
+    ),
+    "Janus without biases of q, k and v": Encoder(
+        kind="JanusVisionModel",
+        dialect="hf_janus",
+        sizes=((40, 40),),
+        arguments={"mlp_ratio": 2, "attention_bias": False},
+        targets=("vit", "timm"),
+        oblong=True,
+    ),
+    "Phi-4 multimodal": Encoder(
+        kind="Phi4MultimodalVisionModel",
+        dialect="hf_siglip",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "attn_implementation": "eager"},
+        targets=("vit", "timm"),
+        prefix="vision_model.",
+        oblong=True,
+    ),
     "SAM-HQ": Encoder(
         kind="SamHQVisionModel",
         dialect="hf_sam",
@@ -226,7 +276,8 @@ ENCODERS = {
 
 # Those whose blocks are others' above
 SLOW = ("SAM-HQ", "SLANeXt", "CLIPSeg", "Kosmos-2", "Qianfan-OCR", "FLAVA", "GOT-OCR 2")
-SLOW += ("Qianfan-OCR with RMS norms",)
+SLOW += ("Qianfan-OCR with RMS norms", "Idefics 3", "SmolVLM")
+SLOW += ("Janus without biases of q, k and v",)
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -327,6 +378,13 @@ QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
 DEEPSEEK = LANGUAGE | {"model_type": "deepseek_v3", "n_routed_experts": 4, "kv_lora_rank": 8}
 DEEPSEEK |= {"moe_intermediate_size": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "n_group": 1}
 DEEPSEEK |= {"qk_nope_head_dim": 4, "v_head_dim": 4, "num_experts_per_tok": 2, "topk_group": 1}
+WORDS_OF_IMAGES = {"embed_dim": 4, "num_embeddings": 9, "latent_channels": 4, "base_channels": 32}
+WORDS_OF_IMAGES |= {"channel_multiplier": [1, 1], "num_res_blocks": 1, "projection_dim": 20}
+WORDS_OF_IMAGES |= {"num_patches": 3, "image_token_embed_dim": 20}
+SOUNDS = {"hidden_size": 16, "intermediate_size": 9, "num_blocks": 1, "num_attention_heads": 2}
+SOUNDS |= {"ext_pw_out_channel": 16, "nemo_conv_channels": 8}
+PERCEIVER = {"hidden_size": 20, "resampler_n_latents": 3, "resampler_depth": 1}
+PERCEIVER |= {"resampler_n_heads": 2, "resampler_head_dim": 10, "num_key_value_heads": 2}
 KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
 SLA = {"post_conv_in_channels": 9, "post_conv_out_channels": 11, "out_channels": 5}
 SLA |= {"hidden_size": 12, "max_text_length": 3}
@@ -386,6 +444,27 @@ LARGER = {
         "Kimi_K25Model",
         "vision_tower",
         lambda vit: {"vision_config": vit, "text_config": DEEPSEEK, "projection_hidden_size": 60},
+    ),
+    "idefics2": (
+        "Idefics 2",
+        "Idefics2ForConditionalGeneration",
+        "model.vision_model",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE, "perceiver_config": PERCEIVER},
+    ),
+    "janus": (
+        "Janus",
+        "JanusForConditionalGeneration",
+        "model.vision_model",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE, "vq_config": WORDS_OF_IMAGES},
+    ),
+    "phi4_multimodal": (
+        "Phi-4 multimodal",
+        "Phi4MultimodalForCausalLM",
+        "model.embed_tokens_extend.image_embed.img_processor",
+        lambda vit: (
+            LANGUAGE
+            | {"vision_config": vit, "audio_config": SOUNDS, "attn_implementation": "eager"}
+        ),
     ),
     "sam_hq": ("SAM-HQ", "SamHQModel", "vision_encoder", lambda vit: {"vision_config": vit}),
     "got_ocr2": (
@@ -500,6 +579,117 @@ def test_it_is_exported_and_embedded(encoder, tmp_path):
         assert relative(found, run_opened(model, images)) < 1e-5
     features = embedded(folder, tmp_path, "--mean", "0.4,0.5,0.6", "--std", "0.3")
     assert features.shape == (1, *found.shape[1:])
+
+
+@pytest.mark.parametrize("name", ["Idefics 2", "SmolVLM"])
+def test_positions_that_rounding_moves(name, tmp_path):
+    its = ENCODERS[name]
+    model, images = its.made((200, 200), num_hidden_layers=1), images_for((200, 200))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(NotRepresentable, match="gives some patches the position of another"):
+        vitconvert.load_checkpoint(tmp_path)
+    # Others are as they are there, and the class moves those of 25 rows.
+    ours = vitconvert.load_model(tmp_path, overrides={"position_resampling": "bicubic"})
+    with torch.inference_mode():
+        assert relative(ours(images), run_opened(model, images)) > 1e-3
+
+
+@torch.inference_mode()
+def test_the_positions_of_idefics_without_a_config(tmp_path):
+    vit, images = ENCODERS["Idefics 3"].made((40, 40)), images_for((24, 56))
+    file, stated = tmp_path / "idefics.safetensors", {"num_heads": 3}
+    save_file(vit.state_dict(), file)
+    with pytest.raises(MissingFact, match="that of Idefics 2 and 3, SmolVLM and Phi-4 multimodal"):
+        vitconvert.load_model(file, overrides=stated, image_size=(24, 56))
+    stated["position_resampling"] = "bucketed"
+    ours = vitconvert.load_model(file, overrides=stated, image_size=(24, 56))
+    assert relative(ours(images), run_opened(vit, images)) < 1e-6
+
+
+@torch.inference_mode()
+def test_the_attention_of_phi_4_multimodal(tmp_path):
+    its, images = ENCODERS["Phi-4 multimodal"], images_for((40, 40))
+    model = its.made((40, 40))
+    model.save_pretrained(tmp_path)
+    report = vitconvert.verify(tmp_path)
+    said = "Phi4MultimodalVisionModel's default attention is causal here"
+    assert report.verdict == "equal" and said in report.summary()
+    by_default = type(model).from_pretrained(tmp_path).eval()  # and this is so:
+    changed = images.clone()
+    changed[..., 32:, :] = 0.5  # the last patches
+    before, after = (by_default(one).last_hidden_state[:, 0] for one in (images, changed))
+    assert torch.equal(before, after)
+    ours = vitconvert.load_model(tmp_path)
+    before, after = (ours.forward_features(one)[:, 0] for one in (images, changed))
+    assert relative(before, after) > 1e-3
+
+
+@torch.inference_mode()
+def test_phi_4_multimodal_as_microsoft_publishes_it(tmp_path):
+    vit = ENCODERS["Phi-4 multimodal"].made((24, 24), hidden_size=48, num_attention_heads=16)
+    start = "model.embed_tokens_extend.image_embed."
+    names = {f"{start}img_processor.{n}": tensor for n, tensor in vit.state_dict().items()}
+    names[f"{start}glb_GN"] = torch.ones(1, 1, 48)
+    save_file(names, tmp_path / "model.safetensors")
+    config = {"model_type": "phi4mm", "hidden_size": 3072, "num_attention_heads": 24}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 32}))
+    found = vitconvert.load_checkpoint(tmp_path)
+    assert "the code of Phi-4 multimodal" in found.config.origins["num_heads"]
+    assert "behind the last block but one of this ViT" in " ".join(found.ledger.notes)
+    for size in ((24, 24), (40, 16)):
+        ours, images = vitconvert.load_model(tmp_path, image_size=size), images_for(size)
+        assert relative(ours(images), run_opened(vit, images)) < 1e-6
+
+
+# As transformers' convert_janus_weights_to_hf.py reads them (v4.57)
+OF_DEEPSEEK = (
+    (r"^encoder\.layers\.", "blocks."),
+    (r"\.layer_norm([12])\.", r".norm\1."),
+    (r"\.self_attn\.projection_layer\.", ".attn.proj."),
+    (r"^embeddings\.patch_embedding\.", "patch_embed.proj."),
+    (r"^post_layernorm\.", "norm."),
+)
+
+
+@torch.inference_mode()
+def test_janus_as_deepseek_publishes_it(tmp_path):
+    vit = ENCODERS["Janus"].made((40, 40), hidden_size=64, num_attention_heads=16)
+    theirs = dict(vit.state_dict())
+    tensors = {"pos_embed": theirs.pop("embeddings.position_embedding.weight")[None]}
+    for i in range(11):
+        for kind in ("weight", "bias"):
+            parts = [theirs.pop(f"encoder.layers.{i}.self_attn.{x}_proj.{kind}") for x in "qkv"]
+            tensors[f"blocks.{i}.attn.qkv.{kind}"] = torch.cat(parts)
+    for name, tensor in theirs.items():
+        for pattern, new in OF_DEEPSEEK:
+            name = re.sub(pattern, new, name)
+        tensors[name] = tensor
+    pool = {"latent": (1, 1, 64)} | {f"{n}.bias": (64,) for n in ("q", "proj", "norm", "mlp.fc2")}
+    pool |= {f"{n}.weight": (64, 64) for n in ("q", "proj")} | {"kv.weight": (128, 64)}
+    pool |= {"kv.bias": (128,), "norm.weight": (64,), "mlp.fc1.weight": (256, 64)}
+    pool |= {"mlp.fc1.bias": (256,), "mlp.fc2.weight": (64, 256)}
+    tensors |= {f"attn_pool.{name}": torch.rand(shape) for name, shape in pool.items()}
+    tensors = {f"vision_model.vision_tower.{n}": t.contiguous() for n, t in tensors.items()}
+    tensors["aligner.layers.0.weight"] = torch.rand(20, 64)
+    save_file(tensors, tmp_path / "model.safetensors")
+    params = {"image_size": 40, "model_name": "siglip_large_patch16_384", "select_layer": -1}
+    said = {"cls": "CLIPVisionTower", "model_type": "vision", "params": params}
+    config = {"model_type": "multi_modality", "vision_config": said}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, images = vitconvert.load_model(tmp_path), images_for((40, 40))
+    assert "the code of Janus" in ours.config.origins["num_heads"]
+    assert relative(ours.forward_features(images), vit(images).last_hidden_state) < 1e-6
+
+
+def test_what_janus_has_besides(tmp_path):
+    its = ENCODERS["Janus"]
+    its.made((24, 24), use_qk_norm=True).save_pretrained(tmp_path)
+    with pytest.raises(TensorMismatch, match=r"self_attn\.[qk]_norm"):
+        vitconvert.load_checkpoint(tmp_path)
+    its.made((24, 24)).save_pretrained(tmp_path)
+    transformers.JanusImageProcessor().save_pretrained(tmp_path)
+    found = vitconvert.load_checkpoint(tmp_path)
+    assert found.preprocessing is None and "pads to a square" in " ".join(found.ledger.notes)
 
 
 def test_the_frames_of_v_jepa_2(tmp_path):

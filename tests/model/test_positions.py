@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.packages import timm, torchvision, transformers, vit_pytorch
+from vitconvert.config.buckets import buckets
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError
 from vitconvert.model.positions import (
@@ -50,6 +51,25 @@ def test_bicubic_is_huggingfaces(side, new):
         embeddings, tokens, new[0] * 8, new[1] * 8
     )
     assert torch.equal(_resample(table, (side, side), new, "bicubic"), wanted)
+
+
+@torch.no_grad()
+def test_bucketed_is_idefics_2s():
+    of_idefics = transformers.models.idefics2.modeling_idefics2.Idefics2VisionEmbeddings
+    sizes = {"image_size", "patch_size", "hidden_size", "num_channels"}
+    moved = []
+    for side in (*range(1, 80), 98, 113, 128):
+        embeddings = of_idefics(SimpleNamespace(**dict.fromkeys(sizes, 1) | {"image_size": side}))
+        embeddings.patch_embedding.weight.zero_()
+        embeddings.patch_embedding.bias.zero_()
+        table = embeddings.position_embedding.weight[None]
+        for new in ((side, 2 * side), (7, 55), (70, 25), (side + 1, 33), (37, 5 * side - 1)):
+            wanted = embeddings(torch.zeros(1, 1, *new), torch.ones(1, *new, dtype=torch.bool))
+            assert torch.equal(_resample(table, (side, side), new, "bucketed", prefix=0), wanted)
+        own = torch.ones(1, side, side)
+        moved += [side] * (not torch.equal(embeddings(own[None], own.bool()), table))
+        assert (buckets(side, side) != tuple(range(side))) == (side in moved)
+    assert {19, 25, 50} < {*moved} and not {*moved} & {24, 26, 27, 32, 70}  # of published models
 
 
 @pytest.mark.parametrize(("old", "new"), [(4, 7), (7, 4)])

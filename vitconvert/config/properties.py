@@ -2,6 +2,7 @@
 
 import math
 
+from vitconvert.config.buckets import buckets
 from vitconvert.config.fields import Fields
 from vitconvert.config.vocabularies import MOBILECLIP_STEMS, STANDARDISED_STEMS
 
@@ -104,6 +105,11 @@ class Properties(Fields):
         return len(set(self.patch_size)) == 1
 
     @property
+    def patch_height(self) -> int:
+        """Rows of a patch."""
+        return self.patch_size[0]
+
+    @property
     def square(self) -> bool:
         """Whether images and patches are as high as wide."""
         return len(set(self.image_size)) == 1 and self.square_patches
@@ -180,6 +186,12 @@ class Properties(Fields):
         """Whether positions number a sequence, to which tokens before the patches may belong."""
         return self.learned_positions or self.position_embedding == "sincos1d"
 
+    @property
+    def moved_positions(self) -> bool:
+        """Whether rounding puts patches into other buckets than their own (see `buckets`)."""
+        bucketed = self.learned_positions and self.position_resampling == "bucketed"
+        return bucketed and any(buckets(n, n) != tuple(range(n)) for n in self.grid_size)
+
     # Positions on a grid of their own
 
     @property
@@ -191,6 +203,11 @@ class Properties(Fields):
     def class_grid_positions(self) -> bool:
         """Whether such positions come after a row that is not used."""
         return self.position_embedding == "class_grid"
+
+    @property
+    def one_position(self) -> bool:
+        """Whether every patch gets the same learned vector."""
+        return self.position_embedding == "one"
 
     @property
     def axis_positions(self) -> bool:
@@ -223,6 +240,11 @@ class Properties(Fields):
         return self.position_side * self.patch_size[0]
 
     # Rotary embedding and relative positions
+
+    @property
+    def vjepa_rope(self) -> bool:
+        """Whether time, rows and columns rotate a third of a head's channels each."""
+        return self.rope in ("vjepa2", "vjepa2_1")
 
     @property
     def mixed_rope(self) -> bool:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitconvert.config.buckets import buckets
 from vitconvert.config.vocabularies import RELATIVE_RESAMPLINGS, RESAMPLINGS
 from vitconvert.errors import ShapeMismatch, UsageError, size_text
 from vitconvert.model.open_sizes import axis_shares, counted, is_open, resized
@@ -45,8 +46,9 @@ def resample_positions(
         old_grid: Patches down and across that `pos_embed` was made for.
         new_grid: Patches down and across to fit.
         prefix: Leading positions that belong to no patch; they are not changed.
-        rule: One of `vitconvert.config.vocabularies.RESAMPLINGS`, or "first", which takes the first
-            rows and columns (M2D, https://arxiv.org/abs/2406.02032, `LocalViT`).
+        rule: One of `vitconvert.config.vocabularies.RESAMPLINGS`; or "first", which takes the first
+            rows and columns (M2D, https://arxiv.org/abs/2406.02032, `LocalViT`); or "bucketed" (see
+            `vitconvert.config.buckets`).
 
     Returns:
         (1, prefix + new rows * new columns, D), in the dtype of `pos_embed`, computed in float32.
@@ -56,11 +58,15 @@ def resample_positions(
         ShapeMismatch: `pos_embed` does not hold prefix + old rows * old columns positions.
         UsageError: `rule` is unknown, or takes the first of fewer positions than are needed.
     """
-    if rule != "first":
+    if rule not in ("first", "bucketed"):
         _check_rule(rule, RESAMPLINGS)
     _check_positions(pos_embed, old_grid, prefix)
     if rule == "first" and not is_open(new_grid) and new_grid != old_grid:
         return _first_positions(pos_embed, old_grid, new_grid, prefix)
+    if rule == "bucketed" and not is_open(new_grid) and new_grid != old_grid:
+        grid = pos_embed[:, prefix:].reshape(1, *old_grid, -1)
+        y, x = (list(buckets(*sizes)) for sizes in zip(old_grid, new_grid, strict=True))
+        return torch.cat((pos_embed[:, :prefix], grid[:, y][:, :, x].flatten(1, 2)), dim=1)
     if is_open(new_grid):
         table = pos_embed[:, prefix:].reshape(1, *old_grid, -1)
         mode, offset = rule.removesuffix("_offset"), OFFSET.get(rule, 0.0)

@@ -62,6 +62,7 @@ def require_open_sizes(config: ViTConfig) -> None:
         "its windows are as many for every size": config.window_count > 1,
         "its positions are the first of a table": config.position_resampling == "first"
         and config.learned_positions,
+        "its positions are of buckets": config.position_resampling == "bucketed",
         "attention reads vectors for each offset of rows and columns": config.decomposed_positions,
         "timm spreads its relative positions by a search": spread
         and config.relative_resampling == "geometric",

@@ -201,6 +201,6 @@ _MOST_WORDS = 12  # of a mark; a name of thousands has as many ends, and the fil
 
 
 def _every_end(key: str) -> list[str]:
-    """The ends of a name, in whole words."""
-    words = key.split(".")[-_MOST_WORDS:]
-    return [".".join(words[at:]) for at in range(len(words))]
+    """The ends of a name, in whole words, which dots or, in JAX, slashes part."""
+    starts = [0, *(at + 1 for at, letter in enumerate(key) if letter in "./")]
+    return [key[start:] for start in starts[-_MOST_WORDS:]]

@@ -367,7 +367,7 @@ def _towers(header: Header) -> list[FoundViT]:
         deeper = any(inner.prefix.startswith(tower.prefix) for inner in found)
         if not deeper and (part := _under(header, tower)):
             found[tower] = part
-    return [found[tower] for tower in candidates if tower in found]
+    return [found[tower] for tower in dict.fromkeys(candidates) if tower in found]
 
 
 def _under(header: Header, tower: Tower) -> FoundViT | None:

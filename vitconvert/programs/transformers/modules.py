@@ -149,6 +149,8 @@ class Modules:
     in_one_row: bool = False  # whether it gives the tokens of all images one after another
     in_squares: bool = False  # whether its tokens come in squares that nothing merges
     renamed: tuple[tuple[str, str], ...] = ()  # patterns of names that the class does not read
+    class_last: str = ""  # the module that gives this ViT's tokens, with its class token at the end
+    eager: str = ""  # what its default attention is, where only the eager one is this ViT's
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
     summed: str = ""  # what vitconvert computes of it in float32
@@ -252,11 +254,28 @@ MODULES = {
     "siglip": _SIGLIP,
     "siglip2": replace(_SIGLIP, inputs=_patches_with_mask, processor="Siglip2ImageProcessor"),
     **dict.fromkeys(
+        ("idefics2", "idefics2_vision"), replace(_SIGLIP, kind="Idefics2VisionTransformer")
+    ),
+    **dict.fromkeys(
         ("idefics3", "idefics3_vision"), replace(_SIGLIP, kind="Idefics3VisionTransformer")
     ),
     **dict.fromkeys(
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
     ),
+    "llama4": replace(
+        _VIT,
+        kind="Llama4VisionModel",
+        class_last="layernorm_post",
+        tapped=False,
+        rounded="rotation of queries and keys",
+    ),
+    "phi4_multimodal_vision": replace(
+        _SIGLIP,
+        kind="Phi4MultimodalVisionModel",
+        eager="causal",  # transformers 5.24: sdpa, without a mask, asks `is_causal`
+        rounded="softmax of attention",
+    ),
+    "janus": replace(_SIGLIP, kind="JanusVisionModel", norm=""),  # it norms the first token twice
     "mlcd": replace(_CLIP, kind="MLCDVisionModel", rounded="rotary angles"),
     "blip": replace(_CLIP, kind="BlipVisionModel", pooled=False),
     "blip_2": replace(_CLIP, kind="Blip2VisionModel", pooled=False),

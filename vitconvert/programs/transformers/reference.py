@@ -75,13 +75,15 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     kind = _class_of(model_type, tensors)
     if model_type == "radio":  # transformers reads but its own name of these
         tensors = {_SCALE.sub(r"layer_scale\1.lambda1", n): t for n, t in tensors.items()}
-    model = _built(kind, theirs, tensors, checkpoint)
+    model = _built(kind, theirs, tensors, checkpoint, eager=bool(places.eager))
     behind_normalisation(model)
     rounded = places.rounded or places.summed
     if model_type in ("internvl_vision", "qianfan_ocr_vision") and config.norm == "rms":
         rounded = "norms"
     who = "vitconvert" if places.summed else "transformers"
-    note = f"{who} computes the {rounded} in float32, so float64 was not compared"
+    notes = [f"{who} computes the {rounded} in float32, so float64 was not compared"]
+    eager = f"{kind}'s default attention is {places.eager} here, so its eager one was compared"
+    notes = (notes if rounded else []) + ([eager] if places.eager else [])
     whole = gives_output(model, places)
     return Reference(
         name=f"transformers {transformers.__version__} {kind}",
@@ -91,7 +93,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
         reads="output" if whole else "tokens",
         told=() if own else _TOLD,
         dtypes=("float32",) if rounded else ("float32", "float64"),
-        notes=(note,) if rounded else (),
+        notes=tuple(notes),
         any_size=True,
     )
 
@@ -195,7 +197,12 @@ def _class_of(model_type: str, tensors: Collection[str]) -> str:
 
 
 def _built(
-    kind: str, theirs: JsonObject, tensors: dict[str, Tensor], checkpoint: Checkpoint
+    kind: str,
+    theirs: JsonObject,
+    tensors: dict[str, Tensor],
+    checkpoint: Checkpoint,
+    *,
+    eager: bool = False,
 ) -> Foreign:
     options = {}
     if kind in ("BeitModel", "Data2VecVisionModel"):
@@ -220,7 +227,7 @@ def _built(
             config=config,
             state_dict=tensors,
             dtype=next(iter(tensors.values())).dtype,
-            attn_implementation="sdpa" if of_kind._supports_sdpa else "eager",
+            attn_implementation="sdpa" if of_kind._supports_sdpa and not eager else "eager",
             output_loading_info=True,
             **options,
         )

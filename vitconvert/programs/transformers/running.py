@@ -23,6 +23,7 @@ from vitconvert.programs.transformers.modules import MODULES, TOWER, Modules, pl
 _CHOOSES_CODE = ("attn_implementation", "auto_map", "experts_implementation", "quantization_config")
 _NOT_EXPORTED = {
     "GotOcr2VisionEncoder": ".models.got_ocr2.modeling_got_ocr2",
+    "Idefics2VisionTransformer": ".models.idefics2.modeling_idefics2",
     "Kosmos2VisionModel": ".models.kosmos2.modeling_kosmos2",
     "SLANeXtVisionEncoder": ".models.slanext.modeling_slanext",
     "Qwen2VisionTransformerPretrainedModel": ".models.qwen2_vl.modeling_qwen2_vl",
@@ -79,6 +80,13 @@ def run_opened(model: Foreign, images: Tensor) -> Tensor:
 def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     places = places_of(model)
+    if places.class_last:
+        found: list[Tensor] = []
+        module = model.get_submodule(places.class_last)
+        hook = module.register_forward_hook(lambda _, __, output: found.append(output))
+        model(**places.inputs(model, images))
+        hook.remove()
+        return found[0].roll(1, dims=1)
     output = model(**places.inputs(model, images))
     maps = getattr(output, "feature_maps", ())  # of a backbone
     tokens: Tensor = maps[-1] if maps else output.last_hidden_state
