@@ -316,9 +316,9 @@ def as_markdown(architecture: str, size: float, runs: Runs) -> str:
         "",
         table(["", "work, s", "work / cp", "process / cp", "peak memory, MiB"], rows(runs)),
         "",
-        "Work is the call, without the interpreter's start and imports. vitconvert's includes the"
-        " sha256 of what was read and of what was written, and `--no-verify`. Peak memory is the"
-        " whole process's resident set.",
+        "Work is the call, without the start of Python and the imports. vitconvert runs with"
+        " `--no-verify`, and computes the sha256 of all files that it reads and writes. Peak memory"
+        " is the resident set of the whole process.",
         "",
         *origin("converting", PACKAGES),
     ]
@@ -338,8 +338,9 @@ def as_proof_table(architecture: str, proofs: Proofs) -> str:
         made.append(row)
     return "\n".join(
         [
-            f"Converting {architecture} with its proof, whole processes in turn. Median (smallest.."
-            f"largest) of {len(proofs['timm to hf'])}; ratios are taken within each round.",
+            f"Converting {architecture} and comparing the outputs, whole processes in turn. Median"
+            f" (smallest..largest) of {len(proofs['timm to hf'])}; ratios are taken within each"
+            " round.",
             "",
             table(header, made),
             "",

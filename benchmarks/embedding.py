@@ -231,7 +231,7 @@ def as_markdown(
                     [about, *(f"{getattr(stage, name):.2f}" for stage in stages.values())]
                     for about, name in (
                         ("decoding", "decode"),
-                        ("decoding and resizing, as the model's project does", "prepare"),
+                        ("decoding and resizing, as in the model's library", "prepare"),
                         ("the same with `--fast-preprocessing`", "quicker"),
                         ("libjpeg-turbo's scaled decoding alone", "scaled"),
                     )

@@ -1,7 +1,8 @@
 """A GPU: images per second, share of its peak, memory and exactness, of vitconvert and of others.
 
     python -m benchmarks.gpu [--rounds 9] [--seconds 420] [--json]
-    python -m benchmarks.gpu --embed        (features alone, by threads and by 1, 4, 8, 16 workers)
+    python -m benchmarks.gpu --embed        (features alone: by threads, by 1, 4, 8, 16 workers, and
+                                             decoded on the GPU, which no GPU has run yet)
     python -m benchmarks.gpu --quick        (tiny sizes; on the processor where there is no GPU)
 
 As `benchmarks.inference`, in each arithmetic that a GPU has; every answer is compared with that of
@@ -44,6 +45,7 @@ from benchmarks.peers import (
     write_weights,
 )
 from benchmarks.predicting import SMALL, make_photographs
+from vitconvert.errors import VitConvertError
 
 COMPILED = "timm compiled"
 PACKAGES = ("torch", "timm", "transformers", "torchao")
@@ -113,9 +115,11 @@ class Embedded:
     Attributes:
         dtype: That the model computes in.
         workers: Processes that prepare the images; 0: threads.
+        decode: Where JPEG files are decoded and resized: "cpu" or "gpu".
         rate: Images a second, from the second batch on.
         first: Seconds until the first batch.
-        cores: Images a second that the workers' cores prepare, by the time that one takes alone.
+        cores: Images a second that the workers' cores prepare, by the time that one takes alone;
+            None where the GPU decodes them.
         model: Images a second that the model reads, of images that are on the GPU.
         copying: Seconds of copies to the GPU.
         hidden: The part of them in which it computed too.
@@ -123,9 +127,10 @@ class Embedded:
 
     dtype: str
     workers: int
+    decode: str
     rate: float
     first: float
-    cores: float
+    cores: float | None
     model: float
     copying: float
     hidden: float
@@ -133,7 +138,7 @@ class Embedded:
     @property
     def reached(self) -> float:
         """The share of what the slower of cores and model allows."""
-        return self.rate / min(self.cores, self.model)
+        return self.rate / min(self.cores or self.model, self.model)
 
 
 def main() -> None:
@@ -282,10 +287,17 @@ def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
         assert checkpoint.preprocessing
         alone = one_thread(checkpoint.preprocessing, photographs[:count])
         model = _models_rate(setting, batch)
-        for workers in (0, *WORKERS) if options.embed else (cores,):
+        ways = [(workers, "cpu") for workers in ((0, *WORKERS) if options.embed else (cores,))]
+        if options.device == "cuda":
+            ways.append((0, "gpu"))
+        for workers, decode in ways:
             how = {"device": setting.device, "dtype": setting.torch_dtype, "batch_size": batch}
-            run = partial(vitconvert.embed, checkpoint, workers=workers, **how)
-            deque(run(photographs[:batch]), maxlen=0)
+            run = partial(vitconvert.embed, checkpoint, workers=workers, decode=decode, **how)
+            try:
+                deque(run(photographs[:batch]), maxlen=0)
+            except VitConvertError as error:  # decoding there needs more than a GPU
+                print(f"{dtype}, decoded on {decode}: {error}", file=sys.stderr)
+                continue
             images = photographs if workers else photographs[: len(photographs) // 4]
             start = time.perf_counter()
             found = run(images)
@@ -299,9 +311,10 @@ def _embedded(folder: Path, options: Namespace) -> Iterator[Embedded]:
             yield Embedded(
                 dtype=dtype,
                 workers=workers,
+                decode=decode,
                 rate=rate,
                 first=began - start,
-                cores=min(workers or cores, cores) / alone,
+                cores=min(workers or cores, cores) / alone if decode == "cpu" else None,
                 model=model,
                 copying=copying,
                 hidden=hidden,
@@ -344,6 +357,12 @@ def _copies(seen: profile) -> tuple[float, float]:
     return sum(end - start for start, end in copies) / 1e6, both / 1e6
 
 
+def _preparing(e: Embedded) -> str:
+    if e.decode == "gpu":
+        return "decoded on the GPU"
+    return f"{e.workers} workers" if e.workers else "threads"
+
+
 def _print(
     results: Sequence[tuple[Case, Found]],
     peaks: dict[str, float],
@@ -362,8 +381,8 @@ def _print(
         return
     rows = (
         [
-            f"{e.dtype}, {f'{e.workers} workers' if e.workers else 'threads'}",
-            *(f"{rate:.4g}" for rate in (e.rate, e.cores, e.model)),
+            f"{e.dtype}, {_preparing(e)}",
+            *(f"{rate:.4g}" if rate else "" for rate in (e.rate, e.cores, e.model)),
             f"{e.reached:.0%}",
             f"{e.first:.3g}",
             f"{e.copying:.3g}",

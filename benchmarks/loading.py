@@ -252,10 +252,10 @@ def as_markdown(
         "",
         table([*header, "resident memory, MiB"], loading_rows(loads)),
         "",
-        "Time and memory are above those of the imports; memory is the peak until the model has"
-        " answered for one image. Own memory is what no file backs (RssAnon). Resident memory"
-        " (VmRSS) counts the pages of mapped files too, which the system may drop at any time."
-        " The files are in the page cache.",
+        "Time and memory do not include those of the imports. Memory is the peak until the outputs"
+        " for one image are computed. Own memory is not backed by a file (RssAnon). Resident memory"
+        " (VmRSS) includes pages of mapped files, which the system may drop at any time. The files"
+        " are in the page cache.",
         "",
         table(["process", "from start to exit, s", "against click"], starting_rows(starts)),
         "",

@@ -70,7 +70,7 @@ THREADS = {
 KINDS = {
     "lost": (
         "Lost weights: the outputs differ",
-        ("model", "saved by", "loaded by", "lost", "loader says", "mended in", "thread"),
+        ("model", "saved by", "loaded by", "lost", "loader says", "fixed in", "thread"),
     ),
     "no effect": (
         "Reported by the audit, but the outputs are equal",
@@ -78,9 +78,9 @@ KINDS = {
     ),
     "otherwise": (
         "All weights loaded, but the outputs differ",
-        ("model", "saved by", "loaded by", "difference", "same again in", "thread"),
+        ("model", "saved by", "loaded by", "difference", "equal again in", "thread"),
     ),
-    "crash": ("Crashes", ("model", "saved by", "loaded by", "error", "mended in", "thread")),
+    "crash": ("Crashes", ("model", "saved by", "loaded by", "error", "fixed in", "thread")),
     "not saved": ("Not saved", ("model", "saved by", "error")),
     ABSENT: ("Not in a release", ("model", "saved by", "loaded by")),
 }
@@ -286,8 +286,8 @@ def _cells(
         "loaded by": ranges(row["loaded_by"], loaders),
         "lost": ", ".join(shown),
         "loader says": row.get("told", ""),
-        "mended in": later,
-        "same again in": later,
+        "fixed in": later,
+        "equal again in": later,
         "difference": f"{row['difference']:.0e}",
         "error": f"`{row.get('error', '').translate(_PLAIN)}`",
         "thread": ", ".join(f"[{one}]({url})" for one, url in _threads(package, row)),

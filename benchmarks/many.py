@@ -217,8 +217,8 @@ def show_resuming(found: dict[int, list[Process]], options: Namespace) -> str:
         for count, runs in found.items()
     )
     return (
-        "A run that goes on where all is known, in a process of its own, without the seconds of "
-        "listing; names are made up, and shards hold keys alone. Median (smallest..largest) of "
+        "A continued run in which all images are done, in its own process, without the time for "
+        "listing. Names are invented, and shards hold only keys. Median (smallest..largest) of "
         f"{options.rounds}.\n\n"
         + table(["names", "s", "processor's s", "MiB at the peak", "without mapped files"], rows)
     )
@@ -230,7 +230,7 @@ def show_rows(found: dict[int, Process], _options: Namespace) -> str:
         [f"{count:,}", f"{one.wall:.0f}", f"{one.resident:.0f}", f"{one.anonymous:.0f}"]
         for count, one in found.items()
     )
-    return "Rows of 768 float32 without a model, of which none is known.\n\n" + table(
+    return "Rows of 768 float32 without a model. No image was done before.\n\n" + table(
         ["rows", "s", "MiB at the peak", "without mapped files"], rows
     )
 
@@ -242,8 +242,8 @@ def show_workers(found: dict[int, dict[str, float]], options: Namespace) -> str:
         for asked, one in found.items()
     )
     return (
-        f"{options.images:,} JPEGs of 500x375 through {ARCHITECTURE} by workers of Ray with a "
-        f"processor each, of which there are {os.cpu_count()}; each image is one row.\n\n"
+        f"{options.images:,} JPEGs of 500x375 through {ARCHITECTURE}, with workers of Ray. Each "
+        f"has one of the {os.cpu_count()} processors. Each image is one row.\n\n"
         + table(
             ["workers asked for", "that computed", "images a second", "s to the first shard"], rows
         )

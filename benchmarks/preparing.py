@@ -314,13 +314,13 @@ def as_markdown(
                 rows,
             ),
             "",
-            f"2 workers against 1: {spread(ratio)} by the clock, which others share; "
+            f"2 workers against 1: {spread(ratio)} by the clock, while other programs run; "
             f"{spread(work)} by the processors' time, if each worker has a processor. Two "
-            f"processes that share nothing against one, so measured: {spread(apart)}.",
+            f"independent processes against one, measured in the same way: {spread(apart)}.",
             "",
-            "Arithmetic of these parts, not measured: images a second where each worker has a "
-            "processor of its own, up to what the main thread can take; and what threads reach at "
-            "most, where one holds the lock at a time and the main thread stacks.",
+            "Calculated from these parts, not measured: images per second if each worker has its "
+            "own processor, up to the limit of the main thread; and the most that threads can "
+            "reach, because one thread holds the lock at a time and the main thread stacks.",
             "",
             table(["processors", *map(str, PROCESSORS)], _arithmetic(parts, runs)),
             "",

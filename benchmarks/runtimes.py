@@ -204,7 +204,7 @@ def as_markdown(cases: Sequence[Case], starts: Sequence[Start], busy: int) -> st
         "",
         table(["ViT, images at once", *names], shares),
         "",
-        "Seconds, once for each model, and of a whole process that classifies one image.",
+        "Seconds to export (once for each model), and of a process that classifies one image.",
         "",
         table(["ViT", *header], processes),
         "",

@@ -205,7 +205,7 @@ def _towers() -> str:
 
 def _others() -> str:
     rows = ((f"`{kind}`", why) for kind, why in _toml("others.toml")["look_alikes"].items())
-    return _table(("model_type", "why it is refused"), rows)
+    return _table(("model_type", "why it is not supported"), rows)
 
 
 def _architectures() -> str:

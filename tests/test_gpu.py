@@ -1,6 +1,7 @@
 """A GPU answers as the processor does; skipped where torch sees none."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.small_models import randomise, relative, small_config, small_timm
 from vitconvert import embed, load_model, predict
 from vitconvert.cli import main
 from vitconvert.config import ViTConfig
+from vitconvert.errors import VitConvertWarning
 from vitconvert.model import FastViT, ViT
 from vitconvert.preprocessing import Preprocessing
 
@@ -107,6 +109,27 @@ def test_one_image_that_cannot_be_read_disturbs_no_other(tmp_path: Path) -> None
     assert found[4].error is not None
     kept = [p.top[0].index for p in found if p.error is None]
     assert kept == wanted[:4] + wanted[5:]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_images_decoded_on_it_are_close_to_the_usual_ones(tmp_path: Path, batch_size: int) -> None:
+    """JPEG files there, a PNG and a file that is none as ever; the rows keep their order."""
+    paths = [tmp_path / f"{n}.{'png' if n == 5 else 'jpg'}" for n in range(21)]
+    for path, image in zip(paths, photographs(21), strict=True):
+        image.resize((151, 97), Image.Resampling.BICUBIC).save(path, quality=95)
+    paths[9].write_bytes(b"no image")
+    model, _ = models(CONFIGS["registers"])
+    model = model.to(DEVICE)
+    wanted = list(embed(model, paths, PREPROCESSING))
+    with pytest.warns(VitConvertWarning, match="were decoded and resized on cuda") as told:
+        found = list(embed(model, paths, PREPROCESSING, decode="gpu", batch_size=batch_size))
+    mean, most = re.findall(r"by (\S+)", str(told[0].message))[:2]
+    assert 0 < float(mean) < 1 < float(most) < 12
+    for number, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        assert ours.path == theirs.path and (ours.error is None) == (number != 9)
+        if ours.error is None:
+            apart = relative(torch.as_tensor(ours.features), torch.as_tensor(theirs.features))
+            assert apart < (1e-5 if number == 5 else 0.1) and (number == 5 or apart > 0)
 
 
 @pytest.fixture

@@ -4,13 +4,16 @@ Settings are changed as users do it: for the whole process, or by `with`.
 """
 
 import hashlib
+import pickle
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ import vitconvert
 from tests.matrix_sources import SOURCES, Source
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.programs.isolation import side_by_side
-from vitconvert.settings import torch_threads, without_warnings
+from vitconvert.settings import torch_threads, without_main, without_warnings
 
 
 @contextmanager
@@ -286,3 +289,20 @@ def test_the_last_thread_restores_what_the_first_one_changed():
     warnings.warn("not shown", stacklevel=1)
     second.__exit__(None, None, None)
     assert warnings.filters == before
+
+
+def test_what_is_of_the_script_can_be_pickled_while_processes_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By another thread; the processes are told of no file that they could import."""
+    script = ModuleType("__main__")
+    script.__file__ = "script.py"
+    exec("class Thing: ...", vars(script))
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    thing = script.Thing()
+    with ThreadPoolExecutor(1) as pool, without_main():
+        content = pool.submit(pickle.dumps, thing).result()
+        main = sys.modules["__main__"]
+        assert main is not script and main.__spec__ is None and not hasattr(main, "__file__")
+    assert sys.modules["__main__"] is script and script.__file__ == "script.py"
+    assert type(pickle.loads(content)) is type(thing)

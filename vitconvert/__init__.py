@@ -1,11 +1,11 @@
-"""Pretrained Vision Transformers, usable anywhere, provably unchanged.
+"""Convert any pretrained Vision Transformer to any library, and verify that outputs stay equal.
 
     >>> import vitconvert
     >>> model = vitconvert.load_model("ViT-B_16.npz")     # doctest: +SKIP
     >>> logits = model(images)                            # doctest: +SKIP
 
-Importing this package imports next to nothing; `vitconvert.api`, which has all public names, is
-imported when the first of them is used, and torch when one needs it.
+Importing this package is fast. `vitconvert.api`, which has all public names, is imported when the
+first of them is used, and torch when a function needs it.
 """
 
 import importlib

@@ -223,9 +223,11 @@ def refuse(names: Iterable[str], why: str, *, hint: str | None = None) -> None:
         UsageError: There are any.
     """
     if refused := list(names):
-        typed = _TYPED.get(refused[0]) or f"--{refused[0].replace('_', '-')}"
-        hint = hint or f"leave out {typed} (in Python, {refused[0]})."
-        raise UsageError(f"{', '.join(refused)}: {why}", hint=hint)
+        typed = [_TYPED.get(name) or f"--{name.replace('_', '-')}" for name in refused]
+        hint = hint or f"leave out {typed[0]} (in Python, {refused[0]})."
+        error = UsageError(f"{', '.join(refused)}: {why}", hint=hint)
+        error.typed = f"{', '.join(typed)}: {why}"
+        raise error
 
 
 def given(options: Mapping[str, object]) -> list[str]:

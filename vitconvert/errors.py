@@ -47,6 +47,15 @@ _UNPRINTABLE = re.compile(f"[{UNPRINTABLE}]")
 _LONGEST_MESSAGE = 300  # of an exception of somebody else's
 _LONGEST_LINE = 4000
 _BRIEF = 5  # lines of a brief message after its code
+_QUOTED = re.compile(r"`[^`]*`")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+_IN_PYTHON = re.compile(r" \(in Python, (?:[^()]|\([^()]*\))*\)")
+# Flags of which Python has the same as an argument, by that name or another one.
+_SAME = "adapter allow architecture classes crop device dialect ignore image-column image-size "
+_SAME += "interpolation labels lora-scale max-errors mean num-classes prefer preprocessor rescue "
+_SAME += "std table tower"
+ARGUMENTS = {f"--{name}": name.replace("-", "_") for name in _SAME.split()}
+ARGUMENTS |= {"--set": "overrides", "--force": "overwrite"}
 
 
 class VitConvertWarning(UserWarning):
@@ -122,6 +131,8 @@ class VitConvertError(Exception):
     exit_code: ClassVar[int] = 1
     # Whether messages leave out the details, of which the evidence has the one that matters.
     folded = False
+    # What is wrong in words of the command line, where Python's differ.
+    typed = ""
 
     def __init__(
         self,
@@ -138,9 +149,11 @@ class VitConvertError(Exception):
         self.meaning = meaning
         self.hint = hint and without_secrets(hint)
         super().__init__(self.fact)
+        if arguments := _arguments_of(self.hint or ""):
+            self.add_note(f"  in Python: {', '.join(arguments)}")
 
     def __str__(self) -> str:
-        """The message, as the command line prints it; `details` has all of them."""
+        """The message in all its lines."""
         return self.text()
 
     def text(self, *, verbose: bool = False, brief: bool = False) -> str:
@@ -148,7 +161,8 @@ class VitConvertError(Exception):
 
         Args:
             verbose: With all details.
-            brief: In few lines, as the command line prints it without -v.
+            brief: As the command line prints it: without -v in few lines, and without the
+                arguments of Python.
         """
         width = max((len(key) for key in self.evidence), default=0) + 2
         facts: list[list[str]] = []  # each in one line or more
@@ -159,13 +173,16 @@ class VitConvertError(Exception):
             facts[-1] += [f"  {printable(line.removeprefix('    '))}" for line in rest]
         details = [*map(printable, self.details if verbose or not self.folded else ())]
         meaning = [printable(self.meaning)] if self.meaning else []
-        hint = [f"hint: {printable(self.hint)}"] if self.hint else []
+        hint = self.hint
+        last = [f"hint: {printable(hint)}"] if hint else []
         lines = [*(line for fact in facts for line in fact), *details]
-        room = _BRIEF - 1 - len(meaning) - len(hint)
+        room = _BRIEF - 1 - len(meaning) - len(last)
         if brief and not verbose and len(lines) > room:
             lines = _shortened([fact[0] for fact in facts], details, len(lines), room)
-        lines = [printable(self.fact), *lines, *meaning, *hint]
-        return "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
+        fact = self.typed if brief and self.typed else self.fact
+        lines = [printable(fact), *lines, *meaning, *last]
+        text = "\n".join([f"error: {self.code}", *(f"  {line}" for line in lines)])
+        return as_flags(text) if brief else text
 
     def to_dict(self) -> dict[str, object]:
         """The same facts for `--json`."""
@@ -182,6 +199,17 @@ class VitConvertError(Exception):
         # Exceptions with keyword-only arguments do not pickle by themselves, and worker
         # processes must be able to hand ours back.
         return (_rebuild, (type(self), self.fact, self.__dict__))
+
+
+def as_flags(text: str) -> str:
+    """A text for the command line, without what it says of Python."""
+    return _IN_PYTHON.sub("", text)
+
+
+def _arguments_of(hint: str) -> list[str]:
+    """The arguments that do in Python what a hint names as flags, unless it says that itself."""
+    flags = [] if "in Python" in hint else _FLAG.findall(_QUOTED.sub("", hint))
+    return [f"{ARGUMENTS[flag]}=" for flag in dict.fromkeys(flags) if flag in ARGUMENTS]
 
 
 def _shortened(evidence: list[str], details: list[str], count: int, room: int) -> list[str]:

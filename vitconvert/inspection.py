@@ -58,17 +58,17 @@ class Inspection:
         dialect: Name of the table that explains it, or None.
         written_by: Which programs wrote it, as far as it shows, and what shows it.
         opened_by: Which programs know its names; of a larger model's encoder, who knows the whole.
-        tower: Where in a larger model the ViT stands, or None.
+        tower: Where in a larger model the vision encoder is, or None.
         prefix: What was removed from the start of every key of the ViT.
-        facts: Fields of ViTConfig that are known: value and origin.
+        facts: Fields of ViTConfig that are known: the value and where it comes from.
         missing: Fields that are unknown, and why.
         ignored: Tensors that are not used, and why.
         preprocessing: How an image becomes the input, or None if no file says it, or tensors do.
         labels: Names that the checkpoint gives its classes, or None.
         notes: What the tensors overruled, and which other weights the file holds.
         problem: Why the checkpoint cannot be loaded as it stands, or None.
-        text: The text encoder beside the ViT, which conversions carry along, or None.
-        text_problem: Why there is a text encoder that cannot be carried, or "".
+        text: The text encoder beside the ViT, which is converted too, or None.
+        text_problem: Why a text encoder cannot be converted, or "".
         recorded_hash: The name of its function as vitconvert.json states it, or "".
         function_hash: The same, computed of all numbers where that was asked for, or "".
         config: The configuration, or None if something is missing or wrong.
@@ -210,7 +210,9 @@ def inspect_located(
     tower = part.tower if part and part.tower.prefix else None
     readers: tuple[str, ...] = ()
     if part:
-        of_whole = program_of(part.recognised.table).packages or ("the code of its own library",)
+        program = program_of(part.recognised.table)
+        of_whole = program.packages if weights is None else program.readers(weights.config)
+        of_whole = of_whole or ("the code of its own library",)
         readers = (*(["the code of the larger model"] if tower else of_whole), "vitconvert")
     return Inspection(
         located=located,

@@ -19,6 +19,7 @@ from typing import ParamSpec, cast
 P = ParamSpec("P")
 
 _TAKING = Lock()
+_OF_A_FILE = ("__file__", "__spec__")  # what of a module says how it is imported again
 
 
 @contextmanager
@@ -148,10 +149,17 @@ def without_main() -> Iterator[None]:
 
     Each would otherwise, and run it again where it does not ask whether its name is `__main__`:
     https://docs.python.org/3/library/multiprocessing.html#the-spawn-and-forkserver-start-methods.
-    What is sent to them must not be of that script.
+    With a GPU, processes start without being asked for, and no error could come before a script has
+    run twice. multiprocessing has no option for that (nor has joblib's loky needed the script by
+    default), but leaves `__main__` alone where that has no file, as in an interactive session. So
+    a module stands in for it that has all its names but these: threads that pickle what is of the
+    script meanwhile find it there. What is sent to the processes must not be of that script.
     """
     script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    stand_in = ModuleType("__main__")
+    names = {name: value for name, value in vars(script).items() if name not in _OF_A_FILE}
+    vars(stand_in).update(names)
+    sys.modules["__main__"] = stand_in
     try:
         yield
     finally:

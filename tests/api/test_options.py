@@ -28,7 +28,7 @@ from vitconvert.config.properties import DROP_RATES
 from vitconvert.errors import UsageError, VitConvertError
 
 READING = tuple(fields_of(ReadOptions))
-OF_IMAGES = ("labels", "mean", "std", "crop")
+OF_IMAGES = ("labels", "mean", "std", "crop", "interpolation")
 TAKEN = {**VALUES, **{name: one.values for name, one in fields_of(ReadOptions).items()}}
 FUNCTIONS = {
     name: function
@@ -154,6 +154,7 @@ def values(at: Path) -> dict[str, Any]:
         "mean": [0.1, 0.2, 0.3],
         "std": 0.7,
         "crop": 0.5,
+        "interpolation": "nearest",
         "preprocessor": at / "nonsense.json",
         "lora_scale": 2.0,
         "ignore": ["nonsense.*"],
@@ -184,6 +185,7 @@ def values(at: Path) -> dict[str, Any]:
         "threads": 1,
         "fast": False,
         "fast_preprocessing": True,
+        "decode": "gpu",
         "max_image_pixels": 1,
         "recursive": True,
         "tell": print,

@@ -39,7 +39,7 @@ def test_renamed_biases(audit, tmp_path):
     assert f"{len(state) - 11} of {len(state)} parameters" in printed
     (line,) = [one for one in printed.splitlines() if "q_bias" in one and "said" not in one]
     assert "{0..10}" in line and line.endswith("q_bias")
-    assert "likely cause: the class calls them otherwise than the file does" in printed
+    assert "likely cause: the class gives them other names than the file" in printed
     assert "the loader said: " in printed
     told = json.loads(audit("vit", "--by", "transformers", "--json")[1])
     (loss,) = told["losses"]

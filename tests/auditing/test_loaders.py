@@ -1,6 +1,8 @@
 """`vitconvert audit --by`: the libraries' own loaders and users' code, of models of any kind."""
 
 import json
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -226,3 +228,13 @@ def test_loaders_by_name_in_python(tmp_path):
     with pytest.raises(UsageError, match="loaders by name alone"):
         vitconvert.audit_load(lambda: None, {}, python="python")
     assert parse_loader("a.b:c.d") == Loader(library="", name="a.b:c.d")
+
+
+def test_what_to_install_names_the_interpreter(audit):
+    """That of a new environment, which has no timm."""
+    venv.create("bare", with_pip=False)
+    python = Path("bare/Scripts/python.exe" if sys.platform == "win32" else "bare/bin/python")
+    saved_vit("vit")
+    code, printed = audit("vit", "--by", "timm", "--python", str(python))
+    assert code == 2
+    assert printed.endswith(f"  hint: {python.absolute()} -m pip install timm\n")

@@ -57,7 +57,10 @@ def test_each_technique_is_done_without_and_comes_back(monkeypatch):
     monkeypatch.setattr(techniques, "turn", _seen)
     monkeypatch.setattr(fast, "_COMPARES", False)  # torch's own product may be measured as faster
     model, images = load_model(DIGITS, fast=True), torch.rand(IMAGES, 3, 32, 32)
-    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 4 * model._activations(model.grid_of(images)))
+    config = model.config
+    tokens = config.num_patches + config.num_prefix_tokens
+    widest = max(config.mlp_dim, 3 * config.num_heads * config.head_dim)
+    monkeypatch.setattr(fast, "_AT_ONCE", 8 * 4 * tokens * widest)  # images, bytes
     for module in model.modules():
         if isinstance(module, FastLinear):
             module.packs_after = 0

@@ -104,7 +104,7 @@ def test_another_layer_does_not_go_on(run, tmp_path):
         (("--layer", 5), "  layers  1 to 4, or -4 to -1\n"),
         (("--layer", 0), "  layers  1 to 4, or -4 to -1\n"),
         (("--layer", 1, "--runtime", "auto"), "layer: only torch computes other features"),
-        (("--tokens", "--pool", "cls"), "  pool: all tokens are asked for.\n"),
+        (("--tokens", "--pool", "cls"), "  --pool: all tokens are asked for.\n"),
         (("--projected", "--layer", 1), "layer: projected are of the model's own features.\n"),
     ],
 )
@@ -126,7 +126,7 @@ def test_error_a_classifier_projects_nothing(run):
         "error: conflicting-fact\n"
         "  The model's head has a bias, so it is a classifier and not a projection.\n"
         "  classes  10\n"
-        "  hint: leave out --projected (in Python, projected=True).\n"
+        "  hint: leave out --projected.\n"
     )
 
 
@@ -155,7 +155,7 @@ def test_error_the_output_is_there(run, tmp_path, suffix):
         "error: output-exists\n"
         "  The output exists already.\n"
         f"  output  {output}\n"
-        "  hint: --force (in Python, overwrite=True) replaces it, if it holds features.\n"
+        "  hint: --force replaces it, if it holds features.\n"
     )
     assert output.read_bytes() == earlier
     assert run("embed", DIGITS, IMAGES[1], "-o", output, "--force").code == 0

@@ -1,12 +1,19 @@
 """A table of one's own as a target: its name, and the class that loads what is written."""
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+import vitconvert
 from tests.drafting.tutorials import PaperReplicating
 from tests.packages import timm
 from tests.small_models import randomise
+from vitconvert.errors import UnknownDialect
 
 SIZES = {"img_size": 40, "patch_size": 8, "embed_dim": 36, "depth": 3, "num_heads": 3}
 SIZES |= {"mlp_ratio": 50 / 36, "num_classes": 7}
@@ -75,7 +82,7 @@ def test_error_a_name_near_that_of_ones_table(known, run):
     err = run(*TO, "--to", "min", "--table", "mine.toml").err
     assert "did you mean mine, the name of your table?" in err
     err = run(*TO, "--to", "mine").err
-    assert "hint: --table mine.toml makes that table the target." in err
+    assert "hint: --table mine.toml names that table." in err
 
 
 def test_the_draft_of_a_module_is_told(known, run):
@@ -85,3 +92,33 @@ def test_the_draft_of_a_module_is_told(known, run):
     assert "next           vitconvert convert MODEL --to again --table again.toml -o OUTPUT" in out
     err = run("table", "known", "-o", "x.toml").err
     assert "A ViT of the same sizes is needed, and none is named." in err
+
+
+def test_an_output_says_by_which_table_it_is_read(known, run):
+    assert run(*TO, "--to", "mine", "--table", "mine.toml").code == 0
+    for verb in (("inspect", "out"), ("predict", "out", "photo.png")):
+        err = run(*verb)
+        assert "The tensors have the names of your own table 'mine'." in err.out + err.err
+        assert "hint: --table mine.toml reads them." in err.out + err.err
+    assert run("inspect", "out", "--table", "mine.toml").code == 0
+    with pytest.raises(UnknownDialect, match="your own table 'mine'"):
+        vitconvert.load_model("out")
+    card = Path("out/README.md").read_text()
+    code = card.rpartition("```python\n")[2].partition("```")[0]
+    assert 'load_model(".", table="mine.toml")' in code
+    shutil.copy("mine.toml", "out")
+    Image.new("RGB", (50, 60), "teal").save("out/photo.jpg")
+    os.chdir("out")  # tmp_path's fixture goes back
+    exec(code, found := {})
+    assert found["output"].shape == (1, 7)
+
+
+def test_a_module_is_compared_with_a_directory_in_its_own_names(known, run):
+    assert run(*TO, "--to", "mine", "--table", "mine.toml").code == 0
+    mine = PaperReplicating().eval()
+    mine.load_state_dict(load_file("out/model.safetensors"))
+    assert vitconvert.compare(mine, "out", table="mine.toml").ok
+    assert not vitconvert.compare(mine, "known", table="mine.toml").ok  # another eps
+    with torch.no_grad():
+        mine.classifier[1].bias += 1
+    assert not vitconvert.compare(mine, "out", table="mine.toml").ok

@@ -111,7 +111,7 @@ def test_folders_and_patterns(run, tmp_path):
         "error: source-not-found\n"
         "  There are no images in this folder.\n"
         f"  image  {tmp_path / 'empty'}\n"
-        "  hint: --recursive (in Python, recursive=True) looks into subfolders too.\n"
+        "  hint: --recursive looks into subfolders too.\n"
     )
 
 

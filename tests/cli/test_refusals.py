@@ -101,9 +101,17 @@ def test_a_wrong_name_is_told_with_what_may_be_meant(run, tmp_path, monkeypatch)
         ("convrt model.pth", "did you mean `vitconvert convert`?"),
         ("inspect modle.pth", "did you mean model.pth?"),
         (f"file {DIGITS} --table crow.toml --to timm", "did you mean crew.toml?"),
-        ("file model.pth --to crew", "--table crew.toml makes that table the target."),
+        ("file model.pth --to crew", "--table crew.toml names that table."),
         ("file model.pth --to crw --table crew.toml", "did you mean crew, the name of your table?"),
         ("file model.pth --to timm_evq", "did you mean timm_eva"),
+        (f"convert {DIGITS} --dtype fp16 -o x", "did you mean float16 or"),
+        (f"embed {DIGITS} modle.pth --pool men", "did you mean mean?"),
+        (f"verify {DIGITS} --dtypes bf16", "did you mean bfloat16"),
+        (f"verify {DIGITS} --module absent:build", "absent.py, or a package, is looked for here"),
+        ("table model.pth --like vit_tinny_patch16_224", "did you mean timm:vit_tiny_patch16_224"),
+        (f"export {DIGITS} --to onnx -o x.onx", "-o x.onnx is such a name."),
+        (f"golden {DIGITS} -o x", "-o x.golden is such a name."),
+        (f"predict {DIGITS} modle.pth", "did you mean model.pth?"),
     ):
         code, _, err = run(*typed.split())
         assert code in (1, 2) and f"hint: {hint}" in err, (typed, err)

@@ -62,7 +62,7 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")
     lines = err.splitlines()
     assert len(lines) == 12
-    assert re.fullmatch(r"4 images, \d+\.\d a second, 1 failed", lines[3])
+    assert re.fullmatch(r"4 of 10 images, \d+\.\d a second, 1 failed", lines[3])
 
 
 def test_quiet_tells_only_of_what_went_wrong(run, workplace):
@@ -97,7 +97,7 @@ def test_a_bar_on_a_terminal(run, workplace, monkeypatch):
     begin, *drawn, last = err.split("\r")
     assert begin == "reading the model ...\n"
     assert last == f"10 images in 3 shards; 2 of them failed, see failed/\n{FEATURES}\n"
-    assert any("0image [" in text for text in drawn)
+    assert any("0/10 [" in text for text in drawn)
     assert drawn[-1].strip() == ""  # the bar is gone
 
 
@@ -151,7 +151,7 @@ def test_images_that_failed_are_computed_again_if_asked(run, workplace):
 
 def test_error_only_a_folder_with_folders_is_searched_deeper(run, workplace):
     (workplace / "deep/er").mkdir(parents=True)
-    hint = "  hint: --recursive (in Python, recursive=True) looks into sub-folders too.\n"
+    hint = "  hint: --recursive looks into sub-folders too.\n"
     for options, source, said in (((), "deep", hint), (("-r",), "deep", ""), ((), "photso", "")):
         assert run("embed", DIGITS, source, *options, "-o", "features") == (
             1,

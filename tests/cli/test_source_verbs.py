@@ -215,7 +215,7 @@ def test_file_recognises_what_it_is_given(run, tmp_path):
         "  dialect  timm (weights_map/timm.toml)\n"
         "  num_heads  q has 192 rows, and the number of heads is unknown; released ViTs "
         "of width 192 have 3\n"
-        "  hint: --set num_heads=... (in Python, overrides={...}) states it.\n"
+        "  hint: --set num_heads=... states it.\n"
     )
     answer = run("file", tmp_path / "mystery.bin", "--set", "num_heads=3", "-o", tmp_path / "out")
     assert answer.code == 0

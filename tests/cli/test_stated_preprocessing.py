@@ -184,7 +184,7 @@ def test_what_is_stated_of_a_conversion_is_in_its_output(to, weights, tmp_path):
     assert plan.ledger.notes == conversion.ledger.notes
     written = vitconvert.load_checkpoint(out)
     assert list(written.labels) == NAMES
-    assert written.labels.origin == "labels, you, by vitconvert.json"
+    assert written.labels.origin == "labels, you, recorded in vitconvert.json"
     known = written.preprocessing
     assert (known.mean, known.std, known.resize_size) == ((0.5,) * 3, (0.1, 0.2, 0.3), (35, 35))
     # The project's own files say it too.
@@ -239,3 +239,29 @@ def test_workers_elsewhere_need_no_stated_file(weights, tmp_path):
 def test_verbs_that_show_neither_do_not_list_them(verb, run):
     assert "--mean" not in run(verb, "--help").out
     assert "Images and classes:\n  --labels FILE" in run("convert", "--help").out
+
+
+@pytest.mark.parametrize("name", ["nearest", "lanczos"])
+def test_a_stated_filter_is_timms(name, weights, tmp_path, run):
+    options = ("--mean", "0.5", "--std", "0.25", "--crop", "0.9", "--interpolation", name)
+    found = run("predict", weights, tmp_path / "photo.png", "--json", *STATED, *options)
+    assert found.err.startswith("preprocessing: you\n")
+    data = {"input_size": (3, 32, 32), "interpolation": name, "crop_pct": 0.9}
+    pixels = timm.data.create_transform(**data, mean=(0.5,) * 3, std=(0.25,) * 3)
+    pixels = pixels(Image.open(tmp_path / "photo.png"))
+    model = vitconvert.load_model(weights, overrides=CONFIGURATION)
+    with torch.inference_mode():
+        logits = model(pixels[None])[0].tolist()
+    top = _top(found)
+    assert [top[i] for i in range(5)] == pytest.approx(logits, abs=1e-4)
+
+
+def test_error_a_verb_that_states_no_pixels_names_one_that_does(weights, run):
+    for option in ("--mean", "--labels", "--interpolation"):
+        refused = run("verify", weights, *STATED, option, "0.5")
+        assert refused.err == (
+            "error: usage\n"
+            f"  No such option '{option}'.\n"
+            f"  hint: `vitconvert verify` has no {option}; `vitconvert convert` has: "
+            "convert first, and name its output here.\n"
+        )

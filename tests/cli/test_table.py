@@ -118,7 +118,7 @@ def test_a_fact_that_the_reference_does_not_show_is_set(team, run):
     code, out, err = run(*asked, "--set", "num_heads=3")
     assert code == 0 and "num_heads if embed_dim == 36 = 3" in out
     code, _, err = run(*asked, "--force", "--set", "num_heads")
-    assert code == 2 and "'num_heads' is not FIELD=VALUE." in err
+    assert code == 2 and "'num_heads' is not FIELD=VALUE, such as num_heads=12." in err
 
 
 def test_json(team, run):

@@ -25,7 +25,7 @@ def test_the_page_is_not_replaced_without_being_asked(google, run, tmp_path):
         "error: output-exists\n"
         "  The output exists already.\n"
         f"  output  {page}\n"
-        "  hint: --force (in Python, overwrite=True) replaces it, if vitconvert wrote it.\n"
+        "  hint: --force replaces it, if vitconvert wrote it.\n"
     )
     code, out, err = run("verify", google, "--report", page, "--force")
     assert (code, out) == (1, "") and "vitconvert did not write this file" in err

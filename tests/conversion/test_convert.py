@@ -159,7 +159,7 @@ def test_provenance_says_where_everything_came_from(timm_directory, tmp_path):
     assert record["ledger"]["read"] == record["ledger"]["used"] == 152
     assert record["origins"]["num_heads"] == "architecture vit_tiny_patch16_224"
     assert vitconvert.load_model(tmp_path / "out").config.origins["num_heads"] == (
-        "architecture vit_tiny_patch16_224, by vitconvert.json"
+        "architecture vit_tiny_patch16_224, recorded in vitconvert.json"
     )
 
 

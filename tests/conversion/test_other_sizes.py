@@ -15,6 +15,7 @@ from tests.small_models import SMALL_TIMM, randomise, relative, small_config
 from tests.spelling import google_arrays
 from vitconvert.cli import main
 from vitconvert.conversion.other_sizes import size_to_measure
+from vitconvert.errors import as_flags
 
 SIDE = 84
 _HF = {
@@ -268,7 +269,7 @@ def test_a_plan_and_a_conversion_without_verification_measure_nothing(tmp_path, 
     assert "not measured: nothing was computed); for images of" in str(plan.other_sizes)
     assert plan.to_dict()["other_sizes"]["relative"] is None
     report = printed(capsys, "convert", source, "--to", "hf", "--dry-run")
-    assert f"sizes          {plan.other_sizes}" in report
+    assert f"sizes          {as_flags(str(plan.other_sizes))}" in report
     unverified = vitconvert.convert(source, to="hf", output=tmp_path / "out", verify=False)
     assert unverified.other_sizes == plan.other_sizes
     assert vitconvert.plan_conversion(source, to="hf", image_size=64).other_sizes is None
@@ -301,7 +302,7 @@ def test_a_source_whose_project_nobody_names(tmp_path):
     torch.save(model.state_dict(), tmp_path / "vit.pth")
     stated = {"num_heads": 3, "image_size": 48}
     plan = vitconvert.plan_conversion(tmp_path / "vit.pth", to="hf", overrides=stated)
-    assert plan.other_sizes.source == "timm VisionTransformer may do otherwise"
+    assert plan.other_sizes.source == "timm VisionTransformer may do it differently"
     unknown = "no file names the library that it was trained with; "
     unknown += "--set position_resampling=RULE states the rule"
     assert f"not measured: {unknown}" in str(plan.other_sizes)

@@ -43,19 +43,21 @@ def test_an_assumption_and_a_users_word_stay_such(timm_directory, tmp_path):
     said = {"num_heads": 3, "norm_eps": 1e-6, "activation": "gelu", "pooling": "token"}
     one, two = twice(source, tmp_path, {"to": "timm", "overrides": said}, {"to": "hf"})
     assert one.config.origins["norm_eps"] == "user"
-    assert two.config.origins["norm_eps"] == "user, by vitconvert.json"
+    assert two.config.origins["norm_eps"] == "user, recorded in vitconvert.json"
     for field in one.ledger.assumed:
-        assert two.config.origins[field] == f"{one.config.origins[field]}, by vitconvert.json"
+        assert (
+            two.config.origins[field] == f"{one.config.origins[field]}, recorded in vitconvert.json"
+        )
     shared = [fact for fact in one.parity.not_tested if "the reference was built with" in fact]
     assert any("norm_eps 1e-06" in fact and "(stated by you)" in fact for fact in shared)
     assert {f"{fact} (when it was converted before)" for fact in shared} <= {*two.parity.not_tested}
     report = _report(two)
     assert "before, from timm-model (timm)" in report
-    assert "user, by vitconvert.json: " in report
+    assert "user, recorded in vitconvert.json: " in report
     card = (tmp_path / "two" / "README.md").read_text()
     assert "before, from timm-model (timm)" in card
     facts = vitconvert.inspect(tmp_path / "two").facts
-    assert facts["norm_eps"] == (1e-6, "user, by vitconvert.json")  # said once, not twice
+    assert facts["norm_eps"] == (1e-6, "user, recorded in vitconvert.json")  # said once, not twice
     first = record_of(tmp_path / "one")["source"]
     assert record_of(tmp_path / "two")["converted_from"] == first
 
@@ -67,9 +69,10 @@ def test_defaults_of_a_table_stay_assumed(timm_directory, tmp_path):
     said = {"num_heads": 3, "activation": "gelu", "pooling": "token"}
     first = {"to": "vit", "table": table, "overrides": said, "verify": False}
     _, two = twice(source, tmp_path, first, {"to": "hf"})
-    assert two.config.origins["norm_eps"] == "assumed: mine.toml, by vitconvert.json"
-    assert two.ledger.assumed["norm_eps"] == "0.25 (assumed: mine.toml, by vitconvert.json)"
-    assert "norm_eps 0.25 (mine.toml, by vitconvert.json)" in _report(two).split("\nassumed")[1]
+    assert two.config.origins["norm_eps"] == "assumed: mine.toml, recorded in vitconvert.json"
+    told = _report(two).split("\nassumed")[1]
+    assert "norm_eps 0.25 (mine.toml, recorded in vitconvert.json)" in told
+    assert two.ledger.assumed["norm_eps"].endswith("mine.toml, recorded in vitconvert.json)")
     assert "assumed  norm_eps 0.25" in (tmp_path / "two" / "README.md").read_text()
     assert "the conversion that wrote it: it was not verified" in two.parity.not_tested
 

@@ -84,7 +84,7 @@ def test_it_is_believed_as_long_as_nothing_changes(output, tmp_path):
     for directory in (output, tmp_path / "copy"):
         checkpoint = vitconvert.load_checkpoint(directory)
         assert checkpoint.doubts == checkpoint.ledger.notes == ()
-        assert checkpoint.config.origins["num_heads"].endswith(", by vitconvert.json")
+        assert checkpoint.config.origins["num_heads"].endswith(", recorded in vitconvert.json")
 
 
 @pytest.mark.slow

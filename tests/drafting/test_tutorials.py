@@ -9,11 +9,13 @@ from torch import nn
 
 import vitconvert
 from tests.drafting import tutorials
-from tests.drafting.tutorials import EQUAL, REFUSED, SURPLUS, StoredSinusoid
+from tests.drafting.tutorials import EQUAL, FUSED, REFUSED, SURPLUS, StoredSinusoid
 from tests.packages import timm
 from tests.small_models import randomise
 from vitconvert.errors import MissingFact, NotRepresentable, UsageError, VitConvertError
 
+COVERED = [pytest.param(build, marks=pytest.mark.coverage) for build in FUSED[1:]]
+BUILT = [*EQUAL, pytest.param(FUSED[0], marks=pytest.mark.slow), *COVERED]
 NAMES = {one.__name__: one for one in (*EQUAL, *REFUSED)}
 
 
@@ -35,7 +37,7 @@ def _near(found, wanted):
     return (found - wanted).abs().max() <= 2e-5 * wanted.abs().max()
 
 
-@pytest.mark.parametrize("build", EQUAL, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", BUILT, ids=lambda build: build.__name__)
 def test_a_tutorials_vit_gives_its_own_logits(build, tmp_path):
     table = tmp_path / "own.toml"
     found = vitconvert.draft_table(module=build(), output=table)
@@ -50,7 +52,7 @@ def test_a_tutorials_vit_gives_its_own_logits(build, tmp_path):
     assert report.ok, report.summary()
 
 
-@pytest.mark.parametrize("build", EQUAL, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", BUILT, ids=lambda build: build.__name__)
 def test_what_is_written_loads_in_the_tutorials_class(build, tmp_path):
     """Back by the same rows, but where surplus positions were cut."""
     table = tmp_path / "own.toml"
@@ -204,3 +206,27 @@ def test_a_draft_says_what_its_class_has(tmp_path):
 
 def _of(lacking):
     return {"pooling": "avg"} if "class_token" in lacking else {"pooling": "token"}
+
+
+class FailingViT(tutorials.FusedPair):
+    def forward(self, images):
+        raise ValueError("needs a mask")
+
+
+class AveragedViT(tutorials.FusedPair):
+    def forward(self, images):
+        return super().forward(images) + super().forward(images.flip(-1))
+
+
+@pytest.mark.parametrize(
+    "build", [FailingViT, pytest.param(AveragedViT, marks=pytest.mark.coverage)]
+)
+def test_what_only_a_run_shows_is_a_guess_without_one(build, tmp_path):
+    table = tmp_path / "own.toml"
+    found = vitconvert.draft_table(module=build(), output=table)
+    text = table.read_text()
+    for field in ("activation", "norm_eps", "pooling"):
+        assert f"\n# {field} = " in text
+        assert f"\n{field} = " not in text
+        assert field not in found.config
+    assert found.problem is not None

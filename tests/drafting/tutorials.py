@@ -466,9 +466,81 @@ class SinusoidOfPatches(ComputedSinusoid):
     after_token = True
 
 
+class FusedPair(PaperReplicating):
+    """Two of q, k and v in one layer (lucidrains' `to_kv`); the MLP is as wide as that layer.
+
+    `pair` are the two in the order of the layer; `by_head`: all of a head before the next.
+    """
+
+    pair, by_head = "kv", False
+
+    class Block(nn.Module):
+        def __init__(self, pair: str = "kv", by_head: bool = False) -> None:
+            super().__init__()
+            self.pair, self.by_head, self.heads = pair, by_head, HEADS
+            single = next(name for name in "qkv" if name not in pair)
+            fused = "".join(name for name in "qkv" if name in pair)
+            setattr(self, f"to_{single}", nn.Linear(WIDTH, WIDTH, bias=False))
+            setattr(self, f"to_{fused}", nn.Linear(WIDTH, 2 * WIDTH, bias=False))
+            self.to_out = nn.Linear(WIDTH, WIDTH)
+            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+            self.net = nn.Sequential(
+                nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm1(x)
+            single = next(name for name in "qkv" if name not in self.pair)
+            both = getattr(self, "to_" + "".join(name for name in "qkv" if name in self.pair))(y)
+            if self.by_head:
+                both = both.unflatten(-1, (HEADS, 2, -1)).transpose(-2, -3).flatten(-3)
+            made = dict(zip(self.pair, both.chunk(2, dim=-1), strict=True))
+            made[single] = getattr(self, f"to_{single}")(y)
+            x = x + self.to_out(_attend(made["q"], made["k"], made["v"], HEADS))
+            return x + self.net(self.norm2(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks = (self.Block(self.pair, self.by_head) for _ in range(DEPTH))
+        self.transformer_encoder = nn.Sequential(*blocks)
+
+
+class KeysByHead(FusedPair):
+    by_head = True
+
+
+class ValuesFirst(FusedPair):
+    pair = "vk"
+
+
+class QueriesWithKeys(FusedPair):
+    pair = "kq"
+
+
+class ThriceByHead(PaperReplicating):
+    """q, k and v in one layer, head by head."""
+
+    class Block(FusedPair.Block):
+        def __init__(self) -> None:
+            super().__init__("kv", by_head=True)
+            del self.to_q, self.to_kv
+            self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            both = self.qkv(self.norm1(x)).unflatten(-1, (HEADS, 3, -1))
+            q, k, v = (both[..., step, :].flatten(-2) for step in range(3))
+            x = x + self.to_out(_attend(q, k, v, HEADS))
+            return x + self.net(self.norm2(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer_encoder = nn.Sequential(*(self.Block() for _ in range(DEPTH)))
+
+
 EQUAL = (HeadsAsModules, LanguageModelHabits, PaperReplicating, LightningNotebook, TorchEncoder)
 EQUAL += (Mended, StoredSinusoid, OneNorm, Unnamed, MlpHead, ComputedSinusoid, SinusoidOfPatches)
-EQUAL += (BareMatrices,)
+EQUAL += (BareMatrices, FusedPair)
+FUSED = (KeysByHead, ValuesFirst, QueriesWithKeys, ThriceByHead)
 REFUSED = (PostNorm, SequentialOfSequentials, HeadsOfSlices, TwiceActivated)
 SURPLUS = (LightningNotebook, StoredSinusoid, OneNorm, Unnamed, MlpHead, BareMatrices)
 """Those that keep more positions than they use."""

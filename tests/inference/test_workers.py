@@ -478,6 +478,18 @@ class TestForAGpu:
         monkeypatch.setattr(batches, "prepared_by_processes", counted)
         return counts
 
+    def test_none_start_where_the_gpu_decodes(
+        self, files: list[Path], monkeypatch: pytest.MonkeyPatch, started: list[int]
+    ) -> None:
+        monkeypatch.setattr(batches, "_FEW", 8)
+        assert any(
+            "were decoded and resized" in text
+            for text in answers(vit(), files * 3, batch_size=3, decode="gpu").told
+        )
+        assert not started
+        with pytest.raises(UsageError, match="threads prepare images where a GPU decodes them"):
+            answers(vit(), files, workers=2, decode="gpu")
+
     @pytest.mark.slow
     def test_processes_begin_after_what_threads_do_sooner(
         self, files: list[Path], monkeypatch: pytest.MonkeyPatch, started: list[int]

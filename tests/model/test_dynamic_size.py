@@ -1,7 +1,9 @@
 """A model of free image size: as it is built for each size, and as the libraries compute it."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 import vitconvert
@@ -10,12 +12,19 @@ from tests.packages import timm
 from tests.runtimes.test_families import PARTS
 from tests.sampling import sampled
 from tests.small_models import randomise, relative, small_config, small_timm
-from vitconvert.errors import ConflictingFact, InputMismatch, MissingFact, UsageError
+from vitconvert.errors import (
+    ConflictingFact,
+    InputMismatch,
+    MissingFact,
+    UsageError,
+    VitConvertWarning,
+)
 from vitconvert.model import FastViT, ViT
 from vitconvert.model.open_sizes import resized
 from vitconvert.model.resampling import INTERPOLATION, OFFSET, resample_positions
 from vitconvert.model.resizing import resize
 
+MERGED = {"class_token": False, "pooling": "avg", "merge_size": 1}
 KINDS = {
     "learned": {"depth": 11},
     "one channel": {"in_channels": 1, "num_registers": 2, "register_positions": False},
@@ -27,7 +36,7 @@ KINDS = {
     "registers of dinov2": {"position_resampling": "bicubic_offset", "num_registers": 3},
     "windows and global blocks": PARTS["windows"] | {"global_blocks": (1,)},
     "hidden padding": PARTS["windows"] | {"window_padding": False, "relative_positions": "none"},
-    "merged": {"class_token": False, "pooling": "avg", "merge_size": 1},
+    "merged": MERGED,
     **PARTS,
 }
 GRIDS = ((3, 3), (2, 7), (6, 5), (7, 2))
@@ -157,6 +166,81 @@ def test_positions_are_not_resampled_twice(tmp_path):
         vitconvert.load_model(source, image_size=112, dynamic_size=True)
     same = vitconvert.load_model(source, image_size=84, dynamic_size=True)
     assert same(noise((84, 91))).shape == (1, 6)
+
+
+def images_of(prepared):
+    """What goes through a model: an image of an odd size."""
+    draw = np.random.default_rng(0)
+    return [Image.fromarray(draw.integers(0, 256, (93, 71, prepared.channels), np.uint8))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(56, 133), 42, (84, 84)])
+def test_classes_and_features_at_another_size(size, tmp_path):
+    """Of a live model, of a checkpoint and of a path alike, as timm computes them."""
+    source = save_timm(tmp_path, "vit_base_patch16_224", num_classes=6)
+    checkpoint = vitconvert.load_checkpoint(source)
+    live, prepared = vitconvert.load_model(source, dynamic_size=True), checkpoint.preprocessing
+    height, width = (size, size) if isinstance(size, int) else size
+    sized = {"input_size": (3, height, width), "interpolation": "bicubic", "crop_pct": 0.9}
+    transform = timm.data.create_transform(**sized, mean=prepared.mean, std=prepared.std)
+    (image,) = images_of(prepared)
+    wanted = in_timm(source, transform(image)[None])[0]
+    (usual,) = vitconvert.embed(checkpoint, image, image_size=size, tokens=True, fast=False)
+    for model, given in ((live, prepared), (live, prepared.at_size((height, width)))):
+        how = {} if given is not prepared else {"image_size": size}
+        (found,) = vitconvert.predict(model, image, given, topk=6, **how)
+        logits = torch.tensor([one.logit for one in sorted(found.top, key=lambda one: one.index)])
+        assert relative(logits, wanted) < 1e-6
+        (tokens,) = vitconvert.embed(model, image, given, tokens=True, **how)
+        assert torch.equal(tokens.features, usual.features)
+    for model in (checkpoint, source):
+        (found,) = vitconvert.predict(model, image, prepared, image_size=size, topk=6)
+        logits = torch.tensor([one.logit for one in sorted(found.top, key=lambda one: one.index)])
+        assert relative(logits, wanted) < 2e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(42, 168), (63, 70)])
+def test_maps_of_a_live_model_are_those_of_the_checkpoint(size, tmp_path):
+    """The first size has as many patches as the model's own, down and across exchanged."""
+    source = save_timm(tmp_path, "vit_base_patch16_224", num_classes=6, depth=2)
+    at_size = vitconvert.load_checkpoint(source, image_size=size)
+    live, prepared = vitconvert.load_model(source, dynamic_size=True), at_size.preprocessing
+    for maps, name in ((vitconvert.attention_maps, "flow"), (vitconvert.feature_maps, "tokens")):
+        (ours,), (theirs,) = (
+            list(maps(model, images_of(prepared), prepared)) for model in (live, at_size)
+        )
+        assert ours.grid == theirs.grid == (size[0] // 7, size[1] // 7)
+        assert torch.equal(getattr(ours, name), getattr(theirs, name))
+
+
+@pytest.mark.slow
+def test_sizes_that_a_live_model_does_not_take(tmp_path):
+    source = save_timm(tmp_path, "vit_base_patch16_224", num_classes=6)
+    prepared = vitconvert.load_checkpoint(source).preprocessing
+    fixed = vitconvert.load_model(source)
+    with pytest.raises(UsageError, match="image_size: this option builds the model differently"):
+        vitconvert.predict(fixed, images_of(prepared), prepared, image_size=42)
+    same = vitconvert.embed(fixed, images_of(prepared), prepared, image_size=84)
+    assert next(same).error is None
+    free = vitconvert.load_model(source, dynamic_size=True)
+    with pytest.raises(UsageError, match="85x84 does not divide into patches"):
+        vitconvert.embed(free, images_of(prepared), prepared, image_size=(85, 84))
+    with pytest.raises(ConflictingFact, match="too small"):
+        vitconvert.embed(free, images_of(prepared), prepared, image_size=3)
+
+
+@pytest.mark.slow
+def test_a_free_size_is_not_saved_and_that_is_said(tmp_path):
+    source = save_timm(tmp_path, "vit_base_patch16_224", num_classes=6)
+    model, images = vitconvert.load_model(source, dynamic_size=True), noise((42, 91))
+    with pytest.warns(VitConvertWarning, match="a free image size is not saved"):
+        model.save_pretrained(tmp_path / "saved", verify=False)
+    with pytest.raises(InputMismatch, match="expects 84x84"):
+        ViT.from_pretrained(tmp_path / "saved")(images)
+    again = ViT.from_pretrained(tmp_path / "saved", dynamic_size=True)
+    assert torch.equal(again(images), model(images))
 
 
 def test_an_unknown_rule_is_asked_for(tmp_path):

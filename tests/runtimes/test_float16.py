@@ -17,10 +17,10 @@ from tests.small_models import randomise, relative
 from vitconvert.checkpoint import build_model
 from vitconvert.errors import ParityFailed
 from vitconvert.model import ViT
-from vitconvert.runtimes import RUNTIMES, check_onnx, float16
+from vitconvert.runtimes import RUNTIMES, check_onnx
 from vitconvert.runtimes.check import Expected
 from vitconvert.runtimes.export import quiet
-from vitconvert.runtimes.float16 import KINDS, HalfGraph, InFloat32, kept_in_float32
+from vitconvert.runtimes.float16 import CHOICES, KINDS, HalfGraph, InFloat32, kept_in_float32
 from vitconvert.runtimes.graph import Shape, traced
 
 SIZES = {"depth": 11, "embed_dim": 84, "num_heads": 3, "img_size": (48, 80)}
@@ -197,7 +197,7 @@ def test_every_kind_of_vit_computes_with_each_choice(kind):
     images = torch.randn(2, config.in_channels, *config.image_size)
     with torch.no_grad():
         wanted = Expected(build(), shape)(images)
-        for kinds in float16._CHOICES:
+        for kinds in CHOICES:
             for rounded in (True, False):
                 graph = HalfGraph(build(), shape, InFloat32(kinds=kinds), rounded=rounded)
                 assert 1e-6 < relative(graph(images), wanted) < 0.006

@@ -2,18 +2,27 @@
 
 import json
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 import vitconvert
 from tests.conversion.test_other_sizes import noise
-from tests.runtimes.free_sizes import DOCUMENT, REFUSED, SOURCES, departures
+from tests.model.test_dynamic_size import MERGED, free
+from tests.packages import timm
+from tests.runtimes.free_sizes import DOCUMENT, GRIDS, REFUSED, SOURCES, departures
 from tests.runtimes.test_export import DIGITS, SAMPLES, export, needed
+from tests.runtimes.test_families import PARTS
 from tests.sampling import sampled
+from tests.small_models import randomise, relative, small_config
 from vitconvert.cli import main
-from vitconvert.errors import NotRepresentable, ParityFailed, UsageError
+from vitconvert.errors import InputMismatch, NotRepresentable, ParityFailed, UsageError
+from vitconvert.model import FastViT, ViT
 from vitconvert.runtimes import RUNTIMES, check_onnx
+from vitconvert.runtimes.export import quiet
+from vitconvert.runtimes.graph import Graph, Shape, require_open_sizes, traced
 
 SUPPORTED = [name for name in SOURCES if name not in REFUSED]
 
@@ -103,6 +112,49 @@ def test_images_of_no_whole_patches(to, files):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("to", sampled(RUNTIMES, 3))
+def test_images_of_no_whole_patches_through_convolutions(to, tmp_path):
+    """A stem takes images of any size, so outputs are NaN; timm and PyTorch raise errors."""
+    needed(to)
+    torch.manual_seed(0)
+    model = randomise(ViT(small_config(**PARTS["mobileclip"])))
+    runtime, down, across = RUNTIMES[to], *(8 * side for side in model.config.patch_size)
+    path, stops = tmp_path / f"model{runtime.suffix}", runtime.stops_at_shapes
+    with quiet():
+        graph = Graph(free(model, FastViT), Shape(dynamic_size=True), stops=stops)
+        runtime.write(traced(graph), path, {})
+    run = runtime.open(path, threads=1)
+    for size in ((5 * down, 3 * across), (2 * down, 7 * across)):
+        assert relative(run(noise(size)), free(model)(noise(size))) < 2e-5
+        for wrong in ((size[0] + 1, size[1]), (size[0], size[1] - 1)):
+            assert run(noise(wrong)).isnan().all()
+            with pytest.raises(InputMismatch, match="do not divide into patches"):
+                free(model)(noise(wrong))
+
+
+REASONS = {
+    "stem": (PARTS["resnet"], "the padding of its convolutional stem depends on the size"),
+    "windows": (PARTS["windows"], "windows of attention are filled up by size"),
+    "offsets": (PARTS["windows"], "attention reads vectors for each offset"),
+    "merged": (MERGED, "its patches are merged in squares"),
+    "geometric": (
+        {"relative_positions": "block", "position_embedding": "none"},
+        "timm spreads its relative positions by a search",
+    ),
+    "first": ({"position_resampling": "first"}, "its positions are the first of a table"),
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_why_no_graph_holds_a_model(kind):
+    parts, reason = REASONS[kind]
+    with pytest.raises(NotRepresentable, match="for images of any size") as raised:
+        require_open_sizes(small_config(**parts))
+    assert reason in raised.value.evidence["because"]
+    require_open_sizes(small_config(**PARTS["mobileclip"]))
+
+
+@pytest.mark.slow
 def test_predicts_at_another_size(files, capsys, tmp_path):
     needed("onnx")
     file = files("onnx", with_preprocessing=True).output
@@ -117,8 +169,50 @@ def test_predicts_at_another_size(files, capsys, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", sampled(["DINOv3, timm", "ViT, timm"], 2))
+def test_a_file_of_one_size_computes_nothing_of_free_ones(name, tmp_path):
+    """Each kind of node is there at most as often as where torch exports timm's own model."""
+    needed("onnx")
+    import onnx
+
+    source = SOURCES[name](tmp_path)
+    model = timm.create_model(f"local-dir:{source}", pretrained=True).eval()
+    images = noise([7 * patches for patches in GRIDS[0]]).expand(2, -1, -1, -1)
+    free = {0: torch.export.Dim("batch", min=1)}
+    how = {"dynamo": True, "verbose": False, "dynamic_shapes": (free,)}
+    theirs = Counter(
+        node.op_type for node in torch.onnx.export(model, (images,), **how).model.graph
+    )
+
+    how = {"to": "onnx", "verify": False}
+    vitconvert.export_model(source, tmp_path / "one.onnx", **how)
+    vitconvert.export_model(source, tmp_path / "any.onnx", **how, dynamic_size=True)
+    one, every = (onnx.load(tmp_path / f"{name}.onnx").graph for name in ("one", "any"))
+    assert not Counter(node.op_type for node in one.node) - theirs
+    assert Counter(node.op_type for node in every.node) - theirs
+    for value in (*one.input, *one.output):
+        first, *others = value.type.tensor_type.shape.dim
+        assert first.dim_param == "batch" and all(size.dim_value for size in others)
+
+
+@pytest.mark.slow
+def test_images_of_a_single_row_of_patches(files, capsys):
+    """torch.export holds no graph for them, and others give what the checkpoint gives."""
+    patch = files("pt2").config.patch_size[0]
+    sized = (SAMPLES[0], "--image-size", f"{patch}x{5 * patch}")
+    said = printed(capsys, "predict", files("pt2").output, *sized, code=2)
+    assert "too small for this file" in said and "1x5" in said
+    needed("onnx")
+    theirs = json.loads(printed(capsys, "predict", files("onnx").output, *sized, "--json"))
+    ours = json.loads(printed(capsys, "predict", DIGITS, *sized, "--json"))
+    logits = [[one["logit"] for one in found["top"]] for found in (theirs, ours)]
+    assert np.allclose(*logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
 def test_a_file_of_one_size_says_so(capsys, tmp_path):
     file = export(tmp_path, "pt2").output
+    assert printed(capsys, "predict", file, SAMPLES[0], "--image-size", 32, "-q")
     said = printed(capsys, "predict", file, SAMPLES[0], "--image-size", 64, code=2)
     assert "images of 32x32 pixels only" in said and "--dynamic-size" in said
 

@@ -6,7 +6,7 @@ import torch
 from tests.parity.conftest import trained
 from tests.parity.team import STATED, TeamViT, team
 from vitconvert.api import load_checkpoint
-from vitconvert.errors import UsageError
+from vitconvert.errors import ParityFailed, UsageError
 from vitconvert.testing import assert_parity
 
 __all__ = ["trained"]
@@ -66,7 +66,7 @@ def test_what_is_not_compared_does_not_pass(place):
     checkpoint = load_checkpoint(place / "team.pth", table=table, overrides=STATED)
     with pytest.raises(AssertionError, match="was not compared"):
         assert_parity(checkpoint)
-    with pytest.raises(UsageError, match="other weights"):  # an error, and no difference
+    with pytest.raises(ParityFailed, match="other weights"):  # an error, and no difference
         assert_parity(TeamViT(), place / "team.golden", table=table)
 
 

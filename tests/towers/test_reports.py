@@ -166,7 +166,7 @@ def test_inspect_groups_what_is_outside(llava, run):
     code, text, _ = run("inspect", llava)
     assert code == 0
     assert text.count("outside the vision encoder") == 1
-    assert "tower          vision_tower (LlavaForConditionalGeneration)" in text
+    assert "vision encoder vision_tower (LlavaForConditionalGeneration)" in text
     told = json.loads(run("inspect", llava, "--json").out)
     assert told["tower"]["prefix"] == told["prefix"] == "vision_tower."
     assert len(told["ignored"]) > 3

@@ -22,28 +22,28 @@ def audit_load(
     allow: Sequence[str] = (),
     python: "str | PathLike[str] | None" = None,
 ) -> "LoadAudit":
-    """Find out which tensors of a file landed in a model, whatever code loads it.
+    """Find out which tensors of a file are in a model, for any code that loads it.
 
-    Tensors are found by their numbers and not by their names: as they are, cast, transposed,
-    reshaped, joined, split, or with rows in another order; positions and kernels resampled. No
-    table is needed, and the model need not be a ViT. The file is read, never run.
+    Tensors are found by their numbers, not by their names. They may be cast, transposed, reshaped,
+    joined or split. Rows may have another order, and positions and kernels may be resampled. It
+    works for any model, not only for ViTs. No code in the file is run.
 
     Args:
-        model: A model that the block of a `with` loads into; or a function that makes and returns
-            one, which is called at once; or the name of a loader, which loads the file, as
-            `vitconvert audit --by` takes it: "transformers", "timm:NAME", "package.module:load".
+        model: One of three: a model that is loaded in the block of a `with` statement; a function
+            that returns a model, which is called at once; or the name of a loader, as for
+            `vitconvert audit --by`: "transformers", "timm:NAME", "package.module:load".
         file: A path, a directory or another reference, as for `load_model`; or a state dict.
-        allow: Patterns of parameters that may be new, as "classifier.*".
-        python: The interpreter that a loader by name runs in; by default, this one.
+        allow: Patterns of parameters that may be new, such as "classifier.*".
+        python: The Python interpreter for a loader by name; by default, this one.
 
     Returns:
-        The audit: a context manager for a model, else finished. It prints as one screen.
-        `complete` says whether every parameter holds what the file has for it; `landed`,
-        `untouched`, `changed`, `misplaced`, `undecidable` and `unused` say where each is.
+        The audit. For a model, it is a context manager; for the others, it is finished. It prints
+        as one screen. `complete` says whether every parameter holds the file's numbers. `landed`,
+        `untouched`, `changed`, `misplaced`, `undecidable` and `unused` have the details.
 
     Raises:
         UsageError: There is no model, no such loader, or no such interpreter.
-        VitConvertError: The file is not there, or cannot be read; or the loader raises.
+        VitConvertError: The file does not exist or cannot be read, or the loader raises an error.
 
     Example:
         >>> model = vitconvert.load_model("my-vit")

@@ -34,20 +34,20 @@ def plan_conversion(
     output: str | PathLike[str] | None = None,
     **how: Unpack[ConvertArguments],
 ) -> "ConversionPlan":
-    """Say what `convert` would do, reading no weights and writing nothing.
+    """Say what `convert` would do, without reading weights or writing files.
 
-    The plan proves that each tensor of the source would be used or ignored once, that each of the
-    target would be written once, and that all shapes fit. What only the weights can show is in
-    `guards`.
+    A plan is made only if each tensor of the source would be used or ignored once, each tensor of
+    the target would be written once, and all shapes fit. `guards` lists the checks that need the
+    weights.
 
     Args:
         source: A path or a reference, as for `load_model`.
         to: As for `convert`.
-        output: If it is given, and would replace the source, it is refused as by `convert`.
+        output: If it is given and would replace the source, this is an error, as in `convert`.
         how: As for `convert`: `WriteArguments` and `ReadArguments` list these options.
 
     Returns:
-        What would be written, and what would be checked of the weights before.
+        What would be written, and what would be checked in the weights before.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
@@ -80,24 +80,25 @@ def convert(
 
     Args:
         source: A path or a reference, as for `load_model`.
-        to: A library, a dialect, or `vit`: a directory that vitconvert loads, and timm or
-            transformers too if they can compute the function. The name of `table` ("team" of
-            team.toml) makes that table the target, and the source is read without it.
-        output: The directory to write. It appears complete or not at all.
-        verify: Compare with the source's own implementation, in float64 too if any bit differs in
-            float32, and with the programs that the output is for.
-        overwrite: Replace an earlier output. What vitconvert did not write is never replaced.
+        to: A library or a dialect. `vit` is a directory that vitconvert loads; timm or transformers
+            load it too, if they can compute the function. If it is the name of `table` ("team" for
+            team.toml), that table is the target, and the source is read without it.
+        output: The directory to write. It is written atomically.
+        verify: Compare the source with its own library (in float64 too if any bit differs in
+            float32), and the output with the libraries that open it.
+        overwrite: Replace an earlier output. Files that vitconvert did not write are never
+            replaced.
         command: The command that the record of the output names.
-        how: What to make of the checkpoint, and how to read it: `WriteArguments` and
-            `ReadArguments` list these options.
+        how: How to change and to read the checkpoint: `WriteArguments` and `ReadArguments` list
+            these options.
 
     Returns:
-        What was written and verified: `output`, `parity`, hashes, and what other programs computed.
+        What was written and verified: `output`, `parity`, hashes, and other libraries' results.
 
     Raises:
         NotRepresentable: The target cannot compute this function.
-        ParityFailed: The numbers disagree; nothing is written.
-        OutputExists: The output is there, and `overwrite` is false, or holds other files.
+        ParityFailed: The outputs differ; nothing is written.
+        OutputExists: The output exists, and `overwrite` is false, or it holds other files.
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
@@ -196,54 +197,58 @@ def export_model(
     command: str | None = None,
     **reading: Unpack[ReadArguments],
 ) -> "Exported":
-    """Write a checkpoint as a file that other programs run, checked in the real runtime.
+    """Write a checkpoint as a file for another runtime, and compare the outputs in that runtime.
 
-    The file's metadata have the names of the classes, the preprocessing, hashes of the source and
-    where it came from, as vitconvert.json has them.
+    The file's metadata have the names of the classes, the preprocessing, the source and its hashes,
+    as in vitconvert.json.
 
     Args:
         source: A path or a reference, as for `load_model`.
-        output: The file, NAME.onnx, NAME.pt2 or NAME.xml (OpenVINO, with NAME.bin beside it). ONNX
-            with more than 1.9 GB of weights has them beside it too, in NAME.onnx.data.
+        output: The file: NAME.onnx, NAME.pt2 or NAME.xml (OpenVINO, with NAME.bin beside it). If an
+            ONNX file has more than 1.9 GB of weights, they are in NAME.onnx.data beside it.
         to: "onnx", "pt2" (torch.export) or "openvino".
-        kind: What it computes: "logits" (features, if there is no head), "features" (what the head
-            reads) or "tokens" (all of them, after the last norm).
-        probabilities: Give probabilities instead of logits: a softmax, or sigmoids of a model of
-            several labels (`ViTConfig.score_function`). A regression has none.
+        kind: The output: "logits" (features, if there is no head), "features" (the input of the
+            head) or "tokens" (all tokens, after the last norm).
+        probabilities: Return probabilities instead of logits: a softmax, or sigmoids for a
+            multi-label model (`ViTConfig.score_function`). A regression model has none.
         with_preprocessing: Take uint8 images (B, height, width, C), already resized and cropped,
-            and normalise them within; otherwise, float32 images (B, C, height, width).
-        batch_size: The one size of batches; by default, any.
-        dtype: Of the weights and the arithmetic, "float32" or "float16"; images and output stay
-            float32. What float16 loses stays in float32, by measuring, and is in the notes of the
-            result. Weights of a quantised file are computed in it.
-        int8: Round the weights of an ONNX or OpenVINO file to 8 bits, and activations by the
-            ranges that `calibrate` makes; without it, which ONNX allows, as the file runs.
-        calibrate: Images such as the model will see, as for `predict`; 20 at least, and of more
-            than 512 as many, spread over all. Every second one is held out, and the file is
-            compared on it. Needs the extra `int8`.
+            and normalise them in the graph. By default, images are float32 (B, C, height, width).
+        batch_size: A fixed batch size; by default, any.
+        dtype: The dtype of weights and arithmetic, "float32" or "float16". Images and output stay
+            in float32. Operations that float16 cannot hold are found by measuring, and stay in
+            float32; the notes of the result list them. Quantised weights are computed in this
+            dtype.
+        int8: Round the weights of an ONNX or OpenVINO file to 8 bits. Activations are rounded by
+            the ranges that `calibrate` finds. For ONNX, `calibrate` may be left out: then ranges
+            are found while the file runs.
+        calibrate: Images like those that the model will see, as for `predict`: at least 20. If
+            there are more than 512, 512 of them are used. Every second image is held out, and the
+            file is compared on it. Needs the extra `int8`.
         opset: Version of ONNX's operators; by default, torch's choice.
-        probes: Give the embedded tokens and those of each block as further outputs of an ONNX file,
-            by which `check_onnx.py` says where an engine departs.
-        dynamic_size: Take images of any height and width, from two patches down and across:
-            positions are resampled in the graph. The file is checked at five sizes.
+        probes: Add the embedded tokens and those of each block as outputs of an ONNX file, so that
+            `check_onnx.py` finds the first block in which an engine differs.
+        dynamic_size: Take images of any height and width of at least two patches. Positions are
+            resampled in the graph. The file is checked at five sizes.
         image_size: As for `load_checkpoint`.
-        images: Images on which the file is compared too, as for `predict`.
-        max_image_pixels: Of `images` and `calibrate`, as for `predict`.
-        verify: Compare with vitconvert's own model in float32, on noise and a sample image, for one
-            image and for three at once, within rounding (1 % of the largest output in float16; in
-            int8, the difference is told, and only nonsense refused).
-        overwrite: Replace an earlier export. What vitconvert did not write is never replaced.
+        images: More images for the comparison, as for `predict`.
+        max_image_pixels: For `images` and `calibrate`, as for `predict`.
+        verify: Compare with vitconvert's own model in float32, on noise and a sample image, in
+            batches of one and three. The outputs must be equal within rounding, and in float16
+            within 1 % of the largest output. In int8, the difference is reported; only a very
+            large one is an error.
+        overwrite: Replace an earlier export. Files that vitconvert did not write are never
+            replaced.
         command: The command that the metadata name.
         reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
-        The files, what their metadata say, and how far they are from vitconvert's own model.
+        The files, what their metadata say, and how far they differ from vitconvert's own model.
 
     Raises:
         MissingPackage: The runtime is not installed.
         NotRepresentable: torch, or the runtime, cannot export this model.
-        ParityFailed: The runtime computes something else; nothing is written.
-        OutputExists: The output is there, and `overwrite` is false, or it is somebody else's.
+        ParityFailed: The runtime computes other outputs; nothing is written.
+        OutputExists: The output exists, and `overwrite` is false, or vitconvert did not write it.
         UsageError, ConflictingFact, MissingFact: The model has no such output.
         VitConvertError: One of the errors of `load_checkpoint`.
 
@@ -297,22 +302,21 @@ def export_model(
 def build_lucidrains(source: Source | ViTConfig) -> "nn.Module":
     """Build the installed vit-pytorch's ViT or SimpleViT for a checkpoint, and load it strictly.
 
-    The class has no arguments for three things, which are replaced in the module if the
-    configuration says so: the two norms around the patch projection become `nn.Identity`, GELU
-    another activation, and the epsilon of the norms another number. Written for vit-pytorch 1.26.
+    The class has no arguments for three things. If the configuration needs them, they are changed
+    in the module: the two norms around the patch projection become `nn.Identity`, GELU becomes
+    another activation, and the norms get another eps. Tested with vit-pytorch 1.26.
 
     Args:
-        source: What `convert(..., to="lucidrains")` wrote, or any checkpoint of vit-pytorch. A
-            configuration alone gives a module with random weights.
+        source: An output of `convert(..., to="lucidrains")`, or any checkpoint of vit-pytorch. For
+            a configuration, the module has random weights.
 
     Returns:
-        A module of vit-pytorch, on the CPU and in eval mode; weights in half precision become
-        float32.
+        A module of vit-pytorch, on the CPU and in eval mode. Half-precision weights become float32.
 
     Raises:
         MissingPackage: vit-pytorch is not installed.
         NotRepresentable: Its class cannot compute this function, even changed.
-        UsageError: The checkpoint is another project's.
+        UsageError: The checkpoint belongs to another library.
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:

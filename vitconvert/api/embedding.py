@@ -5,6 +5,7 @@ from os import PathLike, fspath
 from typing import Unpack
 
 from vitconvert.api.inference import engines_for
+from vitconvert.api.loading import Size
 from vitconvert.arguments import LOCATED, PLACES, checked, split
 from vitconvert.checkpoint import ReadArguments, ReadOptions
 from vitconvert.embedding import require_package
@@ -23,6 +24,7 @@ def embed_dataset(
     output: str | PathLike[str],
     preprocessing: Preprocessing | None = None,
     *,
+    image_size: Size | None = None,
     computed: str = "features",
     recursive: bool = False,
     keep: Sequence[str] = (),
@@ -33,25 +35,25 @@ def embed_dataset(
     reading: ReadArguments | None = None,
     **how: Unpack[DatasetArguments],
 ) -> Event:
-    """Compute the features, or the classes, of any number of images, as Parquet in a directory.
+    """Compute features or classes of any number of images, and write them as Parquet files.
 
-    A run that was interrupted goes on: what `output` has is kept, and what it lacks is computed,
-    also of images that are new. Each file of it, a shard, appears whole or not at all. Memory does
-    not grow with the number of images. Needs the extra `scale` (pyarrow); the engine "ray" the
-    extra `ray`.
+    If a run was interrupted, the next one continues: it computes only the images that `output`
+    lacks. Each file (a shard) is written atomically. Memory does not grow with the number of
+    images. Needs the extra `scale` (pyarrow). The engine "ray" needs the extra `ray`.
 
     Args:
         model: A path or a reference, as for `load_model`.
         source: One or several of: a folder, a file, a pattern, a tar of WebDataset, a Parquet file
             with images (of Hugging Face datasets), a URL of pyarrow such as s3://bucket/photos.
         output: A directory, or a URL of an object store.
-        preprocessing: By default, the checkpoint's own, or what `reading` says.
+        preprocessing: By default, that of `reading` or the checkpoint's own.
+        image_size: As for `embed`.
         computed: "features", "tokens" or "projected", as for `embed`, or "classes".
-        recursive: Search subfolders too; the first of them becomes the column "class".
+        recursive: Search subfolders too. The first subfolder becomes the column "class".
         keep: Columns of Parquet sources, or files of WebDataset samples, that are kept.
-        image_column: Of Parquet sources, if it is not clear.
-        labels, topk: Of classes, as for `predict`.
-        notify: Is told what happens; see `embedding.options.Event`.
+        image_column: The column of images in Parquet sources, if it is not clear.
+        labels, topk: For classes, as for `predict`.
+        notify: Called for each `embedding.options.Event`.
         reading: How to read the checkpoint: `ReadArguments` lists these options.
         how: Which features, how images go through the model, and how the run goes:
             `FeatureArguments`, `ComputeArguments` and `RunArguments` list these options.
@@ -62,7 +64,7 @@ def embed_dataset(
     Raises:
         MissingPackage: pyarrow, or ray, is not installed.
         ConflictingFact: `output` has features of another model, preprocessing or source.
-        OutputExists: Another run writes there, or it is no output of this function.
+        OutputExists: Another run is writing there, or this function did not write it.
         VitConvertError: One of the errors of `embed`.
 
     Example:
@@ -81,7 +83,7 @@ def embed_dataset(
     task = Task(
         model=model,
         computed=computed,
-        reading=ReadOptions.of(reading or {}),
+        reading=ReadOptions.of(reading or {}).sized(image_size),
         preprocessing=preprocessing,
         topk=topk,
         labels=labels,

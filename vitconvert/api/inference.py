@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from vitconvert.api.loading import Source, checkpoint_or_model
+from vitconvert.api.loading import Size, Source, at_stated_size, checkpoint_or_model, size_of
 from vitconvert.arguments import checked, split
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.inference.options import (
@@ -33,32 +33,35 @@ def predict(
     images: "ImageSource | Iterable[ImageSource]",
     preprocessing: Preprocessing | None = None,
     *,
+    image_size: Size | None = None,
     topk: int = 5,
     labels: Sequence[str] | None = None,
     recursive: bool = False,
     tell: Callable[[str], None] | None = None,
     **computing: Unpack[ComputeArguments],
 ) -> "Iterator[Prediction]":
-    """The most likely classes of each image, in the order of the images, as they come.
+    """Yield the most likely classes of each image, in the order of the images.
 
-    An image that cannot be read, or does not fit, gives an error instead and does not stop the
-    others. Threads decode and preprocess the next images while the model computes.
+    If an image cannot be read or does not fit, its result has an error, and the other images are
+    still computed. Threads decode and preprocess the next images while the model computes.
 
     Args:
-        model: What `load_model` takes, a checkpoint, or a model, which is used as it is; or a file
-            that `export_model` wrote, which its own runtime computes.
+        model: A reference as for `load_model`, a checkpoint, a model (used as it is), or a file
+            of `export_model` (computed by its own runtime).
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
             Pillow image. Folders and patterns are searched as images are needed. Of a model of
             clips: folders, each of the frames of one clip, or of such folders.
         preprocessing: By default, the checkpoint's own; needed with a model.
-        topk: How many classes, at most.
+        image_size: Resample the positions to this size by the library's own rule, and prepare
+            images for it. A model or a file with `dynamic_size` takes any size.
+        topk: The largest number of classes for an image.
         labels: Names of the classes; by default, the checkpoint's.
         recursive: Search subfolders too.
-        tell: Called with a sentence before a runtime does what takes seconds.
+        tell: Called with a message before a runtime does something that takes seconds.
         computing: How images go through the model: `ComputeArguments` lists these options.
 
     Returns:
-        For each image a `Prediction`, computed when it is asked for.
+        A `Prediction` for each image, computed during the iteration.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -81,10 +84,12 @@ def predict(
     if is_exported(model):
         from vitconvert.runtimes.exported import open_exported
 
-        exported = open_exported(str(model))
-        running, stated = exported.running(preprocessing, options), exported.labels
+        exported, size = open_exported(str(model)), size_of(image_size)
+        own = exported.at_size(size) if size and preprocessing is None else None
+        prepared = own or at_stated_size(preprocessing, size)
+        running, stated = exported.running(prepared, options), exported.labels
     else:
-        running, stated = _ready(model, preprocessing, "classes", tell, options)
+        running, stated = _ready(model, preprocessing, "classes", tell, options, image_size)
     found = _find(running, images, recursive=recursive)
     predictions = predict_with(running, found, topk=topk, labels=labels or stated)
     warn_of_names(labels or stated, running.model.config.num_classes)
@@ -98,29 +103,30 @@ def embed(
     images: "ImageSource | Iterable[ImageSource]",
     preprocessing: Preprocessing | None = None,
     *,
+    image_size: Size | None = None,
     tokens: bool = False,
     projected: bool = False,
     recursive: bool = False,
     tell: Callable[[str], None] | None = None,
     **how: Unpack[EmbedArguments],
 ) -> "Iterator[Embedding]":
-    """The features of each image, in the order of the images, as they come.
+    """Yield the features of each image, in the order of the images.
 
-    They are what the classification head reads, pooled as the model pools: (D,) for each image. Of
-    a model that pools nothing they are its tokens, (N, D), after patches were merged.
-    With `tokens`, all tokens after the last block and the final norm, (N, D): class token and
-    registers, then patches row by row. With `projected`, CLIP's projection of the pooled features,
-    which is compared with that of texts after both are scaled to length 1.
+    Features are the input of the classification head, with the model's own pooling: (D,) for each
+    image. If a model has no pooling, they are its tokens, (N, D), after patches were merged.
+    With `tokens`, they are all tokens after the last block and the final norm, (N, D): class token
+    and registers, then patches row by row. With `projected`, they are CLIP's projection of the
+    pooled features. To compare it with a text's projection, scale both to length 1.
 
     Args:
-        model, images, preprocessing, recursive, tell: As for `predict`.
+        model, images, preprocessing, image_size, recursive, tell: As for `predict`.
         tokens: All tokens instead of the pooled features.
         projected: CLIP's projection of the pooled features.
         how: Which features, and how images go through the model: `FeatureArguments` and
             `ComputeArguments` list these options.
 
     Returns:
-        For each image an `Embedding`, computed when it is asked for.
+        An `Embedding` for each image, computed during the iteration.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -144,7 +150,7 @@ def embed(
     which, others = split(how, FeatureOptions)
     computing = ComputeOptions(**others)
     which.check(computed, computing.runtime, computing.dtype)  # before anything is downloaded
-    running, _ = _ready(model, preprocessing, computed, tell, computing)
+    running, _ = _ready(model, preprocessing, computed, tell, computing, image_size)
     features = Features.of(running.model.config, computed, which)
     return embed_with(running, _find(running, images, recursive=recursive), features)
 
@@ -166,6 +172,7 @@ def _ready(
     computed: str,
     tell: Callable[[str], None] | None,
     options: ComputeOptions,
+    image_size: Size | None,
 ) -> "tuple[Ready, Sequence[str] | None]":
     """What computes, and the names of a checkpoint's classes."""
     from vitconvert.inference.batches import ready
@@ -174,11 +181,13 @@ def _ready(
     opened = checkpoint_or_model(
         model,
         read_in=options.weights,
+        image_size=image_size,
         dtype=options.weights,
         device=options.device,
         fast=options.fast,
     )
-    running = ready(opened, preprocessing, options, computed=computed, make_engine=make_engine)
+    stated = at_stated_size(preprocessing, size_of(image_size))
+    running = ready(opened, stated, options, computed=computed, make_engine=make_engine)
     if isinstance(opened, Checkpoint):
         return running, opened.labels
     return running, getattr(opened.head, "labels", None)  # a head that was loaded has them

@@ -13,6 +13,7 @@ from vitconvert.checkpoint import (
     build_model,
     read_checkpoint,
 )
+from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located, locate
 
@@ -40,13 +41,13 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Read a pretrained ViT checkpoint, and return its tensors under canonical names.
 
-    Nothing in the file is executed, and nothing is dropped in silence: each tensor of the file is
-    used exactly once, or ignored for a reason that the dialect's table states. It is verified from
-    the header; the tensors are read when they are first asked for.
+    No code in the file is run. Each tensor of the file is used exactly once, or ignored for a
+    reason that the dialect's table states. This is checked with the header. The tensors are read
+    when they are first used.
 
     Args:
-        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
-        image_size: Resample the positions to this size, by the project's own rule. Where nothing
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or another reference of `sources.locate`.
+        image_size: Resample the positions to this size, by the library's own rule. If no file
             shows the size of the images, this states it.
         reading: How to read the file: `ReadArguments` lists these options.
 
@@ -58,11 +59,12 @@ def load_checkpoint(
         CorruptFile, UnsafeFile: The file cannot be read, or not safely. Damaged bytes of a tensor
             raise it when the tensors are read.
         UnknownDialect, AmbiguousDialect: No table explains every key, or several do.
-        TensorMismatch, ShapeMismatch: Tensors are missing, left over, doubled or misshapen.
-        MissingFact, ConflictingFact: A fact that decides the function is unknown, or contradicts
-            the tensors.
-        NotRepresentable: The checkpoint's own configuration asks for something unknown.
-        UsageError: The source is a checkpoint that was read already, and an option says how.
+        TensorMismatch, ShapeMismatch: Tensors are missing, left over, duplicated, or have the
+            wrong shape.
+        MissingFact, ConflictingFact: A value that the function depends on is unknown, or
+            contradicts the tensors.
+        NotRepresentable: The checkpoint's configuration asks for something that is not supported.
+        UsageError: The source is a `Checkpoint`, so options of reading have no effect.
 
     Example:
         >>> checkpoint = vitconvert.load_checkpoint("my-vit")
@@ -107,34 +109,34 @@ def load_model(
     fast: bool = False,
     **reading: Unpack[ReadArguments],
 ) -> "ViT":
-    """Load a pretrained ViT of any dialect as vitconvert's own, in eval mode.
+    """Load a pretrained ViT of any dialect as vitconvert's own module, in eval mode.
 
     Args:
-        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or what else `sources.locate` takes.
-        image_size: Resample the positions to this size, by the project's own rule. Where nothing
+        source: A path, `timm:NAME`, `hf-hub:ORG/REPO` or another reference of `sources.locate`.
+        image_size: Resample the positions to this size, by the library's own rule. If no file
             shows the size of the images, this states it.
         patch_size: Resize the kernel of the patches as FlexiViT does, and resample the positions.
         in_channels: Adapt to images of this many channels, as timm adapts a first convolution.
         num_classes: Replace the head by a new one of this size (0: none).
-        dynamic_size: Take images of any height and width, and resample the positions in each pass,
-            as `image_size` does once. Images that are no whole number of patches raise
-            InputMismatch, or lose what is over, as in the library of the checkpoint.
-        drop_rate: Dropout before the head. This and the next four act in training only.
+        dynamic_size: Take images of any height and width. Positions are resampled in each forward
+            pass. Images without a whole number of patches raise InputMismatch, or are cut, as in
+            the checkpoint's library.
+        drop_rate: Dropout before the head. This and the next four act only in training.
         embed_drop_rate: Dropout after the positions; timm's `pos_drop_rate`.
         attention_drop_rate: Dropout of attention probabilities; timm's `attn_drop_rate`.
         proj_drop_rate: Dropout after the attention's projection and in the MLPs.
-        drop_path_rate: Stochastic depth: how often the last block's attention, or MLP, is left out
-            for an image. Rates of the blocks before it fall to 0 in equal steps, as in timm.
-        dtype: Cast the weights; by default, half-precision weights become float32, which is exact
-            and what their projects compute in on a CPU, and others are not cast. Those of a
-            quantised file are computed in it.
-        device: Where the model goes.
-        fast: Build a `model.fast.FastViT`, for inference only: faster, and equal within rounding
-            where the usual one is equal to the last bit.
+        drop_path_rate: Stochastic depth: the rate at which the last block's attention or MLP is
+            skipped for an image. The rate rises from 0 in equal steps over the blocks, as in timm.
+        dtype: Cast the weights to this dtype. By default, half-precision weights become float32.
+            This is exact, and their libraries do the same on a CPU. Quantised weights are computed
+            in this dtype.
+        device: The device of the model.
+        fast: Build a `model.fast.FastViT`, for inference only. It is faster. Its outputs are equal
+            within rounding; those of the usual model are bit-identical.
         reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
-        A module of torch that maps images (B, C, H, W) to logits, or to features without a head.
+        A torch module that maps images (B, C, H, W) to logits, or without a head to features.
 
     Raises:
         UsageError: There is no such device, or a change makes no sense for this model.
@@ -174,18 +176,18 @@ def inspect(
     with_hash: bool = False,
     **reading: Unpack[ReadArguments],
 ) -> "Inspection":
-    """Say what a checkpoint is, reading no weights.
+    """Say what a checkpoint is, without reading its weights.
 
-    If a checkpoint cannot be loaded (an unknown dialect, a missing fact, tensors that do not add
-    up), the reason is not raised but returned, as `problem`.
+    If a checkpoint cannot be loaded (an unknown dialect, a missing value, tensors that do not fit
+    together), `problem` of the result has the reason. It is not raised.
 
     Args:
         source: A path or a reference, as for `load_model`.
-        with_hash: Compute `function_hash` too, for which all weights are read.
+        with_hash: Also compute `function_hash`. This reads all weights.
         reading: How to read the file: `ReadArguments` lists these options.
 
     Returns:
-        What the header shows, and how far it is explained.
+        What the header shows and what it means.
 
     Raises:
         SourceError: The source leads to no file.
@@ -214,20 +216,20 @@ def diff(
     header: bool = False,
     **reading: Unpack[ReadArguments],
 ) -> "Difference":
-    """Say how two checkpoints differ, tensor by tensor under common names.
+    """Compare two checkpoints tensor by tensor, under common names.
 
-    Values are compared as vitconvert would load them: in the same layout, and in float64 if their
-    dtypes differ. Only one tensor of each side is in memory at a time.
+    Values are compared in the same layout, as vitconvert would load them. If dtypes differ, they
+    are compared in float64. Only one tensor of each side is in memory at a time.
 
     Args:
         a, b: Paths or references, as for `load_model`.
         reading_a, reading_b: How to read one of them, such as `{"overrides": {"num_heads": 3}}`;
-            each comes before what is said for both.
-        header: Compare headers only; no weights are read.
-        reading: For both: `ReadArguments` lists these options.
+            they override `reading`.
+        header: Compare only headers; no weights are read.
+        reading: How to read both: `ReadArguments` lists these options.
 
     Returns:
-        What differs; `equal` says whether nothing does.
+        What differs; `equal` is true if nothing does.
 
     Raises:
         SourceError: A source leads to no file.
@@ -264,23 +266,23 @@ def draft_table(
     rescue: bool = False,
     overwrite: bool = False,
 ) -> "Draft":
-    """Draft a table for names that nobody knows, by a ViT that is known or the code they are of.
+    """Draft a table for unknown tensor names, with a reference: a known ViT, or your own code.
 
-    Rows follow from shapes, words in names and, where the reference has the same weights, equal
-    values. What is certain are rows that can be used at once (`load_model(source, table=output)`),
-    guesses are commented out with the reason, and what is left is listed. What no tensor shows
-    (activation, eps, heads, ...) is taken from the reference.
+    Rows are found by shapes, by words in names and, if the reference has the same weights, by equal
+    values. Certain rows can be used at once (`load_model(source, table=output)`). Guesses are
+    comments with the reason. Tensors without a row are listed. Values that no tensor shows
+    (activation, eps, heads, ...) are taken from the reference.
 
-    A module tells more than a reference: its own sizes and layers, and, as a copy of it with random
-    parameters runs, whether the draft computes the same numbers.
+    A module shows more than a known ViT: its sizes and layers. A copy of it runs with random
+    parameters, to check whether the draft computes the same numbers.
 
     Args:
-        source: A path or a reference, as for `load_model`; None: the names are the module's.
+        source: A path or a reference, as for `load_model`. None: the names are the module's.
         like: A ViT of the same depth and width: the name of an architecture of timm
-            (`vit_base_patch16_224`: no weights are needed), or what `load_model` takes. None: the
-            module's own sizes, or the source, if the names are the module's alone.
-        module: An untrained model of the user's own that has these names. It is not changed.
-        output: The table to write, NAME.toml; by default, none is written.
+            (`vit_base_patch16_224`: no weights are needed), or a reference as for `load_model`.
+            None: the module's own sizes; without a module, the source.
+        module: Your own untrained model that has these names. It is not changed.
+        output: The table to write, NAME.toml. By default, none is written.
         overrides: Fields of ViTConfig that the reference, or the module, does not show.
         prefer, tower, ignore, rescue: As for `load_checkpoint`.
         overwrite: Replace an earlier draft, and nothing else.
@@ -289,7 +291,7 @@ def draft_table(
         The proposal: its rows, and the text of the table.
 
     Raises:
-        UsageError: Nothing in the file is like the reference, the output's name is no table's, or
+        UsageError: Nothing in the file is like the reference, the output does not end in .toml, or
             there is neither a reference nor a module.
         MissingFact: The module does not show how many heads it has, or which images it reads.
         OutputExists: The output is there, and `overwrite` is false or it is no draft.
@@ -317,6 +319,7 @@ def checkpoint_or_model(
     model: "ViT | Source",
     *,
     read_in: "torch.dtype | None",
+    image_size: Size | None = None,
     dtype: "torch.dtype | None" = None,
     device: "torch.device | str" = "cpu",
     fast: bool = True,
@@ -326,20 +329,23 @@ def checkpoint_or_model(
     Args:
         model: Either.
         read_in: What weights of a checkpoint are cast to later.
+        image_size: What a checkpoint is resampled to.
         dtype, device, fast: What was asked for.
 
     Raises:
         UsageError: A model, which is used as it is, computes otherwise than was asked for.
     """
     if isinstance(model, str | PathLike | Located | Checkpoint):
-        return loaded(model, ReadOptions().cast(read_in))
+        return loaded_at(model, ReadOptions().cast(read_in).sized(image_size))
     import torch
 
     from vitconvert.model import FastViT
 
     weight = next(model.parameters())
     elsewhere = device != "cpu" and torch.empty(0, device=device).device != weight.device
+    size = size_of(image_size) or model.config.image_size
     otherwise = {
+        "image_size": size != model.config.image_size and not model.dynamic_img_size,
         "dtype": dtype not in (None, weight.dtype),
         "device": elsewhere,
         "fast": not fast and isinstance(model, FastViT),
@@ -350,3 +356,15 @@ def checkpoint_or_model(
         hint="give the checkpoint, or a model that load_model made with these options.",
     )
     return model
+
+
+def size_of(image_size: Size | None) -> tuple[int, int] | None:
+    """Height and width."""
+    return ReadOptions().sized(image_size).image_size
+
+
+def at_stated_size(
+    preprocessing: Preprocessing | None, size: tuple[int, int] | None
+) -> Preprocessing | None:
+    """A preprocessing that a user states, for images of another size; None of either: as it is."""
+    return preprocessing.at_size(size) if preprocessing and size else preprocessing

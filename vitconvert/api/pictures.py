@@ -32,25 +32,25 @@ def attention_maps(
     max_image_pixels: int | None = None,
     device: "torch.device | str" = "cpu",
 ) -> "Iterator[AttentionMaps | Unseen]":
-    """What each token of a model attends to, in each image, as they come.
+    """Yield attention maps of each image: what each token of a model attends to.
 
-    `maps.map()` is a map of patches, `maps.rollout()` one through all blocks, `maps.picture()`
-    lays one over the image, at its own size and with the crop undone, and `maps.to_html()` is
-    a page to explore all of them. An image that cannot be read has an `error` instead.
+    `maps.map()` is a map over the patches of one block, `maps.rollout()` one through all blocks.
+    `maps.picture()` lays a map over the image, in the image's own size and with the crop undone.
+    `maps.to_html()` is a page to explore all maps. An image that cannot be read has an `error`.
 
     Args:
-        model: What `load_model` takes, a checkpoint, which is computed in float32, or a model,
-            which is used as it is.
+        model: A reference as for `load_model` or a checkpoint (computed in float32), or a model
+            (used as it is).
         images: As for `predict`.
-        preprocessing: By default, the checkpoint's own; needed with a model.
-        layers: The blocks whose maps are kept: how many of the last, or which (negative: from the
-            end); by default all, which for 224 pixels is 22 MB for each image (ViT-B/16).
+        preprocessing: By default, the checkpoint's own. It must be given with a model.
+        layers: The blocks whose maps are kept: a number of last blocks, or a list (negative: from
+            the end). By default all; for 224 pixels this is 22 MB for each image (ViT-B/16).
         recursive: Search subfolders too.
         max_image_pixels: As for `predict`.
-        device: Where the model goes.
+        device: The device of the model.
 
     Returns:
-        For each image its maps, computed when they are asked for.
+        The maps of each image, computed during the iteration.
 
     Raises:
         VitConvertError: One of the errors of `load_checkpoint`.
@@ -91,16 +91,16 @@ def feature_maps(
 ) -> "list[FeatureMaps | Unseen]":
     """The features of patches: principal components as colours, similarity and norms.
 
-    The components have one basis for all images, so that a colour means the same in each. The
-    first one over all patches tells foreground from background, as in DINOv2's figures.
+    All images have the same basis, so a colour means the same in each. The first component over
+    all patches separates foreground from background, as in DINOv2's figures.
 
     Args:
         model, images, preprocessing, recursive, max_image_pixels, device: As for `attention_maps`.
-        foreground: The threshold of the first component, from 0 to 1; by default found by itself.
-        background: Whether there is any; else all patches are coloured.
+        foreground: The threshold of the first component, from 0 to 1; by default, it is computed.
+        background: Whether the images have a background. If not, all patches are coloured.
 
     Returns:
-        For each image its features, or why there are none.
+        For each image its features, or the reason why there are none.
 
     Raises:
         VitConvertError: As for `attention_maps`.

@@ -9,7 +9,7 @@ from vitconvert.api.loading import Size, Source, loaded
 from vitconvert.arguments import COMPARED, NAMED_LAYERS, PREPARING, checked, given, refuse
 from vitconvert.checkpoint import Checkpoint, ReadArguments, ReadOptions
 from vitconvert.checkpoint.companions import hashed
-from vitconvert.errors import UsageError
+from vitconvert.errors import UnknownDialect, UsageError
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import locate
@@ -39,22 +39,21 @@ def verify(
     max_image_pixels: int | None = None,
     **reading: Unpack[ReadArguments],
 ) -> "ParityReport":
-    """Compare a checkpoint with the implementation of its own library, or of another checkpoint's.
+    """Compare a checkpoint with the model of its own library, or with another checkpoint.
 
-    The library loads the file by itself. If there is no such implementation, the report says so
-    (`verified` is False) and claims nothing. `compare` takes models and functions of your own,
-    `check_golden` golden files.
+    The library loads the file with its own code. If the library is not installed, nothing is
+    compared, and `verified` is False. `compare` takes your own models and functions, and
+    `check_golden` takes golden files.
 
     Args:
         source: A path or a reference, as for `load_model`.
-        against: Another checkpoint that should compute the same function, which the implementation
-            of *its* library loads.
+        against: Another checkpoint that should compute the same function. *Its* library loads it.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
-        dtypes: "float32", "float64" or both; "float16" and "bfloat16" besides: how far they take
-            vitconvert's own model from float64, layer by layer, and whether its numbers fit into
-            them. That is not judged.
-        images: Images, as for `predict`: the first 32 are compared as well. Each side takes its own
+        dtypes: "float32", "float64" or both. With "float16" or "bfloat16", the report also says
+            how far vitconvert's own model in this dtype differs from float64, layer by layer, and
+            whether its numbers fit. This does not change the result.
+        images: Images, as for `predict`: the first 32 are compared too. Each side has its own
             preprocessing: vitconvert's, and that of the library (timm's transforms, transformers'
             processor), as far as these are known.
         max_image_pixels: Of `images`, as for `predict`.
@@ -114,34 +113,34 @@ def compare(
     max_image_pixels: int | None = None,
     **reading: Unpack[ReadArguments],
 ) -> "ParityReport":
-    """Compare a model or a function of your own with a checkpoint, a model or a function.
+    """Compare your own model or function with a checkpoint, a model or a function.
 
-    It runs as it is, on noise, on a smooth image, and on images that are constant, large, of one
-    channel, one and three in a batch. A checkpoint is computed by vitconvert's ViT, once that is
-    equal to the checkpoint's own library. If the two differ, the report names the first layer that
-    does and the likely cause, as far as modules are matched: by the names of their tensors
-    (`table`, `dialect`, or a dialect that is known), or by `layers`.
+    Your model runs unchanged. The images are noise, a smooth image, and images that are constant,
+    large, of one channel, and in batches of one and three. For a checkpoint, vitconvert's ViT is
+    first compared with the checkpoint's own library. If the two sides differ, the report names the
+    first layer that differs and the likely cause. For this, modules are matched by the names of
+    their tensors (`table`, `dialect`, or a known dialect) or by `layers`.
 
     Args:
         source: An `nn.Module`; a function of images (B, C, H, W) to logits, of torch tensors or
             NumPy arrays; or a checkpoint, as for `load_model`. A function may return several
             outputs by name ("logits", "last_hidden_state", "pooler_output"; in a dict, or as
             attributes).
-        against: Likewise. One of the two is a module or a function.
+        against: The same. One of the two must be a module or a function.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
         seed, batch: Which images, and how many of each kind.
-        dtypes: "float32", "float64" or both, where both sides compute in them.
-        layers: Name of a module of your own -> name of a module of vitconvert's ViT, or of the
-            module that it is compared with, such as `{"encoder.3.attention": "blocks.3.attn"}`:
-            their outputs are compared.
-        image_size, in_channels: Of the images, where neither side is a checkpoint.
-        images: Images, as for `predict`: the first 32 are compared as well. The checkpoint takes
-            its own preprocessing.
-        preprocess: With `images`, what a model of your own does with an image that Pillow opened,
-            to a tensor (C, H, W); by default, it takes the preprocessing of the checkpoint.
-        max_image_pixels: Of `images`, as for `predict`.
+        dtypes: "float32", "float64" or both, if both sides compute in them.
+        layers: Which modules to compare: the name of a module of your own -> the name of a module
+            of vitconvert's ViT, or of the other module, such as
+            `{"encoder.3.attention": "blocks.3.attn"}`.
+        image_size, in_channels: Of the images, if neither side is a checkpoint.
+        images: Images, as for `predict`: the first 32 are compared too. The checkpoint has its own
+            preprocessing.
+        preprocess: With `images`: your function from an image that Pillow opened to a tensor
+            (C, H, W). By default, your model gets the preprocessing of the checkpoint.
+        max_image_pixels: For `images`, as for `predict`.
         reading: How to read the checkpoint: `ReadArguments` lists these options. `table` and
-            `dialect` are of the module's names.
+            `dialect` describe the module's names.
 
     Returns:
         Whether both compute the same, as far as was compared: `verified`, and each comparison.
@@ -194,18 +193,18 @@ def check_golden(
     layers: Mapping[str, str] | None = None,
     **reading: Unpack[ReadArguments],
 ) -> "ParityReport":
-    """Compare a checkpoint, a model or a function with a golden file, which `record_golden` wrote.
+    """Compare a checkpoint, a model or a function with a golden file of `record_golden`.
 
-    The library that the weights came from is not needed. The file says which images are compared.
+    The library that the weights came from is not needed. The golden file has the images.
 
     Args:
         source: A checkpoint, a module or a function, as for `compare`.
         golden: The file, NAME.golden.
         tolerance: Largest relative difference in float32; in float64 a ten-millionth of it.
-        dtypes: "float32", "float64" or both, where `source` computes in them.
+        dtypes: "float32", "float64" or both, if `source` computes in them.
         layers: Name of a module of your own -> name of a module of vitconvert's ViT.
         reading: How to read a checkpoint: `ReadArguments` lists these options. `table` and
-            `dialect` are of a module's names.
+            `dialect` describe a module's names.
 
     Returns:
         Whether both compute the same, as far as was compared: `verified`, and each comparison.
@@ -213,8 +212,9 @@ def check_golden(
     Raises:
         SourceError, CorruptFile: The golden file cannot be read.
         VitConvertError: The checkpoint cannot be loaded, as for `load_model`.
-        UsageError: `golden` is no golden file; it was recorded of other weights; a model of your
-            own raises an error on its images; or an argument is wrong.
+        ParityFailed: The golden file was recorded of other weights.
+        UsageError: `golden` is no golden file; a model of your own raises an error on its images;
+            or an argument is wrong.
 
     Example:
         >>> golden = vitconvert.record_golden("my-vit", "my-vit.golden")
@@ -253,18 +253,18 @@ def record_golden(
     overwrite: bool = False,
     **reading: Unpack[ReadArguments],
 ) -> "Golden":
-    """Record what a checkpoint gives for images, so that others can be compared with it anywhere.
+    """Record reference outputs of a checkpoint, so that models can be compared with it anywhere.
 
-    The checkpoint is first verified equal to its own project's implementation. Where there is none,
+    First, the checkpoint is compared with the model of its own library. If that is not installed,
     the golden file says "not verified", and so does each report of a comparison with it. The file
     (safetensors, a few hundred KB) has outputs in float64, digests of all layers, the sha256 of the
-    weights and of the images, and versions; `check_golden(model, output)` compares with it.
+    weights and of the images, and versions. `check_golden(model, output)` compares with it.
 
     Args:
         source: A path or a reference, as for `load_model`.
-        output: The file, NAME.golden. It appears whole or not at all.
+        output: The file, NAME.golden. It is written atomically.
         seed, batch: Which images, and how many of each kind.
-        tolerance: Of the proof, as for `verify`.
+        tolerance: Of the comparison with the library, as for `verify`.
         overwrite: Replace an earlier golden file, and nothing else.
         reading: How to read the file: `ReadArguments` lists these options.
 
@@ -272,10 +272,10 @@ def record_golden(
         What was recorded.
 
     Raises:
-        ParityFailed: vitconvert's ViT does not compute what the checkpoint's project computes;
+        ParityFailed: vitconvert's ViT does not compute the same as the checkpoint's library;
             nothing is written.
-        OutputExists: The output is there, and `overwrite` is false or it is no golden file.
-        UsageError: The output's name is no golden file's, or the images would be too large.
+        OutputExists: The output exists, and `overwrite` is false or it is no golden file.
+        UsageError: The output does not end in .golden, or the images would be too large.
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
@@ -303,18 +303,18 @@ def record_pixels(
     overwrite: bool = False,
     **reading: Unpack[ReadArguments],
 ) -> "PixelGolden":
-    """Record what a model's preprocessing makes of images, for ports in other languages.
+    """Record reference pixels of a model's preprocessing, for ports to other languages.
 
     The directory has twelve images (gradients, edges, odd sizes, EXIF, transparency, CMYK, grey, a
-    palette, 16 bits, a made-up photograph), what each is once it is decoded, resized, cropped and
-    normalised (safetensors), and what the steps are (JSON). Each result is compared, bit by bit,
-    with that of the project's own code (timm's transforms, transformers' processor) where that is
-    installed; of an image where they differ, the project's result alone is kept.
+    palette, 16 bits, a synthetic photograph), their pixels after decoding, resizing, cropping and
+    normalising (safetensors), and a description of these steps (JSON). If the model's library is
+    installed, each result is compared bit by bit with its code (timm's transforms, transformers'
+    processor). If they differ for an image, only the library's result is kept.
 
     Args:
         source: A path or a reference, as for `load_model`; or a preprocessing.
-        output: The directory. It appears whole or not at all.
-        preprocess: Own code in place of the project's: an image that Pillow opened to a tensor
+        output: The directory. It is written atomically.
+        preprocess: Your code instead of the library's: from an image that Pillow opened to a tensor
             (C, H, W).
         overwrite: Replace a directory that vitconvert wrote, and nothing else.
         reading: How to read the file: `ReadArguments` lists these options.
@@ -324,10 +324,10 @@ def record_pixels(
 
     Raises:
         MissingFact: No file states the preprocessing of images.
-        InputMismatch: The model reads no images but recordings.
-        ParityFailed: The project's own code gives other numbers for every image; nothing is
+        InputMismatch: The model does not read images, but recordings.
+        ParityFailed: The library's own code gives other numbers for every image; nothing is
             written.
-        OutputExists: The output is there, and `overwrite` is false or vitconvert did not write it.
+        OutputExists: The output exists, and `overwrite` is false or vitconvert did not write it.
         VitConvertError: One of the errors of `load_checkpoint`.
 
     Example:
@@ -361,22 +361,22 @@ def record_pixels(
 def check_pixels(
     golden: str | PathLike[str], theirs: "str | PathLike[str] | Mapping[str, object]"
 ) -> "PixelReport":
-    """Compare the arrays of a port with what `record_pixels` recorded.
+    """Compare the pixels of a port with the reference pixels of `record_pixels`.
 
     Args:
         golden: The directory.
-        theirs: A file (.npz, .safetensors), or arrays by name: "edges.png/resized", or an image's
-            name alone for its result. Steps may be left out, and so may images. Axes are those of
-            the golden, (C, H, W), or (H, W, C).
+        theirs: A file (.npz, .safetensors), or arrays by name, such as "edges.png/resized". The
+            name of an image alone is its final result. Steps and images may be left out. Axes are
+            (C, H, W), as in the golden, or (H, W, C).
 
     Returns:
-        Whether all are equal (`ok`), and if not, the first step that departs and likely causes:
-        another filter, antialias, rounding, crop, order of channels, mean and std, scale, EXIF,
+        Whether all are equal (`ok`). If not, the first step that differs and likely causes: another
+        filter, antialias, rounding, crop, order of channels, mean and std, scale, EXIF,
         transparency.
 
     Raises:
         SourceError, CorruptFile: A file cannot be read.
-        UsageError: An array's name is none of the golden's.
+        UsageError: An array has a name that the golden does not have.
 
     Example:
         >>> golden = vitconvert.record_pixels("my-vit", "my-vit.pixels")
@@ -434,7 +434,8 @@ def _models(
         others |= {"dialect": None, "table": None}
     if not read:
         ReadOptions.of(others).refuse("none is compared here")
-    return [model if callable(model) else _load_whole(model, **others) for model in sides]
+    table = reading.get("table") if len(read) < len(sides) else None
+    return [model if callable(model) else _beside_module(model, table, others) for model in sides]
 
 
 def _load_whole(source: Source, **reading: object) -> Checkpoint:
@@ -443,3 +444,13 @@ def _load_whole(source: Source, **reading: object) -> Checkpoint:
     if not isinstance(source, Checkpoint):
         source = hashed(locate(source, tower=options.tower))
     return loaded(source, options)
+
+
+def _beside_module(source: Source, table: object, reading: Mapping[str, object]) -> Checkpoint:
+    """A checkpoint in the names of its own library, or in those of the module's table."""
+    try:
+        return _load_whole(source, **reading)
+    except UnknownDialect:
+        if table is None:
+            raise
+        return _load_whole(source, **{**reading, "table": table})

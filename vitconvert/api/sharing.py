@@ -13,7 +13,7 @@ from vitconvert.arguments import FLAG, NAMES_OF_CLASSES, PATH, TEXT, checked, su
 from vitconvert.checkpoint import Checkpoint, ReadOptions
 from vitconvert.config import ViTConfig
 from vitconvert.conversion.options import WriteOptions
-from vitconvert.errors import UsageError, size_text
+from vitconvert.errors import UsageError, size_text, warn
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import locate
@@ -53,6 +53,8 @@ def save_model(
     checkpoint = _stated(checkpoint_of(model), labels, preprocessing)
     if verify:
         _check_function(model, checkpoint)
+    if model.dynamic_img_size:
+        warn("a free image size is not saved: dynamic_size=True makes it free again on loading")
     options = WriteOptions(to=to, allow=tuple(allow), max_shard_size=max_shard_size)
     return convert_checkpoint(
         checkpoint, options, output=Path(output), verify=verify, overwrite=overwrite

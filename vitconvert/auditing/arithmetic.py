@@ -188,7 +188,7 @@ def roundings(close: float) -> Iterator[tuple[str, Holds]]:
         name = str(dtype).removeprefix("torch.")
         yield f"rounded to {name} on the way", partial(_is_rounded, dtype)
     yield (
-        "rounded otherwise",
+        "rounded differently",
         lambda values, source: _are_close(values.float(), source.float(), close),
     )
 

@@ -31,7 +31,7 @@ from vitconvert.auditing.loader_script import ANSWER, LOADERS, TENSORS, NoLoader
 from vitconvert.auditing.report import admitted
 from vitconvert.auditing.tensors import Read, Tensors, tensors_of
 from vitconvert.documents import read_object
-from vitconvert.errors import UsageError, VitConvertError, nearest, what_was_raised
+from vitconvert.errors import UsageError, VitConvertError, as_typed, nearest, what_was_raised
 from vitconvert.file_formats import INDEX
 from vitconvert.settings import plain_arithmetic
 from vitconvert.sources import Located, locate
@@ -311,18 +311,20 @@ def _load_elsewhere(loader: Loader, place: Path, folder: Path, python: Path) -> 
         raise UsageError(
             f"{python} did not get as far as loading (exit code {done.returncode}).",
             details=said[-_PATIENCE:],
-            hint="it needs torch, and the library that loads.",
+            hint="it needs torch, and the library that loads "
+            f"(`{as_typed(program)} -m pip install torch`).",
         )
     if "no loader" in answer:
         fact, hint = answer["no loader"]
-        raise _no_loader(f"{fact.rstrip('.')} ({python}).", hint)
+        installed = f"{as_typed(program)} -m pip install"  # another pip would install elsewhere
+        raise _no_loader(f"{fact.rstrip('.')} ({python}).", hint.replace("pip install", installed))
     if "raised" in answer:
         raise _raised(answer["call"], answer["raised"], said)
     if "title" not in answer:
         raise _no_model(answer["call"], answer["returned"])
     return Loaded(
         model=_read(answer, folder),
-        by=_by(answer["program"], answer["call"]),
+        by=f"{_by(answer['program'], answer['call'])} of {python}",
         notes=(*answer["notes"], *_beside(answer["way"], answer["others"])),
         said=said,
     )

@@ -221,10 +221,10 @@ _TEXTS = {
         "the loader made them without memory, and filled them with nothing",
         "look why the file's names did not match, or load without a device map",
     ),
-    "prefix": ("as initialised; their names begin otherwise in the file", "", ""),
+    "prefix": ("as initialised; their names begin differently in the file", "", ""),
     "renamed": (
         "as initialised; the file has other names, in no parameter",
-        "the class calls them otherwise than the file does (another release wrote it)",
+        "the class gives them other names than the file (another release wrote it)",
         "load with the release that wrote the file, or with one that renames; or rename them",
     ),
     "size": (
@@ -259,7 +259,7 @@ _TEXTS = {
     ),
     "quantised": (
         "not what the file's quantised numbers stand for",
-        "the file is quantised, and the loader took its numbers or scales otherwise",
+        "the file is quantised, and the loader read its numbers or scales differently",
         "load with the library that quantised it, or dequantise: vitconvert convert --dtype",
     ),
     "overwritten": (

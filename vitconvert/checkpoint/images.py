@@ -113,7 +113,7 @@ def warn_of_assumed(preprocessing: Preprocessing) -> None:
     """Tell the user of a preprocessing that nobody stated for the model."""
     if preprocessing.assumed:
         word = "" if "assumed" in preprocessing.origin else "assumed: "
-        state = "--preprocessor FILE, or --mean, --std and --crop, state it"
+        state = "--preprocessor FILE, or --mean, --std, --crop and --interpolation, state it"
         warn(f"preprocessing: {word}{preprocessing.origin}; {state}")
 
 

@@ -2,10 +2,12 @@
 
 import fnmatch
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypedDict
 
 from vitconvert.arguments import (
@@ -21,6 +23,7 @@ from vitconvert.arguments import (
     described_by,
     given,
     number,
+    one_of,
     option,
     options_of,
     read_fields,
@@ -29,7 +32,8 @@ from vitconvert.arguments import (
     texts,
 )
 from vitconvert.documents import JsonObject
-from vitconvert.errors import UsageError, nearest
+from vitconvert.errors import UnknownDialect, UsageError, nearest
+from vitconvert.preprocessing.backends import INTERPOLATIONS
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from vitconvert.tables.table import Table
 
 IGNORED = "you ignored it"
+PIXELS = ("mean", "std", "crop", "interpolation")  # options that state a part of a preprocessing
 IMAGES = "Images and classes"  # the heading of options on what a file of weights may lack
 
 
@@ -139,6 +144,12 @@ class ReadOptions:
         "The share of the resized image that is kept, such as 0.875.",
         kind=float,
         metavar="NUMBER",
+        heading=IMAGES,
+    )
+    interpolation: str | None = option(
+        one_of(*INTERPOLATIONS),
+        "The filter with which images are resized.",
+        choices=INTERPOLATIONS,
         heading=IMAGES,
     )
     preprocessor: str | PathLike[str] | None = option(
@@ -254,18 +265,39 @@ class ReadOptions:
             found |= dict.fromkeys(matching, f"{IGNORED} ({pattern})")
         return found
 
-    def tables(self, written_as: str | None = None) -> "list[Table] | None":
+    def tables(self, written: JsonObject = MappingProxyType({})) -> "list[Table] | None":
         """The tables that may explain the checkpoint; None: all of `weights_map/`.
 
         Args:
-            written_as: The dialect that a `vitconvert.json` names; the fields here override it.
+            written: The `vitconvert.json` beside it, which names a dialect; the fields here
+                override it.
+
+        Raises:
+            UnknownDialect: It was written by a table of the user's own, which is not named here.
         """
-        from vitconvert.tables.dialects import find_tables, read_table
+        from vitconvert.tables.dialects import find_tables, is_builtin, read_table
 
         if self.table is not None:
             return [read_table(Path(self.table))]
-        dialect = self.dialect or written_as
-        return find_tables(dialect) if dialect else None
+        if self.dialect:
+            return find_tables(self.dialect)
+        target = written.get("target")
+        if not isinstance(target, str):
+            return None
+        if not is_builtin(target):
+            raise _of_own_table(target, written.get("command"))
+        return find_tables(target)
+
+
+def _of_own_table(target: str, command: object) -> UnknownDialect:
+    """The error for an output in the names of a table of the user's own."""
+    typed = re.search(r"--table ('[^']*'|\"[^\"]*\"|\S+)", str(command))
+    table = typed[1] if typed else f"{target}.toml"
+    return UnknownDialect(
+        f"The tensors have the names of your own table {target!r}.",
+        evidence={"written by": command or "vitconvert.convert", "known from": "vitconvert.json"},
+        hint=f"--table {table} reads them (in Python, table=).",
+    )
 
 
 @described_by(ReadOptions)
@@ -287,4 +319,5 @@ class ReadArguments(TypedDict, total=False):
     mean: float | Sequence[float] | None
     std: float | Sequence[float] | None
     crop: float | None
+    interpolation: str | None
     preprocessor: str | PathLike[str] | None

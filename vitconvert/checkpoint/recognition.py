@@ -131,7 +131,7 @@ def _find_vit(container: Container, companions: Companions, options: ReadOptions
         UnknownDialect, AmbiguousDialect, TensorMismatch, Quantised: There is none, or several.
     """
     shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = options.tables(companions.own.get("target"))
+    tables = options.tables(companions.own)
     ignored = options.ignored(shapes, container.path)
     header = Header(
         shapes={name: shape for name, shape in shapes.items() if name not in ignored},

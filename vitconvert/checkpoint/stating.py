@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from vitconvert.checkpoint.options import ReadOptions
+from vitconvert.checkpoint.options import PIXELS, ReadOptions
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict, parse_object, read_bytes, read_object
 from vitconvert.errors import ConflictingFact, CorruptFile, MissingFact
@@ -31,7 +31,7 @@ def with_stated_pixels(
     """
     if said.preprocessor is not None:
         known = preprocessing_in(Path(said.preprocessor), config)
-    names = [name for name in ("mean", "std", "crop") if getattr(said, name) is not None]
+    names = [name for name in PIXELS if getattr(said, name) is not None]
     if not names:
         return known
     if known is None:
@@ -47,6 +47,8 @@ def with_stated_pixels(
             evidence={"from": known.origin, "rescale_factor": known.rescale_factor},
             hint="--preprocessor FILE states the whole preprocessing.",
         )
+    if said.interpolation is not None:
+        fields["interpolation"] = said.interpolation
     if said.crop is not None:
         fields |= resized_for(known.image_size, said.crop)
     origin = f"{known.origin}; {', '.join(names)}: {USER}"
@@ -72,10 +74,14 @@ def stated_alone(said: ReadOptions, config: ViTConfig) -> Preprocessing:
         "mean": for_channels(said.mean or (), "mean", channels),
         "std": for_channels(said.std or (), "std", channels),
         "crop_pct": said.crop,
+        "interpolation": said.interpolation,
     }
-    assumed = "bicubic" if said.crop else "bicubic and crop 0.875"
-    usual = Preprocessing.from_timm(stated, origin=f"{USER}; assumed: {assumed}, as in timm")
-    return dataclasses.replace(usual, assumed=True)
+    usual = {"bicubic": said.interpolation, "crop 0.875": said.crop}
+    assumed = " and ".join(name for name, value in usual.items() if value is None)
+    origin = f"{USER}; assumed: {assumed}, as in timm" if assumed else USER
+    return dataclasses.replace(
+        Preprocessing.from_timm(stated, origin=origin), assumed=bool(assumed)
+    )
 
 
 def preprocessing_in(file: Path, config: ViTConfig) -> Preprocessing:

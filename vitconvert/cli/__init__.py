@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning, nearest
+from vitconvert.errors import UsageError, VitConvertError, VitConvertWarning, as_flags, nearest
 from vitconvert.programs import fast_imports
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -159,7 +159,7 @@ def _print_completion(ctx: click.Context, _: click.Parameter, shell: str | None)
     help="Print the completion script of a shell and exit.",
 )
 def vitconvert() -> None:
-    """Make any pretrained ViT checkpoint usable anywhere, provably unchanged."""
+    """Convert any pretrained ViT to any library, and verify that outputs stay equal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -200,9 +200,8 @@ def run(command: click.Command, arguments: list[str]) -> int:
             code = command.main(arguments, prog_name="vitconvert", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except VitConvertError as error:
-        verb = next((word for word in arguments if not word.startswith("-")), "")
-        if error.hint and isinstance(command, click.Group):
-            error.hint += _where_it_is_an_option(error.hint, command, verb)
+        if error.hint:
+            error.hint += _where_it_is_an_option(error.hint, command, arguments)
         verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
         return _report(error, as_json=as_json, verbose=verbose)
     except click.exceptions.Abort:
@@ -212,15 +211,20 @@ def run(command: click.Command, arguments: list[str]) -> int:
         error.show()  # `vitconvert` alone: the help
         return error.exit_code
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            error = _named_setting(error)
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "vitconvert"
         hint = f"`{path} --help` says what may be typed."
+        if isinstance(error, click.NoSuchOption):
+            elsewhere = _where_it_is_an_option(error.option_name, command, arguments)
+            error = _named_setting(error)
+            if elsewhere:
+                error, hint = click.UsageError(error.message, context), elsewhere.strip()
         if context and "unexpected extra argument" in error.format_message():
             several = (one for one in context.command.params if getattr(one, "multiple", False))
             given = [flag for one in several for flag in one.opts if flag in arguments]
             hint = f"{given[0]} takes one: type it before each. {hint}" if given else hint
+        if near := _nearest_choices(error):
+            hint = f"did you mean {' or '.join(near)}?"
         usage = UsageError(error.format_message(), hint=hint)
         return _report(usage, as_json=as_json)
     except OSError as error:
@@ -241,7 +245,7 @@ def _warnings_as_notes(*, quiet: bool) -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, VitConvertWarning):
-                click.echo(f"note: {message}", err=True)
+                click.echo(f"note: {as_flags(str(message))}", err=True)
             else:
                 others(message, category, *where, **more)
 
@@ -262,8 +266,11 @@ def _report(error: VitConvertError, *, as_json: bool, verbose: bool = False) -> 
     return error.exit_code
 
 
-def _where_it_is_an_option(hint: str, verbs: click.Group, verb: str) -> str:
+def _where_it_is_an_option(hint: str, verbs: click.Command, arguments: Sequence[str]) -> str:
     """What a hint names and this verb lacks, and a verb that has it; "" if it lacks nothing."""
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    if not isinstance(verbs, click.Group):
+        return ""
     context = click.Context(verbs)
 
     def options(name: str) -> set[str]:
@@ -282,6 +289,17 @@ def _where_it_is_an_option(hint: str, verbs: click.Group, verb: str) -> str:
     return (
         f" `vitconvert {verb}` has no {' and no '.join(lacking)}; `vitconvert {other}` has{first}."
     )
+
+
+def _nearest_choices(error: click.ClickException) -> list[str]:
+    """The three choices of an option that are nearest to what was typed in its place."""
+    choices = getattr(getattr(error, "param", None), "type", None)
+    typed = re.search(r"'([^']*)' is not one of", error.format_message())
+    if typed is None or not isinstance(choices, click.Choice):
+        return []
+    # As many write dtypes: fp16, bf16.
+    word = re.sub(r"^(b?)fp?(?=\d)", r"\1float", typed[1].lower())
+    return nearest(word, map(str, choices.choices), 3)
 
 
 def _named_setting(error: click.NoSuchOption) -> click.UsageError:

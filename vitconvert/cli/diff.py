@@ -77,7 +77,7 @@ def _report(difference: "Difference", most: int | None) -> Iterator[str]:
             if not other.problem:  # what is typed for both would change the other
                 side.problem.hint = of_side(side.problem.hint, name)
             why = f"{name} cannot be read, so the files' own names are compared"
-            yield line("names", why, *str(side.problem).split("\n"))
+            yield line("names", why, *side.problem.text(brief=True).split("\n"))
     fields = (
         f"{name}  {_shown(field.a)} in a ({field.origin_a}), "
         f"{_shown(field.b)} in b ({field.origin_b})"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import click
 
 from vitconvert.arguments import options_of
-from vitconvert.checkpoint.options import IMAGES
+from vitconvert.checkpoint.options import IMAGES, PIXELS
 from vitconvert.cli.options import (
     MEASURED,
     Reading,
@@ -86,7 +86,7 @@ class Images(Reading):
 
     def tell_preprocessing(self, checkpoint: "Checkpoint") -> None:
         """Print, on stderr, what the options make of images, if they say anything of them."""
-        stated = (self.read[name] for name in ("mean", "std", "crop", "preprocessor"))
+        stated = (self.read[name] for name in (*PIXELS, "preprocessor"))
         found = checkpoint.preprocessing
         if found is None or found.assumed or self.quiet:  # a warning tells what is assumed
             return
@@ -130,7 +130,7 @@ class Images(Reading):
         for result in results:
             if result.error:
                 self.failed += 1
-                click.echo(str(result.error), err=True)
+                click.echo(result.error.text(brief=True), err=True)
             yield result
 
 

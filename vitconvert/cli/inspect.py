@@ -205,7 +205,7 @@ def _head(inspection: "Inspection") -> Iterator[str]:
         "tensors", f"{len(inspection.tensors)}, {inspection.parameters:,} parameters, {size}"
     )
     if inspection.tower:
-        yield line("tower", inspection.tower)
+        yield line("vision encoder", inspection.tower)
     yield line("dialect", inspection.dialect or "not recognised")
 
 

@@ -300,7 +300,10 @@ def settings(typed: Sequence[str]) -> dict[str, str]:
     for setting in typed:
         name, _, value = setting.partition("=")
         if not name or not value:
-            raise click.BadParameter(f"{setting!r} is not FIELD=VALUE.", param_hint="--set")
+            raise click.BadParameter(
+                f"{setting!r} is not FIELD=VALUE, such as {name.strip() or 'num_heads'}=12.",
+                param_hint="--set",
+            )
         found[name.strip()] = value.strip()
     return found
 

@@ -19,7 +19,6 @@ from vitconvert.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from vitconvert.checkpoint import Checkpoint
-    from vitconvert.preprocessing import Preprocessing
 
 
 @dataclass(kw_only=True)
@@ -67,8 +66,13 @@ With -o, the answers become Parquet files in a directory, for any number of imag
             return compute_shards(self, "classes", topk=self.topk)
         require_directory(self.images, None)
         model = self._opened()
-        sized = self._sized()
-        predictions = predict(model, self.named_images(), sized, topk=self.topk, **self.computing())
+        predictions = predict(
+            model,
+            self.named_images(),
+            image_size=self.read_options().image_size,
+            topk=self.topk,
+            **self.computing(),
+        )
         for prediction in self.reported(predictions, printing=True):
             path = printable(str(prediction.path or ""))
             top = [(printable(c.label or str(c.index)), c.in_words()) for c in prediction.top]
@@ -91,14 +95,3 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         why = "an exported file states its own options"
         self.read_options().refuse(why)
         return self.model
-
-    def _sized(self) -> "Preprocessing | None":
-        """The preprocessing of an exported file for --image-size; None: as it states it."""
-        from vitconvert.runtimes import is_exported
-
-        size = self.read_options().image_size
-        if size is None or not is_exported(self.model):
-            return None
-        from vitconvert.runtimes.exported import open_exported
-
-        return open_exported(self.model).at_size(size)

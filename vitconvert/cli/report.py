@@ -12,7 +12,14 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from vitconvert.atomic_write import portable_name
-from vitconvert.errors import VitConvertError, as_typed, is_address, printable, without_secrets
+from vitconvert.errors import (
+    VitConvertError,
+    as_flags,
+    as_typed,
+    is_address,
+    printable,
+    without_secrets,
+)
 from vitconvert.file_formats import suffixes
 
 if TYPE_CHECKING:
@@ -82,7 +89,7 @@ def line(title: str, *texts: object) -> str:
     """A title and what belongs to it, aligned; each text is one line. "" without texts."""
     if not texts:
         return ""
-    first, *rest = [printable(str(text)) for text in texts]
+    first, *rest = [printable(as_flags(str(text))) for text in texts]
     return "\n".join([f"{title:<{_MARGIN}}{first}", *(f"{'':<{_MARGIN}}{r}" for r in rest)])
 
 

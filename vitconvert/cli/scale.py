@@ -120,7 +120,9 @@ def compute_shards(options: Scaled, computed: str, **task: Any) -> int:
         return _plan(work, sources, how.store, as_json=options.as_json)
     from vitconvert.embedding.run import run
 
-    shown = progress(as_json=options.as_json, quiet=options.quiet)
+    every = how.only is None and not (how.retry_failed or how.append)
+    total = sources.count if every else lambda: None
+    shown = progress(total, as_json=options.as_json, quiet=options.quiet)
     kept = False
 
     def notify(event: "Event") -> None:

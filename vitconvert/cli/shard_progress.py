@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 _SECONDS = 10  # between lines where there is no terminal
 
 
-def progress(*, as_json: bool, quiet: bool) -> "Quiet":
-    """What shows a run, in the way that was asked for or fits where it is shown."""
+def progress(total: Callable[[], int | None], *, as_json: bool, quiet: bool) -> "Quiet":
+    """What shows a run, in the way that was asked for or fits where it is shown.
+
+    Args:
+        total: Counts the images, or does not know.
+        as_json, quiet: What was asked for.
+    """
     if as_json:
         return _JsonLines()
     if quiet:
         return Quiet()
-    return _Bar() if sys.stderr.isatty() else _Lines()
+    return _Bar(total) if sys.stderr.isatty() else _Lines(total)
 
 
 class Quiet:
@@ -64,9 +69,10 @@ class _JsonLines(Quiet):
 
 
 class _Bar(Quiet):
-    """A bar on a terminal: images, rate, failures."""
+    """A bar on a terminal: images, how many there are, rate, failures."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: Callable[[], int | None]) -> None:
+        self._total = total
         self._bar: Any = None
         self._failed = 0
 
@@ -75,7 +81,7 @@ class _Bar(Quiet):
         from tqdm import tqdm
 
         if event.what == "begun":
-            self._bar = tqdm(initial=event.known, unit="image", leave=False)
+            self._bar = tqdm(initial=event.known, total=self._total(), unit="image", leave=False)
         elif event.what == "images":
             self._bar.update(event.images)
             if event.failed:
@@ -96,13 +102,17 @@ class _Bar(Quiet):
 class _Lines(Quiet):
     """A line now and then, where nothing can be drawn over."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: Callable[[], int | None]) -> None:
         self._begun = self._told = time.monotonic()
         self._images = self._failed = 0
+        self._total = total
+        self._of = ""
 
     def __call__(self, event: "Event") -> None:
         """Print it, if it is time."""
         if event.what == "begun":
+            if total := self._total():
+                self._of = f" of {total - event.known:,}"
             if event.known:
                 failed = f", {event.known_failed:,} of which failed" if event.known_failed else ""
                 tell(f"{event.known:,} images are there already{failed}", err=True)
@@ -120,7 +130,7 @@ class _Lines(Quiet):
     def _line(self) -> str:
         rate = self._images / (time.monotonic() - self._begun)
         failed = f", {self._failed:,} failed" if self._failed else ""
-        return f"{self._images:,} images, {rate:.1f} a second{failed}"
+        return f"{self._images:,}{self._of} images, {rate:.1f} a second{failed}"
 
 
 def _tell_of_shard(event: "Event", say: Callable[[str], Any]) -> None:

@@ -6,6 +6,7 @@ from vitconvert.config.properties import Properties
 FIXED_AXES = {
     "qkv": 3,
     "kv": 2,
+    "qk": 2,
     "gate": 2,
     "axis": 2,
     "root_y": 7,

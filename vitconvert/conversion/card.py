@@ -73,9 +73,10 @@ def write_card(
         *(("images", departure) for departure in proof.departures),
     ]
     has_processor = (directory / "preprocessor_config.json").is_file()
+    own_table = "" if target.table.builtin else target.table.origin
     examples = [
         *program_of(target.table).examples(target, source, has_processor),
-        vitconvert_example(source.config, source.preprocessing),
+        vitconvert_example(source.config, source.preprocessing, own_table),
     ]
     uses = (f"{example.title}:\n\n```python\n{example.code}\n```" for example in examples)
     parts = [
@@ -176,7 +177,7 @@ def _origin(source: Checkpoint, sha256_in: Mapping[str, str]) -> _Rows:
         ("repository", located.repo),
         ("revision", located.revision),
         ("address", located.url and published(located.url)),
-        ("tower", source.tower and f"of a larger model: {source.tower}"),
+        ("vision encoder", source.tower and f"of a larger model: {source.tower}"),
         ("dialect", source.dialect),
         ("converted", "" if again else first_source_line(source)),
     ]

@@ -50,7 +50,7 @@ class ConversionPlan:
         steps: The steps, in their order.
         passed_over: Other dialects of the target's library, and why they cannot hold it.
         options: What was asked for.
-        other_sizes: How the target treats images of other sizes otherwise than the source, or None.
+        other_sizes: How the target treats images of other sizes differently, or None.
     """
 
     before: Checkpoint
@@ -129,7 +129,7 @@ class ConversionPlan:
 
     @property
     def streamed(self) -> bool:
-        """Whether bytes would go from file to file; otherwise they go through memory."""
+        """Whether bytes would go from file to file; if not, they go through memory."""
         return self._written.streamed
 
     @property

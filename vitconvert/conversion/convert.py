@@ -50,7 +50,7 @@ class Conversion:
     Attributes:
         plan: What was changed, where it went, and by which steps.
         output: The directory that was written.
-        proof: What was found out, with what is of the source and what of the output.
+        proof: What was verified, with what is of the source and what of the output.
         sha256: File of the output -> its hash.
     """
 
@@ -106,7 +106,7 @@ class Conversion:
 
     @property
     def other_sizes(self) -> OtherSizes | None:
-        """How the target treats images of other sizes otherwise than the source; None: it does not.
+        """How the target treats images of other sizes differently; None: it does not.
 
         Also None where the target's program takes one size alone, or `image_size` was given.
         """

@@ -67,6 +67,9 @@ def refusal_with_hints(
     elif bare := _without_head(to, model):
         error.without_head, error.hint = bare
     error.holders = holders
+    own = ecosystem_of(to) if isinstance(to, str) and to in builtin_tables() else ""
+    if own != to and own in holders and not error.hint:
+        error.hint = f"--to {own} takes the dialect of {own} that holds this model."
     if model.dialect is not None and model.dialect in builtin_tables():
         error.source = ecosystem_of(model.dialect)
     error.meaning = f"Targets that hold it as it is: {', '.join(holders)}."

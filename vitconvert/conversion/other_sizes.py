@@ -106,7 +106,7 @@ def other_sizes(before: Checkpoint, source: Checkpoint, target: Target) -> Other
         return None
     doubt = ""
     if before.resampling_doubt and "positions" in apart and ours.learned_positions:
-        wanted["positions"] = "may do otherwise"
+        wanted["positions"] = "may do it differently"
         doubt = "no file names the library that it was trained with; "
         doubt += "--set position_resampling=RULE states the rule"
     stated = _stated_elsewhere(before, apart)

@@ -91,7 +91,8 @@ def suggested_target(model: DescribedModel) -> tuple[str, tuple[str, ...], str]:
         if refusal.steps:
             return to, refusal.steps, f"{to}: {refusal.hint}"
         held = ecosystems_that_hold(model)
-        return next((name for name in held if name != own), OWN_LAYOUT), (), ""
+        usual = (name for name in ("timm", "hf", OWN_LAYOUT, *held) if name in held)
+        return next((name for name in usual if name != own), OWN_LAYOUT), (), ""
     return to, (), ""
 
 

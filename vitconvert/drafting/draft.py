@@ -22,7 +22,14 @@ from vitconvert.drafting.draft_text import (
 )
 from vitconvert.drafting.entries import Entry, entries_of, no_part
 from vitconvert.drafting.matching import DraftMatch, Matching
-from vitconvert.drafting.rows import DraftRow, orders_of, rows_of, with_fc_norm, with_shared_norm
+from vitconvert.drafting.rows import (
+    DraftRow,
+    orders_of,
+    reordered,
+    rows_of,
+    with_fc_norm,
+    with_shared_norm,
+)
 from vitconvert.drafting.slots import ComparedValues, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
 from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
@@ -138,7 +145,7 @@ class Draft:
         ignored: Names of theirs that play no part, and why.
         left: Names of theirs that no row uses, and why.
         unfilled: Tensors of the reference for which nothing was found.
-        config: What the reference says, and no tensor tells: these are lines of the table too.
+        config: What the reference says, and no tensor shows: these are lines of the table too.
         values: How many tensors have the reference's values, or why none were compared.
         computed: Whether the module's own code computes what the draft says; "" without a module.
         problem: Why the table does not read the file as it stands; None if it does.
@@ -321,7 +328,10 @@ def _draft(
     if computed.startswith(_OTHER):  # the table must not be used in silence
         sections["ask"] = {"block_order": computed}
         sections["only"] = {"depth == 0": computed}
-    text = draft_text(source, reference.name, rows, ignored, left, unfilled, facts, sections)
+    guessed = own.tried if own is not None and not computed.startswith("equal") else frozenset()
+    text = draft_text(
+        source, reference.name, rows, ignored, left, unfilled, facts, sections, guessed=guessed
+    )
     return Draft(
         source=source,
         like=reference.name,
@@ -329,7 +339,7 @@ def _draft(
         ignored=ignored,
         left=left,
         unfilled=unfilled,
-        config=facts,
+        config={name: value for name, value in facts.items() if name not in guessed},
         values=told,
         computed=computed,
         problem=_problem(text, shapes, config),
@@ -392,7 +402,8 @@ def _stems(
     return stems_of(entries, slots, sizes, None), None, told
 
 
-_OTHER = "the module computes another function than every ViT of vitconvert"
+_TRIES_OF_ORDERS = 200  # each order of q, k and v, with one or two answers that are less likely
+_OTHER = "the module computes another function than each variant of the draft that was tried"
 
 
 def _tried(
@@ -438,21 +449,28 @@ def _tried(
         details = "; ".join([error.fact, *error.details[:2]])
         return [*rows], config, f"not run: {details}"
     trial = try_out(own, [partial(made, *one) for one in several])
-    if trial.vit is None:
+    vit = trial.vit
+    if vit is None:
         return [*rows], config, f"not run: {trial.why}"
     if not trial.equal:
+        nearest, like = several[trial.choice]
+        others = [(one, like) for one in reordered(nearest)]
+        again = try_out(own, [partial(made, *one) for one in others], tries=_TRIES_OF_ORDERS)
+        if again.vit is not None and again.equal:
+            trial, several, vit = again, others, again.vit
+    if not trial.equal:
         believed = [*map(row_as_certain, several[trial.choice][0])]
-        like = trial.vit.config
+        like = vit.config
         facts = facts_of(like, believed, ignored, shapes, same_weights=True)
         table = draft_text("", "", believed, ignored, {}, (), facts)
-        where = where_departs(own, trial.vit, table)
+        where = where_departs(own, vit, table)
         return [*rows], config, f"{_OTHER} ({trial.difference:.2g} off at the nearest{where})"
     reason = "with it, the module's own numbers are computed"
     believed = [
         row if row.certain and row in rows else replace(row, certain=True, reason=reason)
         for row in several[trial.choice][0]
     ]
-    return believed, trial.vit.config, f"equal to the module on noise ({trial.difference:.1g} off)"
+    return believed, vit.config, f"equal to the module on noise ({trial.difference:.1g} off)"
 
 
 def _not_like(source: str, reference: DraftReference, shapes: Mapping[str, Shape]) -> UsageError:

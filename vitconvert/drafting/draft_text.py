@@ -37,8 +37,13 @@ def draft_text(
     unfilled: Sequence[str],
     facts: Mapping[str, object],
     sections: Mapping[str, Mapping[str, object]] | None = None,
+    *,
+    guessed: frozenset[str] = frozenset(),
 ) -> str:
-    """The table: certain rows, guesses as comments, and as comments what is left."""
+    """The table: certain rows, guesses as comments, and as comments what is left.
+
+    `guessed` are fields of which the value is a guess, too.
+    """
     # A word for what blocks begin with, and one for each sign that the language has for itself.
     begins = Counter(begin for row in rows for begin in _BLOCK.findall(row.spelling))
     block, count = begins.most_common(1)[0] if begins else ("", 0)
@@ -58,11 +63,10 @@ def draft_text(
         *_section("rows", _rows(rows, words)),
         *_section("ignore", (f"{_quoted(k)} = {_quoted(why)}" for k, why in _looped(ignored))),
         *_left(left, unfilled),
-        *_section("config", (f"{_name(n)} = {_value(v)}" for n, v in facts.items())),
         *(
             line
-            for section, entries in (sections or {}).items()
-            for line in _section(section, (f"{_name(n)} = {_value(v)}" for n, v in entries.items()))
+            for section, entries in {"config": facts, **(sections or {})}.items()
+            for line in _section(section, _values(entries, guessed))
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -110,6 +114,13 @@ def _rows(rows: Sequence[DraftRow], words: Mapping[str, str]) -> Iterator[str]:
         if not row.certain:
             yield f"# guess: {printable(row.reason)}"
         yield line if row.certain else f"# {line}"
+
+
+def _values(entries: Mapping[str, object], guessed: frozenset[str]) -> Iterator[str]:
+    for name, value in entries.items():
+        if name in guessed:
+            yield "# guess: no tensor shows it, and the code was not run with success"
+        yield f"{'# ' if name in guessed else ''}{_name(name)} = {_value(value)}"
 
 
 def _looped(ignored: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -322,7 +322,7 @@ def _layout(
 
 def _joining(entry: Entry, slot: Slot, *, shown: bool) -> str:
     """Why the order within a matrix that joins several is a guess, or nothing."""
-    joins = slot.axes.names and slot.axes.names[0] in ("qkv", "kv", "gate")
+    joins = slot.axes.names and slot.axes.names[0] in ("qkv", "kv", "qk", "gate")
     if shown or not joins:
         return ""
     if has(entry.words, knowledge()["joined"].get(slot.module, [])):

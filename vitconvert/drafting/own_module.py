@@ -33,6 +33,7 @@ from vitconvert.programs.isolation import isolated
 _HEADS = ("num_heads", "n_heads", "heads", "nhead", "n_head", "nheads", "num_attention_heads")
 _IMAGE = ("image_size", "img_size", "input_size")
 _CONFIGS = ("config", "cfg", "args", "hparams", "params")
+_QKV, _PAIRS = "blocks.{i}.attn.qkv", ("blocks.{i}.attn.kv", "blocks.{i}.attn.qk")
 _SAME = 1e-7  # relative, in float64: no other configuration can be nearer by more than rounding
 _TRIES = 1000
 _SECONDS = 60
@@ -53,6 +54,11 @@ class OwnModule:
     module: nn.Module
     config: ViTConfig
     open: Sequence[Sequence[JsonObject]]
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """The fields that no tensor shows, and that only a run can."""
+        return frozenset(name for answers in self.open for answer in answers for name in answer)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -227,11 +233,15 @@ class _Facts:
         facts: dict[str, object] = {"num_heads": self.heads or None}
         biased = {e.stem for e in self.blocks if e.kind == "bias"}
         inner = self.width
-        joined = knowledge()["joined"]["blocks.{i}.attn.qkv"]
+        known = knowledge()
         for entry, other, widens in self._matrices():
             steps = [score(entry.words, f"blocks.{{i}}.attn.qkv[{n}]") > 1 for n in range(3)]
-            if has(entry.words, joined) or (other == 3 * self.width and other % 3 == 0):
+            if has(entry.words, known["joined"][_QKV]) or (
+                other == 3 * self.width and other % 3 == 0
+            ):
                 inner = other // 3
+            elif any(has(entry.words, known["names"]["attention"][pair]) for pair in _PAIRS):
+                inner = other // 2
             elif any(steps) and widens:
                 inner = other
             else:
@@ -246,12 +256,19 @@ class _Facts:
 
     def _mlp(self) -> dict[str, object]:
         """Widening and narrowing matrices, of which the attention has others of one kind alone."""
+        known = knowledge()
+        joined = [
+            *known["joined"][_QKV],
+            *(w for p in _PAIRS for w in known["names"]["attention"][p]),
+        ]
         out: Counter[int] = Counter()
         back: Counter[int] = Counter()
         for entry, other, widens in self._matrices():
             attention = any(
                 score(entry.words, f"blocks.{{i}}.attn.{n}") > 1 for n in ("qkv", "proj")
             )
+            if has(entry.words, joined):
+                continue
             if other != self.width and not (attention and len(set(entry.words)) and entry.heads):
                 (out if widens else back)[other] += 1
         both = [size for size in back if out[size] == 1]
@@ -417,12 +434,13 @@ Made = Callable[[], tuple[ViTConfig, Mapping[str, Tensor]]]
 """Makes a configuration, and tensors by canonical name."""
 
 
-def try_out(own: OwnModule, several: Sequence[Made]) -> Trial:
+def try_out(own: OwnModule, several: Sequence[Made], tries: int = _TRIES) -> Trial:
     """Run the module and our ViT on the same noise, what is most likely first.
 
     Args:
         own: The module.
         several: Ways to make our ViT of its tensors.
+        tries: How many of them, with answers to what is open, are run at most.
     """
     with isolated():
         generator = torch.Generator().manual_seed(0)
@@ -437,7 +455,7 @@ def try_out(own: OwnModule, several: Sequence[Made]) -> Trial:
             return Trial(why="it returns no tensor")
         made = [_made(one) for one in several]
         best, until = Trial(why="no configuration gives an output of its shape"), time() + _SECONDS
-        for choice, *answers in _likely_first([range(len(several)), *own.open]):
+        for choice, *answers in _likely_first([range(len(several)), *own.open])[:tries]:
             vit = _vit(made[choice], answers)
             if vit is None:
                 continue

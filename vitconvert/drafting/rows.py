@@ -203,7 +203,9 @@ def _square_places(rows: Sequence[DraftRow]) -> int:
     if not all(_items(row.spelling) for row in rows if _module_of(row.name) == _QKV):
         return 0
     proj = [row for row in rows if _module_of(row.name) == _PROJ]
-    alike = len(proj) == len([row for row in rows if _module_of(row.name) == _QKV])
+    alike = {row.name.rpartition(".")[2] for row in proj} == {
+        row.name.rpartition(".")[2] for row in rows if _module_of(row.name) == _QKV
+    }
     return 4 if alike and any(not row.certain for row in proj) else 3
 
 
@@ -227,6 +229,45 @@ def _permuted(rows: Sequence[DraftRow], order: Sequence[int]) -> list[DraftRow]:
             row = replace(row, spelling=made[kind][3])
         found.append(row)
     return found
+
+
+def reordered(rows: Sequence[DraftRow]) -> Iterator[list[DraftRow]]:
+    """The rows with q, k and v in other orders within the matrices that join them."""
+    spelled = [one for row in rows for one in _with_axes(row)]
+    for several in (spelled, *_head_by_head(spelled)):
+        yield several
+        if all(len(_items(row.spelling)) == 3 for row in several if _module_of(row.name) == _QKV):
+            orders = [*itertools.permutations(range(3))][1:]
+            yield from (_permuted(several, order) for order in orders)
+
+
+def _with_axes(row: DraftRow) -> list[DraftRow]:
+    """A row of q, k and v in one matrix, as a weight and a bias whose axes are written out."""
+    if _module_of(row.name) != _QKV or ":" in row.spelling or _items(row.spelling):
+        return [row]
+    axes = canonical_tensors()
+    kinds = ("weight", "bias") if "{p}" in row.name else (row.name.rpartition(".")[2],)
+    return [
+        replace(
+            row,
+            name=f"{_QKV}.{kind}",
+            spelling=f"{row.spelling.replace('{p}', kind)} : {axes[f'{_QKV}.{kind}'].axes}",
+        )
+        for kind in kinds
+    ]
+
+
+def _head_by_head(rows: Sequence[DraftRow]) -> Iterator[list[DraftRow]]:
+    """With all of a head before the next head's."""
+    for order in (r"(head \1 dim)", r"(head dim \1)"):
+        turned = [
+            replace(row, spelling=re.sub(r"\((qkv|kv|qk) head dim\)", order, row.spelling))
+            if _module_of(row.name) == _QKV
+            else row
+            for row in rows
+        ]
+        if turned != rows:
+            yield turned
 
 
 def _exchanged(rows: Sequence[DraftRow]) -> list[DraftRow]:

@@ -116,8 +116,13 @@ def _module(name: str) -> tuple[str, str]:
 
 
 def _packed(whole: Mapping[str, Axes]) -> Iterator[Slot]:
-    """Slots of tensors that hold several of ours: SwiGLU's two, and the three of a pooling."""
+    """Slots of tensors that hold several of ours: SwiGLU's two, and two or three of q, k and v."""
     for kind in ("weight", "bias"):
+        if (three := f"blocks.{{i}}.attn.qkv.{kind}") in whole:
+            for pair, first in (("kv", 1), ("qk", 0)):
+                steps = [Place(three, first + step, (pair, step)) for step in range(2)]
+                axes = _joined(pair, whole[three].step)
+                yield Slot(tuple(steps), axes, True, f"blocks.{{i}}.attn.{pair}", kind)
         gate, value = (f"blocks.{{i}}.mlp.{part}.{kind}" for part in ("fc1_g", "fc1"))
         if gate in whole:
             both = Place(gate, None, ("gate", 0)), Place(value, None, ("gate", 1))

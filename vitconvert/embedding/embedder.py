@@ -131,9 +131,10 @@ class LoadedTask:
     def __init__(self, task: Task, checkpoint: Checkpoint) -> None:
         self.task = task
         checkpoint.config.require_images("Embedding into a directory or by an Embedder")
+        stated, size = task.preprocessing, task.reading.image_size
         running = ready(
             checkpoint,
-            task.preprocessing,
+            stated.at_size(size) if stated and size else stated,
             task.computing,
             computed=task.computed,
             make_engine=task.make_engine,
@@ -162,7 +163,11 @@ class LoadedTask:
         self.identity: dict[str, Any] = {
             "weights": fingerprint(checkpoint.tensors),
             "configuration": checkpoint.config.function(),
-            "preprocessing": {**prepared, "fast": task.computing.fast_preprocessing},
+            "preprocessing": {
+                **prepared,
+                "fast": task.computing.fast_preprocessing,
+                **({"decode": "gpu"} if running.decoder else {}),
+            },
             "computed": computed,
         }
 
@@ -188,15 +193,15 @@ class EmbedderArguments(FeatureArguments, TorchArguments, ReadArguments, total=F
 
 
 class Embedder:
-    """A model that embeds images wherever it is sent: a few kB until the first image comes.
+    """Computes features of images in other programs, such as Ray Data, Daft, Spark or `datasets`.
 
-    For pipelines of one's own, such as Ray Data, Daft, Spark or `datasets`: it pickles as what was
-    said of it, and loads the model once in each process that calls it.
+    Its pickle has only the arguments (a few kB). Each process that calls it loads the model once.
 
     Args:
         model: A path or a reference, as for `vitconvert.load_model`, that every machine can read.
         computed: "features", "tokens" or "projected", as for `vitconvert.embed`.
         preprocessing: By default, the checkpoint's own.
+        image_size: As for `vitconvert.embed`.
         how: Which features, how images go through the model, and how it is read:
             `FeatureArguments`, `ComputeArguments` (but `runtime`) and `ReadArguments` list these
             options. `threads` are those that decode and those that torch computes with.
@@ -218,6 +223,7 @@ class Embedder:
         *,
         computed: str = "features",
         preprocessing: Preprocessing | None = None,
+        image_size: int | tuple[int, int] | None = None,
         **how: Unpack[EmbedderArguments],
     ) -> None:
         if computed == "classes":
@@ -234,7 +240,7 @@ class Embedder:
             preprocessing=preprocessing,
             which=which,
             computing=computing,
-            reading=ReadOptions.of(others),
+            reading=ReadOptions.of(others).sized(image_size),
         )
         self._loaded: LoadedTask | None = None
 

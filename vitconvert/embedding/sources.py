@@ -92,6 +92,17 @@ class Sources:
             else:
                 yield from self._at(source)
 
+    def count(self) -> int | None:
+        """How many images there are, if no server is asked and no archive opened for that."""
+        if any(source == LISTED or is_url(source) for source in self.given):
+            return None
+        count = 0
+        for one in self.found():
+            if one.is_archive:
+                return None
+            count += 1
+        return count
+
     def _at(self, source: str) -> Iterator[Found]:
         is_image = lowered(source).endswith((*SUFFIXES, SOUND))  # which fails when it is read
         deeper = os.path.isdir(source) and not self.recursive  # noqa: PTH112

@@ -18,7 +18,7 @@ from vitconvert.tables.others import instead_of
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """The accounts of one checkpoint. `read` is always `used` plus `carried` plus `ignored`."""
+    """The report of tensors of a checkpoint: `read` is `used` plus `carried` plus `ignored`."""
 
     dialect: str
     read: int  # tensors in the file
@@ -55,17 +55,17 @@ class Ledger:
         return f"{self.read} read, {used} used, {carried}{ignored} ignored"
 
     def with_carried(self, names: Iterable[str]) -> "Ledger":
-        """The ledger after tensors that play no part in the model went along with it."""
+        """The report with tensors that play no part in the model, and were written too."""
         carried = tuple(names)
         left = {name: why for name, why in self.ignored.items() if name not in carried}
         return replace(self, carried=carried, ignored=left)
 
     def with_changes(self, changes: Iterable[str]) -> "Ledger":
-        """The ledger after further changes."""
+        """The report after further changes."""
         return replace(self, changed=(*self.changed, *changes))
 
     def with_notes(self, notes: Iterable[str]) -> "Ledger":
-        """The ledger with further notes, but for empty ones."""
+        """The report with further notes, but for empty ones."""
         return replace(self, notes=(*self.notes, *filter(None, notes)))
 
     @property

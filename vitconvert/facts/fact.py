@@ -17,6 +17,7 @@ ASKED = "vitconvert, as it was asked to"
 OF_ARCHITECTURE = "architecture "  # and its name
 ASSUMED = "assumed"
 _BY_RECORD = "vitconvert.json"
+_REPEATED = f", recorded in {_BY_RECORD}"
 
 
 class Fact(NamedTuple):
@@ -66,7 +67,7 @@ def recorded(origin: str, *, assumed: bool) -> str:
     if not origin:
         return _BY_RECORD
     known = origin if is_assumed(origin) or not assumed else f"{ASSUMED}: {origin}"
-    return known if is_recorded(known) else f"{known}, by {_BY_RECORD}"
+    return known if is_recorded(known) else f"{known}{_REPEATED}"
 
 
 def is_recorded(origin: str) -> bool:
@@ -76,7 +77,7 @@ def is_recorded(origin: str) -> bool:
 
 def first_origin(origin: str) -> str:
     """The origin that a fact had before any record repeated it; "" if the record has none."""
-    return "" if origin == _BY_RECORD else origin.removesuffix(f", by {_BY_RECORD}")
+    return "" if origin == _BY_RECORD else origin.removesuffix(_REPEATED)
 
 
 def show(value: object) -> str:

@@ -11,8 +11,10 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from vitconvert.arguments import refuse
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.checkpoint.images import needed_preprocessing, warn_of_assumed
+from vitconvert.config import ViTConfig
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -21,6 +23,7 @@ from vitconvert.errors import (
     size_text,
     warn,
 )
+from vitconvert.inference.decoding import JpegDecoder
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.inference.preparing import (
     Batch,
@@ -33,6 +36,7 @@ from vitconvert.inference.preparing import (
 )
 from vitconvert.inference.processes import obstacle, prepared_by_processes
 from vitconvert.model import FastViT, ViT
+from vitconvert.model.resizing import require_whole_patches
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.settings import plain_arithmetic, take_threads, torch_threads
 
@@ -78,6 +82,7 @@ class Ready:
         options: How it computes.
         engine: What may compute in its place.
         threads: How many torch computes with; None: as many as elsewhere in this thread.
+        decoder: What prepares JPEG files on the device of the model.
     """
 
     model: ViT
@@ -85,6 +90,7 @@ class Ready:
     options: ComputeOptions = field(default_factory=ComputeOptions)
     engine: Engine | None = None
     threads: int | None = None
+    decoder: JpegDecoder | None = None
 
 
 def ready(
@@ -119,7 +125,8 @@ def ready(
                 "instead of the model.",
             )
         warn_of_assumed(preprocessing)
-        return Ready(model=model, preprocessing=preprocessing, options=options)
+        decoder = _decoder(model, preprocessing, options)
+        return Ready(model=model, preprocessing=preprocessing, options=options, decoder=decoder)
     headless = computed in ("features", "tokens")
     built = build_model(
         model,
@@ -133,17 +140,56 @@ def ready(
     warn_of_assumed(preprocessing)
     kind = computed if headless else "logits"
     engine = make_engine(model, built, kind=kind) if make_engine else None
-    return Ready(model=built, preprocessing=preprocessing, options=options, engine=engine)
+    return Ready(
+        model=built,
+        preprocessing=preprocessing,
+        options=options,
+        engine=engine,
+        decoder=_decoder(built, preprocessing, options),
+    )
 
 
-def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
+def _decoder(
+    model: ViT, preprocessing: Preprocessing, options: ComputeOptions
+) -> JpegDecoder | None:
+    """What prepares JPEG files on the GPU, if that is asked for.
+
+    Raises:
+        UsageError: No GPU computes, or what is asked for besides does not go with it.
+        MissingPackage: Neither torchcodec nor torchvision is installed.
+    """
+    if options.decode != "gpu":
+        return None
+    device = next(model.parameters()).device
+    if not _on_gpu(model):
+        raise UsageError(
+            "Images are decoded on the GPU that computes, and here none does.",
+            evidence={"device": device},
+            hint="--device cuda (in Python, device='cuda'), or leave out --decode (decode=).",
+        )
+    model.config.require_images("Decoding on a GPU")
+    if options.workers:
+        refuse(["workers"], "threads prepare images where a GPU decodes them.")
+    return JpegDecoder(preprocessing, device)
+
+
+def check_fit(model: ViT, preprocessing: Preprocessing) -> ViTConfig:
     """Check, before any image is opened, that the preprocessing makes what the model reads.
+
+    Returns:
+        The model's configuration, for images of this size if their size is free.
 
     Raises:
         InputMismatch: The images have another size or other channels.
+        ConflictingFact, UsageError: The size of images is free, but not this small, or they are no
+            whole number of patches.
     """
-    made = _shape(preprocessing)
-    read = (model.config.in_channels, *model.config.image_size)
+    made, config = _shape(preprocessing), model.config
+    if model.dynamic_img_size:
+        config = config.replace(image_size=preprocessing.image_size)
+        if not model.patch_embed.cuts_off:
+            require_whole_patches(config)
+    read = (config.in_channels, *config.image_size)
     if made != read:
         raise InputMismatch(
             "The preprocessing does not make the images that the model reads.",
@@ -153,6 +199,7 @@ def check_fit(model: ViT, preprocessing: Preprocessing) -> None:
                 "from": preprocessing.origin,
             },
         )
+    return config
 
 
 def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) -> Iterator[Output]:
@@ -188,6 +235,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
         frames=model.config.frames,
         fast=options.fast_preprocessing,
         max_pixels=options.max_image_pixels,
+        decoder=running.decoder,
     )
     held = streams if concurrent else 0
     few = count is not None
@@ -239,6 +287,8 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
     finally:
         computed.close()
         left_out.warn()
+        if running.decoder:
+            running.decoder.warn()
 
 
 def _prepared(
@@ -284,7 +334,8 @@ def _workers(running: Ready, prepare: Prepare, threads: int, *, few: bool, held:
     """
     options = running.options
     asked = options.workers
-    if asked == 0 or (asked is None and (few or not _on_gpu(running.model))):
+    no_need = few or running.decoder or not _on_gpu(running.model)
+    if asked == 0 or (asked is None and no_need):
         return 0
     count = asked or threads
     shape, size = _shape(running.preprocessing), options.batch_size
@@ -405,10 +456,7 @@ def _start_batch(model: ViT, compute: Compute, batch: Batch) -> Callable[[], lis
     on_gpu = _on_gpu(model)
     with plain_arithmetic(), torch.inference_mode():
         if on_gpu:
-            shape = (len(images), *images[0].shape)
-            gathered = torch.empty(shape, dtype=images[0].dtype, pin_memory=True)
-            _gather(batch, images, gathered)
-            rows = compute(gathered.to(like.device, like.dtype, non_blocking=True)).float()
+            rows = compute(_sent(batch, images, like)).float()
             rows = rows.to("cpu", non_blocking=True)
             # Blocking: a thread that waits leaves its processor.
             written = torch.Event(like.device, blocking=True)
@@ -435,6 +483,16 @@ def _start_batch(model: ViT, compute: Compute, batch: Batch) -> Callable[[], lis
         ]
 
     return finish
+
+
+def _sent(batch: Batch, images: list[Tensor], like: Tensor) -> Tensor:
+    """The images of a batch on the GPU, where some may be already."""
+    if any(image.is_cuda for image in images):
+        return torch.stack([image.to(like.device) for image in images]).to(like.dtype)
+    shape = (len(images), *images[0].shape)
+    gathered = torch.empty(shape, dtype=images[0].dtype, pin_memory=True)
+    _gather(batch, images, gathered)
+    return gathered.to(like.device, like.dtype, non_blocking=True)
 
 
 def _gather(batch: Batch, images: list[Tensor], together: Tensor) -> Tensor:

@@ -63,6 +63,16 @@ class ComputeOptions:
         kind=bool,
         heading=IMAGES,
     )
+    decode: str = option(
+        one_of("cpu", "gpu"),
+        "gpu: decode and resize JPEG files on the GPU that computes. Pixels are close to the "
+        "library's own, but not equal: how far the first are from them is printed.",
+        more="Needs torchcodec or torchvision, and an NVIDIA GPU as `device`. Other files are read "
+        "as ever, all of them by threads.",
+        default="cpu",
+        choices=("cpu", "gpu"),
+        heading=IMAGES,
+    )
     max_image_pixels: int | None = option(
         VALUES["max_image_pixels"],
         "The most pixels of an image; default: as many as 872 MB hold, 50 million and more.",
@@ -111,6 +121,7 @@ class TorchArguments(TypedDict, total=False):
     workers: int | None
     fast: bool
     fast_preprocessing: bool
+    decode: str
     max_image_pixels: int | None
     dtype: "torch.dtype | str | None"
     device: "torch.device | str"

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitconvert.errors import InputMismatch, SourceError, VitConvertError, warn
+from vitconvert.inference.decoding import JpegDecoder
 from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.clips import clip_array
 from vitconvert.preprocessing.finding import not_images
@@ -93,10 +94,12 @@ def prepare_image(
     frames: int = 0,
     fast: bool = False,
     max_pixels: int | None = None,
+    decoder: JpegDecoder | None = None,
 ) -> Output:
     """What the model reads of an image, or the reason why it reads nothing.
 
-    With `frames`, of the folder of a clip.
+    With `frames`, of the folder of a clip; with a `decoder`, what that can prepare is on its
+    device.
     """
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
@@ -112,6 +115,10 @@ def prepare_image(
             )
         if callable(image) and not isinstance(image, Image.Image):
             image = image()
+        if decoder and isinstance(image, Path | bytes):
+            on_device = decoder(image, max_pixels)
+            if on_device is not None:
+                return Output(path, on_device)
         make = partial(_clip, count=frames) if frames else transformed
         prepared = make(
             image, steps=preprocessing, fast=fast, max_pixels=max_pixels, tell=remarks.append

@@ -42,7 +42,8 @@ class HubMethods:
         """Write what `vitconvert convert --to vit` writes, of the model as it is now.
 
         Weights keep their dtype. Preprocessing and names of classes are those of the checkpoint
-        that the model was loaded from; the names of a head that was replaced are gone.
+        that the model was loaded from; the names of a head that was replaced are gone. So is a free
+        image size, which `from_pretrained(..., dynamic_size=True)` gives again.
 
         Args:
             save_directory: The directory to write. It appears complete or not at all.
@@ -161,7 +162,8 @@ class HubMethods:
             token: For private and gated repositories; by default, the one of `hf auth login`.
             cache_dir: Where downloads are kept.
             local_files_only: Use the cache and ask no server.
-            options: As for `vitconvert.load_model`: `num_classes`, `image_size`, `dtype`, ...
+            options: As for `vitconvert.load_model`: `num_classes`, `image_size`, `dtype`,
+                `dynamic_size`, ...
 
         Raises:
             UsageError: This is a subclass of somebody else's.

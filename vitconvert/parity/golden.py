@@ -110,13 +110,13 @@ class Golden:
 
     Attributes:
         source: The checkpoint, without the places of the machine where it lay.
-        verdict: "equal" to its own project's model when it was recorded, or "not verified".
-        reference: That project's model, with its version; or why there was none.
+        verdict: "equal" to its own library's model when it was recorded, or "not verified".
+        reference: That library's model, with its version; or why there was none.
         config: Of the model.
         weights: `fingerprint` of its weights under canonical names.
         drawn: The images.
         images: `fingerprint` of the images.
-        not_tested: What the comparison with that project could not see.
+        not_tested: What the comparison with that library could not see.
         versions: Of vitconvert, torch and NumPy, which computed it.
         shapes: Of the layers of which digests are kept, without the batch.
         kept: Kind of images -> layer -> digests (B, 32), or the layer itself (B, C).
@@ -211,7 +211,9 @@ def check_golden_output(path: Path, *, overwrite: bool) -> None:
     """
     if path.suffix != SUFFIX:
         raise UsageError(
-            f"The name of a golden file ends with {SUFFIX}.", evidence={"output": path}
+            f"The name of a golden file ends with {SUFFIX}.",
+            evidence={"output": path},
+            hint=f"-o {path.stem}{SUFFIX} is such a name.",
         )
     require_place(path)
     require_replaceable(path, _is_golden_file, overwrite=overwrite)

@@ -301,7 +301,10 @@ def build_own_model(reference: str) -> Callable[..., Any]:
     try:
         found: object = importlib.import_module(module_name)
     except Exception as error:  # whatever runs as it is imported
-        raise raised_by_user(f"{module_name} cannot be imported.", error) from error
+        problem = raised_by_user(f"{module_name} cannot be imported.", error)
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            problem.hint = f"{error.name}.py, or a package, is looked for here and in PYTHONPATH."
+        raise problem from error
     for name in path.split("."):
         if not hasattr(found, name):
             like = nearest(name, vars(found), 3) if hasattr(found, "__dict__") else []

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint, ReadOptions, build_model
 from vitconvert.comparison import TOLERANCE, fingerprint
-from vitconvert.errors import UsageError, some
+from vitconvert.errors import ParityFailed, UsageError, some
 from vitconvert.model import ViT
 from vitconvert.parity.golden import MOST_NUMBERS, Drawn, Golden, digest, numbers_of
 from vitconvert.parity.implementations import Implementation, name_of, of_module, of_vit
@@ -115,8 +115,8 @@ def verify_golden(
         tolerance, dtypes: As for `vitconvert.verify`.
 
     Raises:
-        UsageError: The model has other weights than those that were recorded, other images would
-            be drawn, or the model does not run on them.
+        ParityFailed: The model has other weights than those that were recorded.
+        UsageError: Other images would be drawn, or the model does not run on them.
     """
     check_dtypes(dtypes, lower=False)
     if layers and (isinstance(tested, Checkpoint | ViT) or not isinstance(tested, nn.Module)):
@@ -226,7 +226,7 @@ def _canonical(module: nn.Module, match: Match, blank: ViT) -> dict[str, Tensor]
         own, problem = {}, str(error)[:200]
     odd = [n for n in wanted if n not in own or own[n].shape != wanted[n].shape]
     if problem or odd:
-        raise UsageError(
+        raise ParityFailed(
             "The model has tensors of other sizes than the one that was recorded.",
             evidence={"problem": problem or some(odd)},
         )
@@ -236,7 +236,7 @@ def _canonical(module: nn.Module, match: Match, blank: ViT) -> dict[str, Tensor]
 def _check_weights(weights: Mapping[str, Tensor], golden: Golden) -> None:
     """Refuse to compare other weights: all numbers would differ, and none would mean anything."""
     if (found := fingerprint(weights)) != golden.weights:
-        raise UsageError(
+        raise ParityFailed(
             "The model has other weights than those that were recorded.",
             evidence={
                 "golden": golden.name,
@@ -244,5 +244,6 @@ def _check_weights(weights: Mapping[str, Tensor], golden: Golden) -> None:
                 "sha256 recorded": golden.weights,
                 "sha256 found": found,
             },
-            hint="`vitconvert golden SOURCE -o FILE` records those of another model.",
+            hint="`vitconvert diff A B` lists the tensors that differ; if the change is meant, "
+            "`vitconvert golden SOURCE -o FILE --force` records the new ones.",
         )

@@ -250,8 +250,10 @@ def run(side: Implementation, images: Tensor) -> Run:
 def raised_by_user(fact: str, error: Exception) -> UsageError:
     """The message about an error of the user's code, with its place."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(frame.filename).name}, line {frame.lineno}"
-    return UsageError(fact, evidence={"raised": what_was_raised(error), "in": place})
+    evidence = {"raised": what_was_raised(error)}
+    if not frame.filename.startswith("<frozen "):  # that of Python's own import is nobody's code
+        evidence["in"] = f"{Path(frame.filename).name}, line {frame.lineno}"
+    return UsageError(fact, evidence=evidence)
 
 
 def match_outputs(

@@ -7,7 +7,7 @@ import torch
 
 from vitconvert.checkpoint import Checkpoint, build_model
 from vitconvert.comparison import TOLERANCE
-from vitconvert.errors import MissingPackage, NotRepresentable, UsageError
+from vitconvert.errors import MissingPackage, NotRepresentable, UsageError, nearest
 from vitconvert.model import ViT
 from vitconvert.parity.images import (
     NO_IMAGES,
@@ -144,11 +144,14 @@ def check_dtypes(dtypes: Sequence[str], *, lower: bool = True) -> list[str]:
     known = {**DTYPES, **(LOWER if lower else {})}
     if unknown := sorted(set(dtypes) - set(known)):
         lowered = set(unknown) <= set(LOWER)
+        near = nearest(unknown[0], known, 3)
         raise UsageError(
             f"Parity is measured in {', '.join(known)}.",
             evidence={"asked": unknown},
             hint="float16 and bfloat16 are measured where a checkpoint is verified."
             if lowered
+            else f"did you mean {' or '.join(near)}?"
+            if near
             else None,
         )
     return [dtype for dtype in dtypes if dtype in DTYPES] or [*DTYPES]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from vitconvert.config import ViTConfig
 from vitconvert.errors import UsageError, VitConvertError
 from vitconvert.inference.batches import check_fit
 from vitconvert.model import ViT
@@ -193,11 +194,11 @@ def feature_maps(
         UsageError: The threshold is not from 0 to 1.
     """
     model.config.require_images("A map of features over an image")
-    check_fit(model, preprocessing)
+    config = check_fit(model, preprocessing)
     if foreground is not None and not 0 <= foreground <= 1:
         raise UsageError(f"The foreground's threshold must be from 0 to 1, not {foreground:g}.")
     sources = find_images(images, recursive=recursive)
-    found = [_read(model, source, preprocessing, max_pixels) for source in sources]
+    found = [_read(model, config, source, preprocessing, max_pixels) for source in sources]
     patches = [one.patches.reshape(*one.grid, -1) for one in found if isinstance(one, FeatureMaps)]
     if not patches:
         return found
@@ -215,13 +216,14 @@ def feature_maps(
 @plain_arithmetic()
 def _read(
     model: ViT,
+    config: ViTConfig,
     source: Path | Image.Image,
     preprocessing: Preprocessing,
     max_pixels: int | None,
 ) -> FeatureMaps | Unseen:
     """The tokens of an image, and no components of them: these are of all images together."""
     try:
-        photograph, image = read_image(source, preprocessing, model.config, max_pixels=max_pixels)
+        photograph, image = read_image(source, preprocessing, config, max_pixels=max_pixels)
         stream = model.hidden_states(image.to(next(model.parameters())))
         tokens = model.norm(stream[-1])[0].float().cpu()
         if not tokens.isfinite().all():

@@ -257,9 +257,8 @@ def attention_maps(
         UsageError: There are no such blocks, or they would take more than 2 GiB.
         InputMismatch: The preprocessing does not make the images that the model reads.
     """
-    config = model.config
-    config.require_images("A map of attention over an image")
-    check_fit(model, preprocessing)
+    model.config.require_images("A map of attention over an image")
+    config = check_fit(model, preprocessing)
     kept = chosen_layers(layers, config.depth)
     heads = config.num_heads * (config.branches if config.parallel_branches else 1)
     tokens = config.num_prefix_tokens + config.num_patches
@@ -279,7 +278,7 @@ def attention_maps(
     def read(source: Path | Image.Image) -> AttentionMaps | Unseen:
         try:
             seen, image = read_image(source, preprocessing, config, max_pixels=max_pixels)
-            found = _attention(model, seen, image, kept)
+            found = _attention(model, config, seen, image, kept)
             return replace(found, top=_classes(model, image, labels) if named else ())
         except VitConvertError as error:
             return Unseen.of(source, error)
@@ -303,13 +302,15 @@ def _classes(model: ViT, image: Tensor, labels: Sequence[str] | None) -> tuple[C
 
 
 @plain_arithmetic()
-def _attention(model: ViT, seen: SeenImage, image: Tensor, kept: Sequence[int]) -> AttentionMaps:
-    """The attention in an image (1, C, H, W), of which some blocks are kept.
+def _attention(
+    model: ViT, config: ViTConfig, seen: SeenImage, image: Tensor, kept: Sequence[int]
+) -> AttentionMaps:
+    """The attention in an image (1, C, H, W) of a configuration, of which some blocks are kept.
 
     Raises:
         VitConvertError: Some of it is not finite.
     """
-    image, config = image.to(next(model.parameters())), model.config
+    image = image.to(next(model.parameters()))
     attention: dict[int, Tensor] = {}
     tokens = config.num_prefix_tokens + config.num_patches
     flow = itself = torch.eye(tokens, dtype=torch.float32)

@@ -130,7 +130,7 @@ def check(golden: PixelGolden, theirs: Path | Mapping[str, object]) -> PixelRepo
     """Compare a port's arrays with a golden, and look for the cause of what departs.
 
     Args:
-        golden: What the model's own project makes.
+        golden: What the model's own library computes.
         theirs: The port's arrays: a file (.npz, .safetensors), or by name.
 
     Raises:

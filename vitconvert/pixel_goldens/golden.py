@@ -73,11 +73,11 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class PixelGolden:
-    """What a model's own project makes of images, step by step.
+    """Reference pixels: images after each preprocessing step of a model's own library.
 
     Attributes:
         source: The checkpoint, or where its preprocessing was stated.
-        reference: The project's own code, with its version; "" if none was run.
+        reference: The library's own code, with its version; "" if none was run.
         preprocessing: The steps, as vitconvert states them.
         images: By the name of the file.
         versions: Of vitconvert, Pillow and its decoder of JPEG, which made the steps.

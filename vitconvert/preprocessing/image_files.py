@@ -1,6 +1,7 @@
 """Opens images, and reads them safely: no program in one is run, and its memory is bounded."""
 
 import io
+import os
 import stat
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from vitconvert.errors import (
     SourceError,
     UnsafeFile,
     VitConvertError,
+    nearest,
     size_text,
 )
 from vitconvert.preprocessing.backends import Backend
@@ -197,12 +199,31 @@ def size_of(image: Image.Image, *, upright: bool) -> Size:
         return image.size if turned else (image.height, image.width)
 
 
+def is_turned(image: Image.Image, *, upright: bool) -> bool:
+    """Whether an open image still has to be turned, or flipped, to be `upright`.
+
+    Raises:
+        CorruptFile: What says how it is turned is damaged.
+    """
+    with decoding(path_of(image)):
+        return _orientation(image, upright=upright) != 1
+
+
 def _orientation(image: Image.Image, *, upright: bool) -> int:
     """The EXIF orientation that is still to be applied: Pillow turns TIFFs itself, size and all."""
     if not upright or image.format == "TIFF":
         return 1
     stated = image.getexif().get(ExifTags.Base.Orientation, 1)
     return int(stated) if stated in _TURNS else 1
+
+
+def _names_like(path: Path) -> list[str]:
+    """Three files beside the place of one that is not there, by their names."""
+    try:
+        names = os.listdir(path.parent)  # noqa: PTH208 (as names alone)
+    except OSError:
+        return []
+    return [str(path.with_name(name)) for name in nearest(path.name, names, 3)]
 
 
 @contextmanager
@@ -231,7 +252,9 @@ def decoding(path: Path | None, *, kind: str = "image") -> Iterator[None]:
         ) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:  # it is the system that refuses
-            raise SourceError(f"{error.strerror}.", evidence=named) from error
+            near = _names_like(path) if path and isinstance(error, FileNotFoundError) else []
+            hint = f"did you mean {' or '.join(near)}?" if near else None
+            raise SourceError(f"{error.strerror}.", evidence=named, hint=hint) from error
         reason = str(error) or type(error).__name__
         if path is not None:
             reason = reason.replace(str(path), path.name)

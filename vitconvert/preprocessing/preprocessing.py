@@ -29,7 +29,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     Sizes are (height, width) in pixels. `mean` and `std` have one value per channel, three for
     RGB and one for grey, on the scale that `rescale_factor` makes.
 
-    The pixels are equal, to the last bit, to those of timm 1.0.31 (`create_transform` of
+    The pixels are bit-identical to those of timm 1.0.31 (`create_transform` of
     `resolve_data_config`, images opened as its `ImageDataset` does), of transformers 5.23
     (`ViTImageProcessor`, `BitImageProcessor` and the like, with either backend) and of open_clip
     3.3 (`image_transform_v2`). The backends "tensorflow" and "big_vision" follow the sources of
@@ -37,7 +37,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
     Raises:
         ConflictingFact: Fields contradict each other or have unknown values.
-        NotRepresentable: The project's own backend has no such resizing.
+        NotRepresentable: The library's own backend has no such resizing.
     """
 
     def __call__(
@@ -122,6 +122,8 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
 
         If the share is the same for both sides, sizes are rounded as timm rounds them.
         """
+        if image_size == self.image_size:
+            return self
         resized, resize = self.resize_size, self.resize
         if resized is not None:
             resized = timm.resized_like(resized, self.image_size, image_size)
@@ -156,7 +158,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
     def to_timm(self) -> JsonDict:
         """The keys of timm's `pretrained_cfg` that say the same, as far as timm can.
 
-        `Preprocessing.from_timm(p.to_timm())` is what timm will do; `differences` tells what
+        `Preprocessing.from_timm(p.to_timm())` is what timm will do; `differences` lists what
         differs (resizing a Pillow image or a tensor; EXIF; transparency).
 
         Raises:
@@ -208,7 +210,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         (after squashing); ViTImageProcessor only squashes. The file cannot choose the backend. With
         `backend="pil"`, transformers makes timm's pixels, except that a crop is one pixel off where
         3, 7, 11, ... rows or columns are cut: timm rounds half a pixel to even, transformers down.
-        `differences` from `from_huggingface` of the result tells the rest.
+        `differences` from `from_huggingface` of the result lists the rest.
 
         Raises:
             NotRepresentable: transformers has no such resizing.
@@ -236,7 +238,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """The `preprocess_cfg` that says the same, or comes near.
 
         open_clip resizes to exactly the size of the model's images, so that no margin is cropped
-        away. `differences` from `from_openclip` of the result tells the rest.
+        away. `differences` from `from_openclip` of the result lists the rest.
         """
         return open_clip.to_preprocess_cfg(self)
 
@@ -269,7 +271,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """The `config` of the `image_converter.json` that says the same, or comes near.
 
         KerasHub resizes to exactly the size of the model's images, so that no margin is cropped
-        away. `differences` from `from_keras_hub` of the result tells the rest.
+        away. `differences` from `from_keras_hub` of the result lists the rest.
 
         Raises:
             NotRepresentable: KerasHub has no such resizing.

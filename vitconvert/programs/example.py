@@ -23,9 +23,16 @@ def reading_example(target: Target, title: str = "") -> Example:
     return Example(title=title, code=written_module(target.table.container).EXAMPLE)
 
 
-def vitconvert_example(config: ViTConfig, preprocessing: Preprocessing | None) -> Example:
-    """Code that loads any output."""
+def vitconvert_example(
+    config: ViTConfig, preprocessing: Preprocessing | None, table: str = ""
+) -> Example:
+    """Code that loads any output; `table` is the file of a table of the user's own."""
     title = 'With vitconvert (from the Hub: `"hf-hub:ORG/REPO"` instead of `"."`)'
+    if table:
+        title += f", where your own table {table} is"
+        example = vitconvert_example(config, preprocessing)
+        code = example.code.replace('(".")', f'(".", table="{table}")')
+        return Example(title=title, code=code)
     if preprocessing is None:
         code = (
             'import torch\nimport vitconvert\n\nmodel = vitconvert.load_model(".")\n'

@@ -192,6 +192,10 @@ class Program:
         """The configuration file, and what it or another file says of images."""
         return CompanionFiles(files={name: config})
 
+    def readers(self, config: ViTConfig) -> tuple[str, ...]:
+        """Packages that have a model for such tensors, the program's own first."""
+        return self.packages
+
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """Packages that open an output directory by themselves, the program's own first."""
         return {}

@@ -66,6 +66,7 @@ def check_export(path: Path, wanted: ExportOptions, *, overwrite: bool) -> None:
         raise UsageError(
             f"The name of {wanted.to} files ends with {runtime.suffix}.",
             evidence={"output": path},
+            hint=f"-o {path.with_suffix(runtime.suffix).name} is such a name.",
         )
     require_file(path)
     runtime.require(calibrating=wanted.calibrated)
@@ -90,14 +91,14 @@ _LIMITS = {"float32": TOLERANCE, "float16": 0.01, "int8": 1.0}
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Exported:
-    """The files of an export, and how far they are from vitconvert's own model.
+    """The files of an export, and how far they differ from vitconvert's own model.
 
     Attributes:
         output: The file.
         sha256: Of each file that was written, by name.
         runtime: Name and version of the program that computed it.
         record: What its metadata say of it.
-        config: The model's configuration, with the origin of each field.
+        config: The model's configuration, with the source of each field.
         comparisons: In the runtime, one for each kind of images and batch size; empty if it was
             not verified.
         photographs: The same on the user's images, or None.

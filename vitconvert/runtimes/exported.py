@@ -12,7 +12,7 @@ from vitconvert.arguments import refuse
 from vitconvert.checkpoint.images import warn_of_assumed
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonObject
-from vitconvert.errors import ConflictingFact, MissingFact, UsageError
+from vitconvert.errors import ConflictingFact, MissingFact, UsageError, size_text
 from vitconvert.inference.batches import Ready
 from vitconvert.inference.options import ComputeOptions
 from vitconvert.labels import Labels
@@ -54,10 +54,10 @@ class ExportedFile:
             UsageError: The file takes images of one size.
             MissingFact: The file does not state its preprocessing.
         """
-        if not self.any_size:
-            height, width = self.record["config"]["image_size"]
+        own = ViTConfig.from_dict(self.record["config"]).image_size
+        if not self.any_size and image_size != own:
             raise UsageError(
-                f"This file takes images of {height}x{width} pixels only.",
+                f"This file takes images of {size_text(own)} pixels only.",
                 evidence={"file": self.path},
                 hint="write a file for this size, or for all: `vitconvert export CHECKPOINT --to "
                 "FORMAT -o FILE --image-size N`, or `--dynamic-size`.",
@@ -83,7 +83,7 @@ class ExportedFile:
         """
         own = self.runtime.packages[:1] == (options.runtime,)  # may be named
         usual = ComputeOptions(runtime=options.runtime if own else "")
-        names = ("dtype", "device", "fast", "runtime")
+        names = ("dtype", "device", "fast", "runtime", "decode")
         other = [name for name in names if getattr(options, name) != getattr(usual, name)]
         refuse(other, f"the file was exported for {self.runtime.name}, which runs it as it is.")
         if (kind := self.record["output"]["kind"]) != "logits":
@@ -108,6 +108,13 @@ class ExportedFile:
             config = config.replace(image_size=preprocessing.image_size)
             if self.record["input"]["left_over"] == "refused":
                 require_whole_patches(config)
+            if min(config.grid_size) < self.runtime.fewest_patches:
+                raise UsageError(
+                    f"Images of {size_text(config.image_size)} are too small for this file.",
+                    evidence={"file": self.path, "patches": size_text(config.grid_size)},
+                    hint=f"a {self.runtime.suffix} file takes images from two patches up, "
+                    "down and across.",
+                )
         return Ready(
             model=_Described(config),
             preprocessing=preprocessing,
@@ -134,6 +141,8 @@ class ExportedFile:
 
 class _Described(ViT):
     """The configuration of a model whose weights are in a file; it computes nothing itself."""
+
+    dynamic_img_size = False  # the configuration is for the images that come
 
     def __init__(self, config: ViTConfig) -> None:
         nn.Module.__init__(self)

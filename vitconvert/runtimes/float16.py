@@ -31,7 +31,7 @@ from vitconvert.runtimes.graph import Graph, Shape
 SOFTMAX, NORMS, RESIDUAL = "softmax", "norms", "residual"
 KINDS = (SOFTMAX, NORMS, RESIDUAL)
 # From the fastest to the most exact. A norm reads the residual sum, so that one includes norms.
-_CHOICES: tuple[tuple[str, ...], ...] = (
+CHOICES: tuple[tuple[str, ...], ...] = (
     (),
     (SOFTMAX,),
     (NORMS,),
@@ -300,11 +300,11 @@ def kept_in_float32(build: Callable[[], ViT], shape: Shape, *, tolerance: float)
     both = torch.from_numpy(golden_images(config.in_channels, *config.image_size, pixels=pixels))
     wanted, seen = expected(both), _Range.of(expected, both)
     layers = tuple(name for name, fits in seen.layers.items() if not fits)
-    choices: Sequence[tuple[str, ...]] = [kinds for kinds in _CHOICES if RESIDUAL in kinds]
+    choices: Sequence[tuple[str, ...]] = [kinds for kinds in CHOICES if RESIDUAL in kinds]
     if layers:
         choices = [KINDS]
     elif seen.residual <= _LARGEST / _ROOM:
-        choices = _CHOICES
+        choices = CHOICES
     tried: dict[tuple[str, ...], float] = {}
     for kinds in choices:
         kept = InFloat32(kinds=kinds, layers=layers)

@@ -98,9 +98,10 @@ class Graph(nn.Module):
         model = model.eval().requires_grad_(False)
         self.model, self.shape = model if shape.dynamic_size else _settled(model), shape
         self.whole_only = not model.config.patch_stride and not model.patch_embed.cuts_off
-        self.sized_in_patches = self.whole_only and stops
+        # A stem's convolutions take images of other sizes, too.
+        self.sized_in_patches = self.whole_only and stops and not model.config.stem
         if shape.dynamic_size:
-            model.patch_embed.product_of_whole = self.sized_in_patches and not model.config.stem
+            model.patch_embed.product_of_whole = self.sized_in_patches
         self.dtype = model.patch_embed.a_weight().dtype
         if shape.pixels is not None:
             pixels = shape.pixels
@@ -128,13 +129,18 @@ class Graph(nn.Module):
         if self.shape.pixels is not None:
             images = (images.permute(0, 3, 1, 2).float() - self.mean) / self.std
         images = images.to(self.dtype)
+        outputs = self._outputs(images)
         if self.shape.dynamic_size and self.whole_only and not self.sized_in_patches:
-            images = images + self._nothing_or_nan(images).to(self.dtype)
+            # Not to the images: a ReLU may make 0 of NaN (OpenVINO 2026.4).
+            added = self._nothing_or_nan(images)
+            outputs = tuple(output + added for output in outputs)
+        return outputs if self.shape.probes else outputs[0]
+
+    def _outputs(self, images: Tensor) -> tuple[Tensor, ...]:
         tokens = self.shape.output == "tokens"
         if not self.shape.probes:
-            return self._output(
-                self.model.forward_features(images) if tokens else self.model(images)
-            )
+            out = self.model.forward_features(images) if tokens else self.model(images)
+            return (self._output(out),)
         states = self.model.hidden_states(images)
         grid = self.model.grid_of(images)
         last = self.model.finished(states[-1], grid)

@@ -27,6 +27,7 @@ class Runtime:
         suffix: Of the file's name.
         packages: Of Python, that writing and running needs.
         stops_at_shapes: Whether it raises an error where sizes do not fit.
+        fewest_patches: Down or across, of an image of free size.
         dtypes: In which it can compute a file of float32.
         calibrated_by: Packages that quantising by images needs too; None: it has no int8 so.
     """
@@ -36,6 +37,7 @@ class Runtime:
     packages: ClassVar[tuple[str, ...]] = ()
     calibrated_by: ClassVar[tuple[str, ...] | None] = None
     stops_at_shapes: ClassVar[bool] = True
+    fewest_patches: ClassVar[int] = 1
     dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def write(
@@ -120,6 +122,7 @@ class Pt2(Runtime):
     """`torch.export.save` and `torch.export.load`."""
 
     name, suffix = "torch.export", ".pt2"
+    fewest_patches = 2  # `Graph.open_sizes` says why
 
     def write(
         self, program: "Program", path: Path, metadata: Metadata, opset: int | None = None

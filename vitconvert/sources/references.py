@@ -248,7 +248,14 @@ def _nothing_there(text: str, path: Path) -> SourceError:
     elif "/" in text or looks_like_path(text):
         hint = "give the path of a file or directory, or hf:ORG/REPO for the Hub."
     else:
-        hint = f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."
+        from vitconvert.tables.architectures import named  # late, as in `_of_that_name`
+
+        near = nearest(text, named("timm"), 3)
+        hint = (
+            f"did you mean {' or '.join(f'timm:{name}' for name in near)}?"
+            if near
+            else f"timm:{text} for a timm model, hf:ORG/REPO for the Hub."
+        )
     return SourceError(f"There is no file or directory {text}.", hint=hint)
 
 

@@ -184,6 +184,11 @@ def tables_of(ecosystem: str) -> list[Table]:
     return [_builtin_table(name) for name in names]
 
 
+def is_builtin(name: str) -> bool:
+    """Whether this is the name of a dialect or of a library, and of no table of the user's own."""
+    return name in summaries() or bool(tables_of(name))
+
+
 def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table]:
     """All dialects of the library of this name, or the dialect of this name.
 
@@ -202,7 +207,7 @@ def find_tables(name: str, own: str | PathLike[str] | None = None) -> list[Table
     if mine and nearest(name, [mine]):
         error.hint = f"did you mean {mine}, the name of your table?"
     elif Path(f"{name}.toml").is_file():
-        error.hint = f"--table {name}.toml makes that table the target."
+        error.hint = f"--table {name}.toml names that table."
     raise error
 
 

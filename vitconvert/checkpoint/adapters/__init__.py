@@ -106,7 +106,7 @@ def merge_adapter(
     merge = merge_into(base, adapter, vit.part)
     container = merge.container()
     shapes = {name: info.shape for name, info in container.manifest.items()}
-    tables = options.tables(vit.companions.own.get("target"))
+    tables = options.tables(vit.companions.own)
     recognised = recognise(shapes, tables, vit.companions.config)
     with_adapter = replace(
         vit,

@@ -113,6 +113,12 @@ class Timm(Program):
             files["preprocessor_config.json"] = processor
         return CompanionFiles(files=files, departures=departures)
 
+    def readers(self, config: ViTConfig) -> tuple[str, ...]:
+        """timm dropped the layer before the head (`pre_logits`) in 0.6; TimmWrapper has a head."""
+        if config.representation_size:
+            return ("timm before 0.6",)
+        return ("timm",) if _merges_only(config) else self.packages
+
     def openers(self, config: ViTConfig) -> Mapping[str, Opener]:
         """timm, and transformers through its TimmWrapper, which needs a model with a head."""
 
