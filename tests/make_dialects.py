@@ -21,6 +21,7 @@ VERIFIED = {
     "vit_keras": "outputs of its own model, which loads what is written",
     "jax": "timm's .npz loader; outputs of Google's Flax model",
     "big_vision": "timm's .npz loader; outputs of big_vision's Flax model",
+    "scenic": "not verified; outputs of its own Flax model",
     "jeonsworld": "not verified; outputs of its own model",
     **dict.fromkeys(
         ("asyml", "ibot", "lukemelas", "tintn", "videomae", "vjepa2"),

@@ -291,6 +291,12 @@ def write_flax(folder: Path) -> Path:
     return Path(shutil.copytree(Path(__file__).parent / "flax" / "files" / "vit", folder))
 
 
+def write_scenic(folder: Path) -> Path:
+    """A file of Scenic's own class."""
+    folder.mkdir()
+    return Path(shutil.copy(Path(__file__).parent / "flax" / "scenic" / "token.msgpack", folder))
+
+
 def write_mmproj(folder: Path) -> Path:
     from tests.llama_cpp import writing
 
@@ -522,6 +528,9 @@ SOURCES: Mapping[str, Source] = {
         title="ViT, mean of the patches",
         write=partial(write_npz, arrays=lambda: fill(big_vision("params/"))),
     ),
+    "scenic": Source(
+        title="ViViT", write=write_scenic, stated={"frames": 5, "image_size": (8, 12)}
+    ),
     "jeonsworld": Source(
         title="ViT-pytorch",
         write=partial(write_torch, tensors=jeonsworld_vit),
@@ -566,6 +575,7 @@ SOURCES: Mapping[str, Source] = {
         of(rows.OF_CODE["vjepa2"], "V-JEPA 2"),
         stated={"num_heads": 2, "image_size": (12, 12), "frames": 6},  # transformers' are square
     ),
+    "vjepa2 2.1": of(rows.OF_CODE["vjepa2_1"], "V-JEPA 2.1"),
     "aimv2": of(rows.OTHERS["AIMv2"]),
     "mobileclip": Source(
         title="ViT", write=partial(write_torch, tensors=others.mobileclip), stated=STATED

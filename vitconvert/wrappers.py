@@ -27,10 +27,19 @@ def is_averaged(key: str) -> bool:
     return key not in known["unlike"] and not words.isdisjoint(key.lower().split("_"))
 
 
-def first_where(beside: Collection[object]) -> tuple[str, ...]:
-    """The keys that come before all others where certain keys lie beside them."""
-    found: Mapping[str, str] = read_tables("prefixes")["first"]
-    return tuple(key for mark, key in found.items() if mark in beside)
+def first_where(level: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys that come before all others, by what is in them or which keys lie beside them."""
+    tables = read_tables("prefixes")
+    by_name: Mapping[str, list[str]] = tables["first_with"]
+    by_key: Mapping[str, str] = tables["first"]
+    holding = (
+        key
+        for end, keys in by_name.items()
+        for key in keys
+        if isinstance(inner := level.get(key), Mapping)
+        and any(str(name).endswith(end) for name in inner)
+    )
+    return (*holding, *(key for mark, key in by_key.items() if mark in level))
 
 
 def why_beside(key: str) -> str | None:

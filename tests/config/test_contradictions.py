@@ -101,6 +101,11 @@ IMPOSSIBLE = {
     "rope_interleaved needs rope = 'axial'": [
         {"rope": "dinov3", "head_dim": 12, "rope_interleaved": True}
     ],
+    "rope_alternating needs rope = 'axial', and excludes rope_by_axis": [
+        {"rope": "dinov3", "head_dim": 12, "rope_alternating": True},
+        {"rope": "axial", "head_dim": 12, "rope_half": True, "rope_by_axis": True}
+        | {"rope_alternating": True},
+    ],
     "rope_in_windows needs rope = 'axial', windows and no rope_reference": [
         {"rope": "axial", "head_dim": 12, "rope_in_windows": True}
     ],
@@ -112,6 +117,9 @@ IMPOSSIBLE = {
         {"rope": "axial", "head_dim": 12, "rope_class": True, "num_registers": 2},
     ],
     "rope = 'vjepa2' excludes rope_half": [{"rope": "vjepa2", "head_dim": 12, "rope_half": True}],
+    "rope = 'vjepa2_1' spreads rows and columns: it needs two of each at least": [
+        {"rope": "vjepa2_1", "image_size": (8, 16), "patch_size": (8, 8)}
+    ],
     "patch_padding = 3 makes room for more patches": [{"patch_padding": 3}],
     "rope_by_axis needs rope_half": [{"rope": "axial", "head_dim": 12, "rope_by_axis": True}],
     "patch_stride must be pixels down and across, or nothing": [

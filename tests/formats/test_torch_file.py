@@ -120,6 +120,20 @@ def test_wrappers_by_precedence(tmp_path, checkpoint, prefer, wrapper):
     assert container.read("w").item() == 1
 
 
+@pytest.mark.parametrize(
+    ("present", "taken"),
+    [
+        (("encoder", "target_encoder", "predictor"), "target_encoder"),
+        (("encoder", "ema_encoder", "target_encoder", "predictor"), "ema_encoder"),
+        (("predictor", "encoder"), "encoder"),
+    ],
+)
+def test_v_jepa_2_1_comes_from_the_key_that_its_authors_load(tmp_path, present, taken):
+    weights = {"module.backbone.video_mod_embed": torch.ones(1, 1, 4), **LINEAR}
+    torch.save(dict.fromkeys(present, weights), tmp_path / "x.pt")
+    assert open_container(tmp_path / "x.pt").wrapper == (taken,)
+
+
 def test_nothing_tells_which_of_several_models_is_meant(tmp_path):
     path = tmp_path / "x.pth"
     torch.save({"net": LINEAR, "shadow": OTHER_LINEAR, "args": {"a.b": 1}, "epoch": 3}, path)

@@ -59,6 +59,9 @@ _EXPERTS = {"moe_intermediate_size": 8, "shared_expert_intermediate_size": 8, "n
 _LINEAR = {"linear_num_value_heads": 2, "linear_num_key_heads": 2}
 _LINEAR |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
 _DINOV2 = DINOV2 | {"num_labels": 7}
+# Its adapter joins four patches, and is as wide as the blocks' MLPs
+_LLAMA_4 = VISION | {"image_size": 32, "intermediate_size": 144, "projector_input_dim": 20}
+_LLAMA_4 |= {"projector_output_dim": 20, "vision_output_dim": 20}
 _DECODER = {
     "decoder_hidden_size": 20,
     "decoder_num_hidden_layers": 1,
@@ -103,6 +106,12 @@ _OCR_2 = {
 _SAM_3 = VISION | {"model_type": "sam3_vit_model", "image_size": 48, "pretrain_image_size": 24}
 _SAM_3 |= {"window_size": 3, "global_attn_indexes": [1]}
 _MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 1]}
+_MOONVIT = {k: v for k, v in VISION.items() if k != "image_size"}
+_MOONVIT |= {"pos_emb_height": 4, "pos_emb_width": 4}
+_DEEPSEEK = {"n_routed_experts": 4, "moe_intermediate_size": 8, "num_experts_per_tok": 2}
+_DEEPSEEK |= {"q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4}
+_DEEPSEEK |= {"v_head_dim": 4, "n_group": 1, "topk_group": 1}
+_HUNYUAN = {k: v for k, v in VISION.items() if k != "image_size"} | {"max_image_size": 24}
 _COSMOS = {k: v for k, v in VISION.items() if k != "image_size"} | {"num_patches": 16}
 _CODEBOOK = {"hidden_size": 4, "num_groups": 4, "num_blocks_per_group": 1, "vocab_size": 9}
 _KOSMOS = {"vocab_size": 70, "embed_dim": 20, "layers": 1, "ffn_dim": 30, "attention_heads": 2}
@@ -188,6 +197,18 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "vision_config": _COSMOS,
         "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
     },
+    "HunYuanVLVisionConfig": _HUNYUAN,
+    "HunYuanVLConfig": {"vision_config": _HUNYUAN, "text_config": _LANGUAGE},
+    "Kimi_K25VisionConfig": _MOONVIT,
+    "Kimi_K25Config": {
+        "vision_config": _MOONVIT,
+        "text_config": _LANGUAGE | _DEEPSEEK | {"model_type": "deepseek_v3"},
+        "projection_hidden_size": 36,
+    },
+    "PaddleOCRVLConfig": {
+        "vision_config": VISION,
+        "text_config": _LANGUAGE | {"rope_parameters": _MROPE},
+    },
     "Gemma4VisionConfig": _GEMMA,
     "Gemma4Config": {
         "vision_config": _GEMMA,
@@ -261,11 +282,18 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         | {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
         | {"projection_dim": 20, "num_patches": 3, "image_token_embed_dim": 20},
     },
+    "Phi4MultimodalVisionConfig": VISION | {"attn_implementation": "eager"},  # others are causal
     "Phi4MultimodalConfig": _LANGUAGE
     | {
+        "attn_implementation": "eager",
         "vision_config": VISION,
         "audio_config": {"hidden_size": 16, "intermediate_size": 9, "num_blocks": 1}
         | {"num_attention_heads": 2, "ext_pw_out_channel": 16, "nemo_conv_channels": 8},
+    },
+    "Llama4VisionConfig": _LLAMA_4,
+    "Llama4Config": {
+        "vision_config": _LLAMA_4,
+        "text_config": _LANGUAGE | {"intermediate_size_mlp": 30, "num_local_experts": 2},
     },
     "Idefics2Config": {
         "vision_config": VISION,

@@ -16,6 +16,7 @@ from tests.packages import transformers
 from tests.sampling import sampled
 from tests.small_models import assert_same_tensors, relative
 from tests.uses import in_onnx_runtime
+from vitconvert.cli import main
 from vitconvert.errors import (
     InputMismatch,
     MissingFact,
@@ -317,11 +318,6 @@ def test_v_jepa_of_other_years_is_not_taken_for_v_jepa_2(tmp_path):
     assert "--dialect vjepa2_table" in error.value.hint
     ours = vitconvert.load_model(tmp_path / "a.pt", dialect="vjepa2_table", overrides=stated)
     assert relative(ours(clips), its.expected(model, clips)) < 1e-6
-    more = {"module.backbone.video_mod_embed": torch.zeros(1, 1, 60)}
-    more |= {f"module.backbone.norms_block.{n}.weight": torch.ones(60) for n in range(4)}
-    torch.save({"encoder": encoder | more}, tmp_path / "b.pt")
-    with pytest.raises(UnknownDialect, match=r"V-JEPA 2\.1, which adds an embedding"):
-        vitconvert.load_checkpoint(tmp_path / "b.pt", overrides=stated)
 
 
 def test_learned_positions_of_clips_say_how_large_they_are_and_are_not_resampled(tmp_path):
@@ -461,6 +457,35 @@ def test_frames_of_vivit_are_prepared_as_its_processors_do(clips, offset, normal
     assert relative(steps.clip(taken), theirs) < 1e-6
 
 
+def test_v_jepa_2_without_its_processors_file_asks_for_it(clips, tmp_path):
+    place, *_ = clips
+    FAMILIES["V-JEPA 2"].made(num_hidden_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(OSError, match=r"video_preprocessor_config\.json"):
+        transformers.AutoVideoProcessor.from_pretrained(tmp_path)
+    clip = vitconvert.load_checkpoint(tmp_path, dialect="hf_vjepa2_clips")
+    with pytest.raises(MissingFact, match="No file states this") as error:
+        vitconvert.embed(clip, place / "videos")
+    wanted = "put its preprocessor_config.json or video_preprocessor_config.json, or"
+    assert error.value.hint.startswith(wanted)
+    transformers.VJEPA2VideoProcessor(crop_size=24).save_pretrained(tmp_path)
+    found = vitconvert.load_checkpoint(tmp_path, overrides={"frames": 4}, dialect=clip.dialect)
+    assert found.preprocessing.origin == "video_preprocessor_config.json"
+    assert [one.error for one in vitconvert.embed(found, place / "videos")] == [None, None]
+
+
+def test_progress_counts_clips(clips, tmp_path, monkeypatch, capsys):
+    place, *_ = clips
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    arguments = [str(place / "model"), str(place / "videos")]
+    for verb in (["embed", *arguments, "-o", str(tmp_path / "a.npz")], ["predict", *arguments]):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(verb)
+        _, err = capsys.readouterr()
+        assert "0/2 [00:00<?, ?clip/s]" in err
+        assert "1 clip (a): 4 of 11 frames are read" in err
+        assert verb[0] == "predict" or f"2 clips in {tmp_path / 'a.npz'}" in err
+
+
 def test_folders_of_frames_are_classified_and_embedded(clips, tmp_path):
     place, model, processor, frames = clips
     taken = [[Image.fromarray(frames[n]) for n in ns] for ns in ((0, 2, 5, 8), range(4))]
@@ -478,7 +503,19 @@ def test_folders_of_frames_are_classified_and_embedded(clips, tmp_path):
         tokens = ours.forward_features(steps.clip(frames[:4])[None])
     assert relative(features.features, tokens.mean(1)[0]) < 1e-6
     (wrong,) = vitconvert.predict(place / "model", place / "videos" / "b" / "f0.png")
-    assert isinstance(wrong.error, SourceError) and "no folder of frames" in wrong.error.fact
+    assert isinstance(wrong.error, SourceError) and "this is an image" in wrong.error.fact
+
+
+@pytest.mark.slow
+def test_processes_prepare_clips_as_threads_do(clips):
+    place, *_ = clips
+    here, there = (
+        list(vitconvert.embed(place / "model", place / "videos", workers=workers, batch_size=1))
+        for workers in (0, 1)
+    )
+    for one, other in zip(here, there, strict=True):
+        assert (one.path, one.remarks) == (other.path, other.remarks)
+        assert torch.equal(one.features, other.features)
 
 
 @pytest.mark.slow

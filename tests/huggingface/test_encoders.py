@@ -39,6 +39,7 @@ class Encoder:
     listed: bool = False  # whether a size is a list, of a square too
     prefix: str = ""  # what is written before names, as older releases had it
     oblong: bool = False  # whether it fits its positions to other images
+    merged: bool = False  # whether its class has a merger, which is not read, and is not written
 
     def made(self, size, kind=None, **changes):
         """A model with every parameter random, and calm: float32 of deep models differs."""
@@ -48,6 +49,8 @@ class Encoder:
         said = {self.size: height if square else [height, width]}
         if self.size == "num_patches":
             said = {self.size: height * width // 64}
+        if self.size == "pos_emb_height":
+            said = {self.size: height // 8, "pos_emb_width": width // 8}
         model = of_kind(of_kind.config_class(**SIZES | self.arguments | said | changes))
         torch.manual_seed(4)
         with torch.no_grad():
@@ -113,6 +116,31 @@ ENCODERS = {
         | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
         prefix="vision_model.",
         oblong=True,
+    ),
+    "PaddleOCR-VL": Encoder(
+        kind="PaddleOCRVisionModel",
+        dialect="hf_paddleocr_vl",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "layer_norm_eps": 1e-4}
+        | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
+        oblong=True,
+    ),
+    "Hunyuan VL": Encoder(
+        kind="HunYuanVLVisionTransformer",
+        dialect="hf_hunyuan_vl",
+        sizes=((24, 24), (40, 40)),
+        arguments={"intermediate_size": 50, "rms_norm_eps": 1e-4, "text_hidden_size": 20},
+        size="max_image_size",
+        oblong=True,
+        merged=True,
+    ),
+    "Kimi K2.5": Encoder(
+        kind="Kimi_K25VisionModel",
+        dialect="hf_kimi_k25",
+        sizes=((32, 32), (48, 48)),
+        arguments={"intermediate_size": 50}
+        | {"rope_parameters": {"rope_type": "axial", "rope_theta": 77.0}},
+        size="pos_emb_height",
     ),
     "Idefics 2": Encoder(
         kind="Idefics2VisionTransformer",
@@ -349,13 +377,18 @@ def test_outputs_are_those_of_its_class_at_every_size(its, tmp_path):
 def test_it_is_written_again_and_for_all_that_hold_it(encoder, tmp_path):
     its, model, folder = encoder
     images = images_for(its.sizes[-1])
-    for to in ("hf", *its.targets):
+    for to in its.targets if its.merged else ("hf", *its.targets):
         done = vitconvert.convert(folder, output=tmp_path / to, to=to, verify=True)
-        assert done.opened and {o.consumer for o in done.opened if o.why_not} <= {"dinov2"}
+        unopened = {"vit"} if its.merged else {"dinov2"}
+        assert done.opened and {o.consumer for o in done.opened if o.why_not} <= unopened
         with torch.inference_mode():
             ours = vitconvert.load_model(tmp_path / to)
             assert relative(ours(images), run_opened(model, images)) < 1e-6
     assert vitconvert.verify(folder).verdict == "equal"
+    if its.merged:
+        with pytest.raises(NotRepresentable, match="No dialect of 'hf' computes the function"):
+            vitconvert.convert(folder, output=tmp_path / "hf", to="hf")
+        return
     before, after = (load_file(d / "model.safetensors") for d in (folder, tmp_path / "hf"))
     kept = (
         {
@@ -390,6 +423,9 @@ def of_sam_3_lite(vit):
 
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [24, 20, 20]}
 QWEN_2 = {"model_type": "qwen2"} | LANGUAGE
+DEEPSEEK = LANGUAGE | {"model_type": "deepseek_v3", "n_routed_experts": 4, "kv_lora_rank": 8}
+DEEPSEEK |= {"moe_intermediate_size": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "n_group": 1}
+DEEPSEEK |= {"qk_nope_head_dim": 4, "v_head_dim": 4, "num_experts_per_tok": 2, "topk_group": 1}
 WORDS_OF_IMAGES = {"embed_dim": 4, "num_embeddings": 9, "latent_channels": 4, "base_channels": 32}
 WORDS_OF_IMAGES |= {"channel_multiplier": [1, 1], "num_res_blocks": 1, "projection_dim": 20}
 WORDS_OF_IMAGES |= {"num_patches": 3, "image_token_embed_dim": 20}
@@ -448,6 +484,30 @@ LARGER = {
             "text_config": LANGUAGE | {"head_dim": 10},
             "adapter_config": ADAPTER,
         },
+    ),
+    "paddleocr_vl": (
+        "PaddleOCR-VL",
+        "PaddleOCRVLForConditionalGeneration",
+        "model.visual",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE | {"rope_parameters": MROPE}},
+    ),
+    "hunyuan_vl": (
+        "Hunyuan VL",
+        "HunYuanVLForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": LANGUAGE | {"head_dim": 10}},
+    ),
+    "kimi_k25": (
+        "Kimi K2.5",
+        "Kimi_K25ForConditionalGeneration",
+        "model.vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": DEEPSEEK, "projection_hidden_size": 60},
+    ),
+    "kimi_k25 without a head": (
+        "Kimi K2.5",
+        "Kimi_K25Model",
+        "vision_tower",
+        lambda vit: {"vision_config": vit, "text_config": DEEPSEEK, "projection_hidden_size": 60},
     ),
     "idefics2": (
         "Idefics 2",
@@ -568,11 +628,10 @@ LARGER = {
 }
 
 
-ON_DISK = {
-    "molmo2": "hf_molmo2_disk",
-    "deepseek_ocr2": "hf_deepseek_ocr_sam",
-    "qianfan_ocr": "hf_qianfan_ocr_disk",
-}  # within the larger model
+# Within the larger model
+ON_DISK = {"qianfan_ocr": "hf_qianfan_ocr_disk", "kimi_k25": "hf_moonvit"}
+ON_DISK |= {"molmo2": "hf_molmo2_disk", "deepseek_ocr2": "hf_deepseek_ocr_sam"}
+ON_DISK |= {"kimi_k25 without a head": "hf_kimi_k25_base"}
 
 
 @pytest.mark.coverage
@@ -663,6 +722,46 @@ def test_phi_4_multimodal_as_microsoft_publishes_it(tmp_path):
     for size in ((24, 24), (40, 16)):
         ours, images = vitconvert.load_model(tmp_path, image_size=size), images_for(size)
         assert relative(ours(images), run_opened(vit, images)) < 1e-6
+
+
+# As transformers' convert_janus_weights_to_hf.py reads them (v4.57)
+OF_DEEPSEEK = (
+    (r"^encoder\.layers\.", "blocks."),
+    (r"\.layer_norm([12])\.", r".norm\1."),
+    (r"\.self_attn\.projection_layer\.", ".attn.proj."),
+    (r"^embeddings\.patch_embedding\.", "patch_embed.proj."),
+    (r"^post_layernorm\.", "norm."),
+)
+
+
+@torch.inference_mode()
+def test_janus_as_deepseek_publishes_it(tmp_path):
+    vit = ENCODERS["Janus"].made((40, 40), hidden_size=64, num_attention_heads=16)
+    theirs = dict(vit.state_dict())
+    tensors = {"pos_embed": theirs.pop("embeddings.position_embedding.weight")[None]}
+    for i in range(11):
+        for kind in ("weight", "bias"):
+            parts = [theirs.pop(f"encoder.layers.{i}.self_attn.{x}_proj.{kind}") for x in "qkv"]
+            tensors[f"blocks.{i}.attn.qkv.{kind}"] = torch.cat(parts)
+    for name, tensor in theirs.items():
+        for pattern, new in OF_DEEPSEEK:
+            name = re.sub(pattern, new, name)
+        tensors[name] = tensor
+    pool = {"latent": (1, 1, 64)} | {f"{n}.bias": (64,) for n in ("q", "proj", "norm", "mlp.fc2")}
+    pool |= {f"{n}.weight": (64, 64) for n in ("q", "proj")} | {"kv.weight": (128, 64)}
+    pool |= {"kv.bias": (128,), "norm.weight": (64,), "mlp.fc1.weight": (256, 64)}
+    pool |= {"mlp.fc1.bias": (256,), "mlp.fc2.weight": (64, 256)}
+    tensors |= {f"attn_pool.{name}": torch.rand(shape) for name, shape in pool.items()}
+    tensors = {f"vision_model.vision_tower.{n}": t.contiguous() for n, t in tensors.items()}
+    tensors["aligner.layers.0.weight"] = torch.rand(20, 64)
+    save_file(tensors, tmp_path / "model.safetensors")
+    params = {"image_size": 40, "model_name": "siglip_large_patch16_384", "select_layer": -1}
+    said = {"cls": "CLIPVisionTower", "model_type": "vision", "params": params}
+    config = {"model_type": "multi_modality", "vision_config": said}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    ours, images = vitconvert.load_model(tmp_path), images_for((40, 40))
+    assert "the code of Janus" in ours.config.origins["num_heads"]
+    assert relative(ours.forward_features(images), vit(images).last_hidden_state) < 1e-6
 
 
 def test_what_janus_has_besides(tmp_path):
@@ -828,3 +927,114 @@ def test_windows_whose_tables_have_other_sizes_explain_no_difference(tmp_path, m
     monkeypatch.setitem(MODULES, "got_ocr2_vision", replace(places, rounded=""))
     report = vitconvert.verify(tmp_path)
     assert report.verdict == "not equal" and "likely cause   unknown" in report.summary()
+
+
+SAID = {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
+SAID |= {"patch_size", "image_size", "layer_norm_eps", "hidden_act", "num_channels"}
+
+
+@torch.inference_mode()
+def test_paddleocr_vl_as_its_authors_publish_it(tmp_path):
+    its = ENCODERS["PaddleOCR-VL"]
+    model, images = its.made((40, 40), rope_parameters=None), images_for((24, 56))
+    tensors = {f"visual.{name}": tensor for name, tensor in model.state_dict().items()}
+    start = "visual.vision_model."
+    unread = {
+        f"{start}embeddings.packing_position_embedding.weight": torch.rand(99, 60),
+        f"{start}head.probe": torch.rand(1, 1, 60),
+        f"{start}head.attention.in_proj_weight": torch.rand(180, 60),
+    }
+    layer = "model.layers.0.self_attn"
+    others = {f"{layer}.{name}_proj.weight": torch.rand(9, 9) for name in "qkvo"}
+    others |= {"mlp_AR.pre_norm.weight": torch.rand(60), "model.norm.weight": torch.rand(9)}
+    file, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    save_file(tensors | unread | others, file)
+    section = {"model_type": "paddleocr_vl", "architectures": ["SiglipVisionModel"]} | {
+        name: getattr(model.config, name) for name in model.config.to_dict().keys() & SAID
+    }
+    config.write_text(json.dumps({"model_type": "paddleocr_vl", "vision_config": section}))
+    for size in ((40, 40), (24, 56)):
+        images = images_for(size)
+        ours = vitconvert.load_model(tmp_path, image_size=size)
+        assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+    ignored = vitconvert.load_checkpoint(tmp_path).ledger.ignored
+    assert {name.removeprefix("visual.") for name in unread} < ignored.keys(), ignored
+    # It is known by what stands beside it, and never taken for SigLIP.
+    config.unlink()
+    stated = {"num_heads": 3, "norm_eps": 1e-4}
+    ours = vitconvert.load_model(tmp_path, image_size=(24, 56), overrides=stated)
+    assert relative(ours(images), run_opened(model, images)) < 1e-6
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: hf, vit"):
+        vitconvert.convert(tmp_path, output=tmp_path / "no", to="timm", overrides=stated)
+
+
+VT = {"hidden_size": 60, "intermediate_size": 50, "num_hidden_layers": 11}
+VT |= {"num_attention_heads": 3}
+POSITIONS = {"init_pos_emb_height": 6, "init_pos_emb_width": 6, "patch_size": 8}
+# As config.json of MoonViT-SO-400M, of Kimi-VL and of Kimi K2.5 have it, and their names' beginning
+MOONSHOTS = {
+    "MoonViT": ("", {"model_type": "moonvit"} | VT | POSITIONS),
+    "Kimi-VL": (
+        "vision_tower.",
+        {"model_type": "kimi_vl", "vision_config": {"model_type": "moonvit"} | VT | POSITIONS},
+    ),
+    "Kimi K2.5": (
+        "vision_tower.",
+        {
+            "model_type": "kimi_k25",
+            "vision_config": {f"vt_{name}": size for name, size in VT.items()} | POSITIONS,
+        },
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def moonvit(tmp_path_factory):
+    """transformers' class, and its tensors as the larger model writes them: in Moonshot's names."""
+    its = ENCODERS["Kimi K2.5"]
+    model = its.made((48, 48), rope_parameters=None)
+    _, name, place, around = LARGER["kimi_k25"]
+    kind = getattr(transformers, name)
+    larger = kind(kind.config_class(**around(model.config)))
+    larger.get_submodule(place).load_state_dict(model.state_dict())
+    folder = tmp_path_factory.mktemp("moonvit")
+    larger.save_pretrained(folder)
+    saved = load_file(folder / "model.safetensors")
+    start = "vision_tower."
+    tensors = {name[len(start) :]: x for name, x in saved.items() if name.startswith(start)}
+    # transformers 5.24 puts a word before these, which it takes away where it is not
+    return model, {
+        name.replace("encoder.patch_embed", "patch_embed"): x for name, x in tensors.items()
+    }
+
+
+@pytest.mark.parametrize("name", MOONSHOTS)
+@torch.inference_mode()
+def test_moonvit_as_moonshot_publishes_it(name, moonvit, tmp_path):
+    model, tensors = moonvit
+    start, config = MOONSHOTS[name]
+    save_file({start + n: x for n, x in tensors.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert vitconvert.load_checkpoint(tmp_path).dialect == "hf_moonvit"
+    for size in ((48, 48), (32, 64)):
+        images = images_for(size)
+        ours = vitconvert.load_model(tmp_path, image_size=size)
+        assert relative(ours(images), run_opened(model, images)) < 1e-6
+    assert vitconvert.verify(tmp_path).verdict == "equal"
+    done = vitconvert.convert(tmp_path, output=tmp_path / "hf", to="hf")
+    assert [opened.consumer for opened in done.opened] == ["transformers"]
+    assert done.ledger.changed[0].startswith("rotary-pairs: ")
+    assert_same_tensors(load_file(tmp_path / "hf" / "model.safetensors"), model.state_dict())
+
+
+def test_what_moonvits_class_does_not_compute(moonvit, tmp_path):
+    _, tensors = moonvit
+    rows = {"patch_embed.pos_emb.weight": tensors["patch_embed.pos_emb.weight"][:4].clone()}
+    save_file(tensors | rows, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(MOONSHOTS["MoonViT"][1]))
+    assert vitconvert.load_checkpoint(tmp_path).config.position_grid == (4, 6)
+    said = vitconvert.verify(tmp_path)
+    assert said.verdict == "not verified" and "counts the rows" in said.summary()
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: vit"):
+        vitconvert.convert(tmp_path, output=tmp_path / "hf", to="hf")

@@ -30,6 +30,7 @@ HANDED_ON |= {"apply_layernorm", "model_type", "num_labels"}
 SCALED = {"factor": 3.0, "original_max_position_embeddings": 4}
 # Classes whose configuration another class has, by itself or in a section.
 AGAIN = ("ForConditionalGeneration", "InternVLModel", "Idefics3Model", "SmolVLMModel")
+AGAIN += ("Idefics2Model", "JanusModel", "Phi4MultimodalModel")
 AGAIN += ("ForMaskedImageModeling", "ForVideoClassification", "ForSemanticSegmentation")
 
 
@@ -37,6 +38,8 @@ AGAIN += ("ForMaskedImageModeling", "ForVideoClassification", "ForSemanticSegmen
 NOT_RUN = {
     "Pixtral": ("head_dim",),
     "Ernie4_5": ("patch_size", "spatial_merge_size"),  # no whole squares
+    # Its adapter does not fit
+    "Llama4": ("hidden_size", "intermediate_size", "patch_size", "shuffle_ratio", "put_dim"),
     "Gemma4": ("pooling_kernel_size",),  # of 1: no token is left
     "Radio": ("image_size", "patch_size", "num_cls_tokens"),  # no whole patches; its summaries
 }

@@ -191,10 +191,9 @@ def test_glm_image_is_refused_by_name(prefix, tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("PaddleOCRVision", "paddleocr_vl", "PaddleOCR-VL: SigLIP's tensors with rotation"),
-        ("VideoLlama3Vision", "kimi_vl", "Kimi-VL: MoonViT, whose positions are rotated"),
-        ("VideoLlama3Vision", "dots3_note", "dots: its blocks choose among experts"),
-        ("Kimi_K25Vision", "kimi_k25", "Kimi K2[.]5: MoonViT, whose positions are rotated"),
+        ("HYV4VLVision", "hy_v4_vl", "Hy4: Hunyuan VL's tensors, whose positions are fitted"),
+        ("VideoLlama3Vision", "dots3_note", "dots3: its blocks choose among experts"),
+        ("Kimi_K25Vision", "kimi_k3", "Kimi K3: MoonViT 2, with RMS norms and heads that are"),
         ("Lfm3VlVision", "lfm3_vl", "LFM3-VL, which is no ViT: its blocks are gated convolutions"),
     ],
 )
@@ -209,6 +208,17 @@ def test_towers_of_images_of_any_size_are_refused_by_name(name, kind, said, pref
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     with pytest.raises(NotRepresentable, match=f"This is {said}"):
         load_checkpoint(tmp_path)
+
+
+def test_hy4_is_not_hunyuan_vl_whose_tensors_it_has(tmp_path):
+    kind = transformers.HYV4VLVisionModel
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 50, "patch_size": 8, "max_image_size": 24}
+    tensors = kind(kind.config_class(**sizes)).state_dict()
+    for start in ("", "model.vision_tower.", "vit."):
+        save_file({start + n: t for n, t in tensors.items()}, tmp_path / "model.safetensors")
+        with pytest.raises(UnknownDialect):
+            load_checkpoint(tmp_path, overrides={"num_heads": 4})
 
 
 @pytest.mark.parametrize("dialect", [None, "hf"])

@@ -13,7 +13,7 @@ import math
 import sys
 from collections import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -205,6 +205,19 @@ def vjepa2() -> nn.Module:
     return nn.ModuleDict({"module": nn.ModuleDict({"backbone": model})})  # as training saves it
 
 
+def vjepa2_1() -> nn.Module:
+    """PYTHONPATH: facebookresearch/vjepa2, with einops."""
+    stand_in("timm.models.layers", drop_path=None)
+    from app.vjepa_2_1.models.vision_transformer import VisionTransformer
+
+    # Of so many blocks it has four norms, and it knows the grid of patches of 16 pixels.
+    sizes = {"img_size": 32, "patch_size": 16, "in_chans": 1, "embed_dim": 20, "depth": 12}
+    sizes |= {"num_heads": 2, "mlp_ratio": 1.5, "num_frames": 6, "img_temporal_dim_size": 1}
+    kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
+    model = VisionTransformer(**sizes, **kind, interpolate_rope=True)
+    return nn.ModuleDict({"module": nn.ModuleDict({"backbone": model})})  # as training saves it
+
+
 def videomae_pretraining() -> nn.Module:
     """PYTHONPATH: MCG-NJU/VideoMAE."""
     videomae(frames=2)  # for what it imports
@@ -281,7 +294,7 @@ def depth_anything_3() -> nn.Module:
     return inside("model.backbone.pretrained", model)
 
 
-def ast() -> nn.Module:
+def ast(**shape: int) -> nn.Module:
     """PYTHONPATH: src/models of YuanGongND/ast, timm 0.4.5, for which its models are large."""
     stand_in("torch._six", container_abcs=abc)
     stand_in("wget")
@@ -291,7 +304,6 @@ def ast() -> nn.Module:
     sizes = {"img_size": 32, "embed_dim": 12, "depth": 2, "num_heads": 3, "mlp_ratio": 1.5}
     kind = timm.models.vision_transformer.DistilledVisionTransformer
     timm.create_model = lambda name, pretrained: kind(**sizes, num_classes=2)
-    shape = {"fstride": 10, "tstride": 9, "input_fdim": 37, "input_tdim": 52}
     # As traintest.py saves it.
     return nn.DataParallel(ASTModel(3, **shape, imagenet_pretrain=False, verbose=False))
 
@@ -347,12 +359,14 @@ class Original:
         make: Builds it.
         image: Channels, rows and columns of what it reads; of a clip, the frames after channels.
         compute: What is kept of it for these images.
+        others: What else is.
     """
 
     revision: str
     make: Callable[[], nn.Module]
     image: tuple[int, ...]
     compute: Callable[[Any, Tensor], Tensor] = lambda model, images: model(images)
+    others: Mapping[str, Callable[[Any, Tensor], Tensor]] = field(default_factory=dict)
 
 
 def unmasked(model: Any, images: Tensor) -> Tensor:
@@ -366,6 +380,12 @@ def unmasked_clip(model: Any, clips: Tensor) -> Tensor:
     """All tokens of VideoMAE's encoder in its pre-training, of which none is masked."""
     count = model.encoder.patch_embed(clips).shape[1]
     tokens: Tensor = model.encoder(clips, torch.zeros(1, count, dtype=torch.bool))
+    return tokens
+
+
+def tokens_of_v_jepa_2(model: Any, clips: Tensor) -> Tensor:
+    """All tokens of the encoder."""
+    tokens: Tensor = model["module"]["backbone"](clips)
     return tokens
 
 
@@ -461,7 +481,19 @@ ORIGINALS: Mapping[str, Original] = {
         revision="facebookresearch/vjepa2 c2963a4",
         make=vjepa2,
         image=(3, 6, 12, 20),
-        compute=lambda model, clips: model["module"]["backbone"](clips),
+        compute=tokens_of_v_jepa_2,
+    ),
+    "vjepa2_1": Original(
+        revision="facebookresearch/vjepa2 204698b",
+        make=vjepa2_1,
+        image=(1, 6, 48, 80),
+        compute=tokens_of_v_jepa_2,
+        others={
+            "five frames of another size": lambda model, clips: tokens_of_v_jepa_2(
+                model, clips[:, :, :5, :, :32]
+            ),
+            "the first frame": lambda model, clips: tokens_of_v_jepa_2(model, clips[:, :, :1]),
+        },
     ),
     "videomae_v2": Original(
         revision="OpenGVLab/VideoMAEv2 29eab1e",
@@ -474,7 +506,12 @@ ORIGINALS: Mapping[str, Original] = {
         image=(3, 16, 8, 8),
         compute=unmasked_clip,
     ),
-    "eupe": Original(revision="facebookresearch/EUPE f6cdf04", make=eupe, image=(3, 12, 20)),
+    "eupe": Original(
+        revision="facebookresearch/EUPE f6cdf04",
+        make=eupe,
+        image=(3, 12, 20),
+        others={"20x8": lambda model, _images: model(picture(3, 20, 8))},
+    ),
     "deimv2": Original(
         revision="Intellindust-AI-Lab/DEIMv2 0fff8d4",
         make=deimv2,
@@ -495,13 +532,22 @@ ORIGINALS: Mapping[str, Original] = {
         make=depth_anything_3,
         image=(3, 12, 12),
         compute=patches_of_depth_anything,
+        others={
+            "20x16": lambda model, _images: patches_of_depth_anything(model, picture(3, 20, 16))
+        },
     ),
-    "ast": Original(
-        revision="YuanGongND/ast 31088be",
-        make=ast,
-        image=(1, 37, 52),
-        compute=lambda model, images: model.module(images[:, 0].transpose(1, 2)),
-    ),
+    **{  # by strides down and across, and sizes
+        name: Original(
+            revision="YuanGongND/ast 31088be",
+            make=partial(ast, fstride=down, tstride=across, input_fdim=rows, input_tdim=times),
+            image=(1, rows, times),
+            compute=lambda model, images: model.module(images[:, 0].transpose(1, 2)),
+        )
+        for name, down, across, rows, times in (
+            ("ast", 10, 9, 37, 52),
+            ("ast_long", 16, 12, 34, 77),
+        )
+    },
     **{  # of whole and of shorter spectrograms
         name: Original(
             revision="nttcslab/m2d f0c4128",
@@ -538,8 +584,11 @@ def main(name: str) -> None:
         key: tensor if any(word in key for word in kept) else tensor.half()
         for key, tensor in model.state_dict().items()
     }
-    output = original.compute(model, picture(*original.image))
+    images = picture(*original.image)
+    output = original.compute(model, images)
     file = {"model": tensors, "output": output, "revision": original.revision}
+    if original.others:
+        file["others"] = {name: make(model, images) for name, make in original.others.items()}
     torch.save(file, FOLDER / f"{name}.pth")
 
 

@@ -399,6 +399,15 @@ GOLDENS = {
     "dinov3_key_bias_swiglu": of_golden("dinov3_key_bias_swiglu", stated=OWN_TRAINING),
     "asyml": of_golden("asyml", stated={}),  # its matrices have an axis of heads
     "deit3": of_golden("deit3", named=True),
+    "dots_ocr": of_golden(
+        "dots_ocr", "hf_dots_ocr", back="", stated={"num_heads": 3, "image_size": (24, 40)}
+    ),
+    "dots_ocr_biases": of_golden(
+        "dots_ocr_biases",
+        "hf_dots_ocr",
+        back="",
+        stated={"num_heads": 3, "image_size": 16, "final_norm": False, "norm_eps": 1e-3},
+    ),
     "ibot": of_golden("ibot", named=True),
     "internvit": of_golden("internvit", "hf_internvit", back=""),
     "lukemelas": of_golden("lukemelas"),
@@ -446,11 +455,13 @@ OF_CODE = {
     "sapiens2": of_code("sapiens2", image_size=(12, 8)),
     "videomae": of_code("videomae", image_size=(12, 12), frames=4),
     "vjepa2": of_code("vjepa2", image_size=(12, 20), frames=6),
+    "vjepa2_1": of_code("vjepa2_1", image_size=(48, 80), frames=6),
     "videomae_v2": of_code("videomae", "videomae_v2", image_size=(12, 12), frames=6),
     "videomae_pretraining": of_code("videomae", "videomae_pretraining", image_size=(8, 8)),
     "eupe": of_code("dinov3", "eupe", num_heads=3, image_size=(12, 20)),
     "deimv2": of_code("deimv2", num_heads=3, image_size=(12, 20)),
     "ast": of_code("ast", num_heads=3, patch_stride=(10, 9), image_size=(37, 52)),
+    "ast_long": of_code("ast", "ast_long", num_heads=3, patch_stride=(16, 12), image_size=(34, 77)),
     "m2d": of_code("m2d", num_heads=3, image_size=(8, 20)),
     "eat": of_code("eat", num_heads=3, image_size=(48, 128), position_grid=(5, 8)),
 }

@@ -1,5 +1,6 @@
 """What files of projects that are no packages say and leave unsaid."""
 
+import json
 import re
 
 import pytest
@@ -101,3 +102,46 @@ def test_windows_that_no_tensor_shows_are_asked_for(tmp_path):
     torch.save(golden("vitdet_plain"), tmp_path / "file.pth")
     with pytest.raises(MissingFact, match=r"window_size(.|\n)*global_blocks"):
         vitconvert.load_checkpoint(tmp_path / "file.pth", overrides={"num_heads": 3})
+
+
+# As config.json of dots.ocr has it, without a type of its section
+DOTS = {"embed_dim": 24, "hidden_size": 5, "intermediate_size": 10, "num_hidden_layers": 2}
+DOTS |= {"num_attention_heads": 3, "num_channels": 3, "patch_size": 4, "rms_norm_eps": 1e-5}
+DOTS |= {"post_norm": True, "use_bias": False, "is_causal": False, "spatial_merge_size": 2}
+SIZED = {"image_size": (24, 40)}
+
+
+def dots(folder, **changes):
+    """A whole dots.ocr, with the names of its text model."""
+    layer = "model.layers.0.self_attn"
+    text = {f"{layer}.{name}_proj.weight": torch.zeros(9, 9) for name in "qkvo"}
+    text |= {f"{layer}.{name}_proj.bias": torch.zeros(9) for name in "qkv"}
+    text["model.layers.0.mlp.gate_proj.weight"] = torch.zeros(9, 9)
+    text["model.embed_tokens.weight"] = torch.zeros(7, 9)
+    tensors = {f"vision_tower.{name}": tensor for name, tensor in golden("dots_ocr").items()}
+    save_file(tensors | text, folder / "model.safetensors")
+    config = {"model_type": "dots_ocr", "num_attention_heads": 9, "vision_config": DOTS | changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@torch.no_grad()
+def test_dots_ocr_within_the_whole_model(tmp_path):
+    checkpoint = vitconvert.load_checkpoint(dots(tmp_path), overrides=SIZED)
+    assert (checkpoint.dialect, checkpoint.config.num_heads) == ("hf_dots_ocr", 3)
+    images, output = images_and_output("dots_ocr")
+    assert relative(vitconvert.load_model(checkpoint)(images), output) <= ROUNDING
+    skipped = vitconvert.verify(tmp_path, overrides=SIZED).skipped
+    assert skipped.endswith("the code of a repository is not run.")
+    done = vitconvert.convert(tmp_path, output=tmp_path / "vit", to="vit", overrides=SIZED)
+    assert done.opened
+    assert relative(vitconvert.load_model(tmp_path / "vit")(images), output) <= ROUNDING
+
+
+def test_what_is_refused_of_dots_ocr(tmp_path):
+    with pytest.raises(MissingFact, match="the grid is unknown"):
+        vitconvert.load_checkpoint(dots(tmp_path))
+    with pytest.raises(NotRepresentable, match="Targets that hold it as it is: vit"):
+        vitconvert.convert(tmp_path, output=tmp_path / "hf", to="hf", overrides=SIZED)
+    with pytest.raises(NotRepresentable, match="is_causal"):
+        vitconvert.load_checkpoint(dots(tmp_path, is_causal=True), overrides=SIZED)

@@ -93,3 +93,63 @@ def test_the_grid_of_eva02_is_that_of_its_tables(tmp_path):
     torch.save(rotations("eva02_finetuned", lambda t: t * 0.9), tmp_path / "other.pth")
     with pytest.raises(NotRepresentable, match="of no square grid of patches"):
         vitconvert.load_checkpoint(tmp_path / "other.pth", overrides={"num_heads": 2})
+
+
+@torch.no_grad()
+def test_v_jepa_2_1_of_other_lengths_and_of_images():
+    path, clip = FOLDER / "vjepa2_1.pth", picture(*ORIGINALS["vjepa2_1"].image)
+    others = torch.load(path, weights_only=True)["others"]
+    short = {"num_heads": 2, "image_size": (48, 32), "frames": 5}
+    image = {"num_heads": 2, "image_size": (48, 80)}
+    for fast in (False, True):
+        model = vitconvert.load_model(path, overrides=short, fast=fast)
+        wanted = others["five frames of another size"]
+        assert relative(model(clip[:, :, :5, :, :32]), wanted) <= 1e-6
+        model = vitconvert.load_model(path, overrides=image, fast=fast, dialect="vjepa2_1_image")
+        assert relative(model(clip[:, :, 0]), others["the first frame"]) <= 1e-6
+    with pytest.raises(ConflictingFact, match="needs two of each at least"):
+        vitconvert.load_model(path, overrides=short | {"image_size": (48, 16)})
+
+
+@pytest.mark.parametrize("dialect", ["vjepa2_1", "vjepa2_1_image"])
+def test_v_jepa_2_1_comes_back_with_all_that_its_class_loads(dialect, tmp_path):
+    path = FOLDER / "vjepa2_1.pth"
+    stated = {"num_heads": 2, "image_size": (48, 80)}
+    stated |= {"frames": 6} if dialect == "vjepa2_1" else {}
+    source = vitconvert.convert(
+        path, to="vit", output=tmp_path / "a", overrides=stated, dialect=dialect, verify=False
+    )
+    vitconvert.convert(tmp_path / "a", to=dialect, output=tmp_path / "b", verify=False)
+    back = torch.load(tmp_path / "b" / "model.pt", weights_only=True)["target_encoder"]
+    kept = torch.load(path, weights_only=True)["model"]
+    assert {key: t.shape for key, t in back.items()} == {key: t.shape for key, t in kept.items()}
+    unread = source.ledger.ignored.keys()
+    assert len(unread) == 9  # three norms, and what is of images, or of clips
+    assert all(torch.equal(back[key], kept[key]) for key in kept.keys() - unread)
+    with pytest.raises(NotRepresentable, match="No dialect of 'hf'"):
+        vitconvert.convert(tmp_path / "a", to="hf", output=tmp_path / "c")
+
+
+def test_v_jepa_2_1_of_sizes_that_its_class_does_not_know_is_refused(tmp_path):
+    tensors = torch.load(FOLDER / "vjepa2_1.pth", weights_only=True)["model"]
+    stated = {"num_heads": 2, "image_size": (48, 80), "frames": 6}
+    few = {key: tensor for key, tensor in tensors.items() if ".blocks.11." not in key}
+    torch.save(few, tmp_path / "a.pt")
+    with pytest.raises(NotRepresentable, match="which norm is the last"):
+        vitconvert.load_checkpoint(tmp_path / "a.pt", overrides=stated)
+    small = {
+        key: t[..., :8, :8] if "proj.weight" in key and t.ndim == 5 else t
+        for key, t in tensors.items()
+    }
+    torch.save(small, tmp_path / "b.pt")
+    with pytest.raises(NotRepresentable, match="patches of 14 and of 16 pixels alone"):
+        vitconvert.load_checkpoint(tmp_path / "b.pt", overrides=stated)
+
+
+@torch.no_grad()
+def test_eupe_of_another_size():
+    path, stated = FOLDER / "eupe.pth", {**OF_CODE["eupe"].stated, "image_size": (20, 8)}
+    wanted = torch.load(path, weights_only=True)["others"]["20x8"]
+    for fast in (False, True):
+        model = vitconvert.load_model(path, overrides=stated, fast=fast)
+        assert relative(model(picture(3, 20, 8)), wanted) <= 1e-6

@@ -44,6 +44,10 @@ KEPT = {  # a size that the processor keeps
     "compass": (other("CohereCompass"), (84, 56)),
     "cosmos": (other("Cosmos3Edge"), (256, 320)),
     "cosmos, limits": (other("Cosmos3Edge", **LIMITS, patch_size=8), (48, 64)),
+    "hunyuan": (other("HunYuanVL"), (512, 544)),
+    "hunyuan, stated": (other("HunYuanVL", **SMALL, **LEVELS, resample=1), (48, 64)),
+    "paddle": (other("PaddleOCRVL"), (392, 420)),
+    "paddle, limits": (other("PaddleOCRVL", **SMALL, **LEVELS), (48, 64)),
     "ernie": (other("Ernie4_5_VLMoe"), (56, 84)),
     "video llama": (other("VideoLlama3"), (70, 56)),
     "pixtral": (pixtral(), (48, 64)),
@@ -72,6 +76,8 @@ def theirs(processor: Any, image: Any) -> torch.Tensor:
         squares = (rows // side, columns // side, side, side, patch, patch, 3)
         image = made["pixel_values"].reshape(squares).permute(6, 0, 2, 4, 1, 3, 5)
         return image.reshape(3, rows * patch, columns * patch)
+    if type(processor).__name__.startswith(("HunYuanVL", "PaddleOCRVL")):  # row by row
+        side = 1
     split = (rows // side, columns // side, side, side, 3, processor.temporal_patch_size)
     first, *others = made["pixel_values"].reshape(*split, patch, patch).unbind(5)
     assert all(torch.equal(other, first) for other in others)
@@ -93,7 +99,12 @@ def test_pixels_are_those_of_the_processor_for_an_image_of_the_size(
 
 @pytest.mark.parametrize(
     ("config", "shape"),
-    [(qwen(**SMALL), (82, 101)), (glm(**LIMITS, patch_size=8), (90, 110)), (pixtral(), (47, 63))],
+    [
+        (qwen(**SMALL), (82, 101)),
+        (glm(**LIMITS, patch_size=8), (90, 110)),
+        (pixtral(), (47, 63)),
+        (other("HunYuanVL", **SMALL, resample=1), (82, 101)),  # which it does not read
+    ],
 )
 def test_an_image_that_the_processor_makes_of_the_size_is_resized_alike(
     config, shape, tmp_path, photograph
@@ -115,6 +126,8 @@ def test_an_image_that_the_processor_makes_of_the_size_is_resized_alike(
         (glm(**SMALL), (48, 48)),  # GLM's has no older names
         (other("VideoLlama3"), (84, 63)),
         (other("Cosmos3Edge"), (224, 256)),  # too few pixels, as one frame
+        (other("PaddleOCRVL"), (392, 434)),
+        (other("HunYuanVL"), (480, 512)),
         (pixtral(), (48, 56)),
         (pixtral(size={"longest_edge": 48}), (48, 64)),
     ],

@@ -44,6 +44,15 @@ def test_groups_numbers_and_names():
     assert layout.shape({"qkv": 3, "head": 2, "dim": 5, "width": 7}) == (1, 30, 7)
 
 
+def test_the_first_row_may_be_the_last():
+    layout = parse_axes("1 ~position width")
+    assert str(layout) == "1 ~position width" and layout.names == ("position", "width")
+    assert layout.shape({"position": 5, "width": 7}) == (1, 5, 7)
+    assert (layout.turned, str(layout.upright)) == ((1,), "1 position width")
+    with pytest.raises(ValueError, match="inside parentheses: only names"):
+        parse_axes("(~position width)")
+
+
 @pytest.mark.parametrize("front", ["2", "shared"])
 def test_rows_in_front_of_an_axis(front):
     layout = parse_axes(f"1 {front}+position width")

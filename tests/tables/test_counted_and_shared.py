@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import vitconvert
 from tests.small_models import small_config
@@ -177,6 +178,24 @@ def _file(folder, rows, **config):
     lines += ["[rows]", *(f'"{key}" = "{text}"' for key, text in (OTHERS | rows).items())]
     (folder / "own.toml").write_text("\n".join(lines))
     return folder / "own.toml"
+
+
+def test_a_class_token_at_the_end(tmp_path):
+    rows = {"pos_embed": "pos : ~position 1 width"}
+    tensors = _tensors(config := small_config())
+    theirs = _written(_table({"pos_embed": "pos : position 1 width"}), config, tensors)
+    at_end = {**theirs, "pos": torch.cat((theirs["pos"][1:], theirs["pos"][:1]))}
+    torch.save(at_end, tmp_path / "own.pth")
+    table = _file(tmp_path, rows)
+    found = vitconvert.load_checkpoint(tmp_path / "own.pth", table=table)
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in tensors.items())
+    out = vitconvert.convert(found, to="timm", output=tmp_path / "timm")
+    assert torch.equal(
+        vitconvert.load_checkpoint(out.output).tensors["pos_embed"], theirs["pos"][None, :, 0]
+    )
+    back = vitconvert.convert(out.output, to="own", table=table, output=tmp_path / "back")
+    again = load_file(next(back.output.glob("*.safetensors")))
+    assert torch.equal(again["pos"], at_end["pos"])
 
 
 SURPLUS = {"pos_embed": "pos : 1 position+ width"}

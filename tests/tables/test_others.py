@@ -128,6 +128,13 @@ _CLIP = {f"visual.trunk.{name}": shape for name, shape in _TIMM.items()}
 _PATCHES = ("patch_embed.proj.weight", "patch_embed.proj.bias")
 _BODY = {name: shape for name, shape in _TIMM.items() if name not in _PATCHES}
 _FRAMES = _TIMM | {"patch_embed.proj.weight": (30, 3, 2, 8, 8)}
+_CLIP_OF_FRAMES = {
+    "visual.conv1.weight": (30, 3, 1, 8, 8),
+    "visual.class_embedding": (30,),
+    "visual.positional_embedding": (10, 30),
+    "visual.transformer.resblocks.0.attn.in_proj_weight": (90, 30),
+    "visual.transformer.resblocks.0.ln_1.weight": (30,),
+}
 _TUBES = _TIMM | {"patch_embed.proj.weight": (30, 6, 1, 8, 8), "pos_embed": (1, 25, 30)}
 _WAVES = {"weight_generator.weight_tokens": (128, 30), "fclayer.w1.weight": (30, 30)}
 # Names that their authors' code gives, beside those of timm.
@@ -145,7 +152,30 @@ ORIGINALS = {
     | {"model.time_embed": (1, 8, 30), "model.blocks.0.temporal_attn.qkv.weight": (90, 30)},
     "TimeSformer, which adds a position for each of several frames": _TIMM
     | {"time_embed": (1, 8, 30)},
-    "ViViT in Scenic's names": {"embedding/kernel": (2, 8, 8, 3, 30), "cls": (1, 1, 30)},
+    "InternVideo2": {n: s for n, s in _FRAMES.items() if n != "norm.weight"}
+    | {"clip_pos_embed": (1, 26, 30), "clip_projector.cross_attn.q.weight": (30, 30)}
+    | {f"blocks.0.{n}": (30,) for n in ("attn.q_norm.weight", "attn.k_norm.weight", "ls1.gamma")},
+    "UniFormerV2 (InternVideo)": _CLIP_OF_FRAMES
+    | {f"visual.transformer.resblocks.0.lmhra1.pos_embed.{i}.weight": (20, 30) for i in (0, 1)},
+    "ViCLIP (InternVideo)": _CLIP_OF_FRAMES | {"visual.temporal_positional_embedding": (1, 8, 30)},
+    "VideoPrism in its authors' names": {
+        f"params/vision_encoder/{axis}_encoder/transformers_stack/x_layers/layer_norm/scale": (
+            2,
+            30,
+        )
+        for axis in ("spatial", "temporal")
+    },
+    "ViViT with a factorised encoder": {
+        "embedding/kernel": (2, 8, 8, 3, 30),
+        "cls_SpatialTransformer": (1, 1, 30),
+        "SpatialTransformer/encoderblock_0/MlpBlock_0/Dense_0/kernel": (30, 50),
+        "TemporalTransformer/encoderblock_0/MlpBlock_0/Dense_0/kernel": (30, 50),
+    },
+    "ViViT with factorised attention": {
+        "embedding/kernel": (2, 8, 8, 3, 30),
+        "Transformer/encoderblock_0/MultiHeadDotProductAttention_time/out/kernel": (3, 10, 30),
+        "Transformer/encoderblock_0/MlpBlock/Dense_0/kernel": (30, 50),
+    },
     "DOFA": _BODY | {f"patch_embed.{name}": shape for name, shape in _WAVES.items()},
     "Copernicus-FM": _BODY
     | {f"patch_embed_spectral.{name}": shape for name, shape in _WAVES.items()},

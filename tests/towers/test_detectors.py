@@ -193,6 +193,8 @@ def test_deimv2_in_its_authors_names(name, tmp_path):
 @torch.inference_mode()
 def test_the_last_norm_of_depth_anything_3_has_another_eps(tmp_path):
     tensors, images, output = kept("depth_anything_3")
+    file = torch.load(FOLDER / "depth_anything_3.pth", weights_only=True)
+    other_size = file["others"]["20x16"]
     tensors = {key: tensor.float() for key, tensor in tensors.items()}
     tensors["model.head.projects.0.weight"] = torch.ones(4, 12, 1, 1)
     save_file(tensors, tmp_path / "model.safetensors")
@@ -203,6 +205,14 @@ def test_the_last_norm_of_depth_anything_3_has_another_eps(tmp_path):
         assert (ours.config.norm_eps, ours.config.final_norm_eps) == (1e-6, 1e-5)
         assert ours.config.position_resampling == "bicubic_offset"
         assert relative(ours.forward_features(images)[:, 1:], output) < ROUNDING
+        ours = vitconvert.load_model(
+            tmp_path / "model.safetensors",
+            overrides={"num_heads": 3},
+            image_size=(20, 16),
+            **reading,
+        )
+        found = ours.forward_features(picture(3, 20, 16))[:, 1:]
+        assert relative(found, other_size) < ROUNDING
         said = {"num_heads": 3, "final_norm_eps": 1e-2}
         other = vitconvert.load_model(tmp_path / "model.safetensors", overrides=said, **reading)
         assert relative(other.forward_features(images)[:, 1:], output) > 1e-4

@@ -50,7 +50,7 @@ def predict(
             of `export_model` (computed by its own runtime).
         images: One or several of: a file, a folder, a pattern such as "photos/**/*.jpg", an open
             Pillow image. Folders and patterns are searched as images are needed. Of a model of
-            clips: folders, each of the frames of one clip, or of such folders.
+            clips: videos, folders of the frames of one clip each, or folders of both.
         preprocessing: By default, the checkpoint's own; needed with a model.
         image_size: Resample the positions to this size by the library's own rule, and prepare
             images for it. A model or a file with `dynamic_size` takes any size.
@@ -158,7 +158,7 @@ def embed(
 def _find(
     running: "Ready", images: "ImageSource | Iterable[ImageSource]", *, recursive: bool
 ) -> "Iterator[Picture]":
-    """What goes through a model: images, or folders of frames."""
+    """What goes through a model: images, or clips."""
     from vitconvert.preprocessing.clips import find_clips
     from vitconvert.preprocessing.finding import find_images
 

@@ -100,12 +100,13 @@ def needed_preprocessing(checkpoint: Checkpoint) -> Preprocessing:
     fact = "No file states this checkpoint's preprocessing."
     if why:
         fact = "This checkpoint's preprocessing is stated, but not supported."
+    of_videos = " or video_preprocessor_config.json" if checkpoint.config.clips else ""
     raise MissingFact(
         fact,
         evidence={"dialect": checkpoint.dialect, **({"why": "; ".join(why)} if why else {})},
-        hint="put its preprocessor_config.json, or timm's config.json, beside the weights, or "
-        "state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, or "
-        f"load_checkpoint(..., preprocessor=FILE)){by_name}.",
+        hint=f"put its preprocessor_config.json{of_videos}, or timm's config.json, beside the "
+        "weights, or state it: --preprocessor FILE, or --mean and --std (in Python, preprocessing, "
+        f"or load_checkpoint(..., preprocessor=FILE)){by_name}.",
     )
 
 
@@ -219,8 +220,9 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
     vitconvert wrote both: timm knows no other file.
     """
     newer = files.record.edited == {"config"} and "pretrained_cfg" in files.config
-    if files.preprocessor is not None and not newer:
-        with _naming(files.located.preprocessor):
+    stating = files.located.preprocessor
+    if stating is not None and files.preprocessor is not None and not newer:
+        with _naming(stating):
             if is_image_converter(files.preprocessor):
                 return Preprocessing.from_keras_hub(
                     files.preprocessor,
@@ -231,6 +233,7 @@ def _live(files: Companions, config: ViTConfig, *, without_timm: bool) -> Prepro
                 files.preprocessor,
                 model_type=files.config.get("model_type"),
                 image_size=config.image_size,
+                origin=stating.name,
             )
     if isinstance(cfg := files.config.get("pretrained_cfg"), dict):
         if without_timm:

@@ -79,7 +79,8 @@ same command goes on after an interruption.
             **self.which,
             **self.computing(),
         )
-        results = self.reported(embeddings, printing=not self.output)
+        clips = checkpoint.config.clips
+        results = self.reported(embeddings, printing=not self.output, clips=clips)
         if not self.output:
             for embedding in results:
                 click.echo(json.dumps(embedding.to_dict()))
@@ -91,6 +92,6 @@ same command goes on after an interruption.
             tell(f"There are no features, so {place} is not written.", err=True)
         else:
             features = Features.of(checkpoint.config, computed, which).in_words()
-            count = f"{written} image{'s' * (written != 1)}"
+            count = f"{written} {'clip' if clips else 'image'}{'s' * (written != 1)}"
             tell(f"{count} in {place}", *([features] if written else []), err=True)
         return self.exit_code

@@ -113,20 +113,25 @@ class Images(Reading):
         lines = typed.read().split(b"\0") if self.null else (line.rstrip(b"\r\n") for line in typed)
         yield from map(os.fsdecode, filter(None, lines))
 
-    def reported(self, results: "Iterable[Result]", *, printing: bool) -> "Iterator[Result]":
+    def reported(
+        self, results: "Iterable[Result]", *, printing: bool, clips: bool = False
+    ) -> "Iterator[Result]":
         """Pass results on as they come, and report progress and failures on stderr.
 
-        There is no progress bar if results are printed on the same terminal.
+        There is no progress bar if results are printed on the same terminal. It counts images, or
+        `clips`.
         """
         if sys.stderr.isatty() and not self.quiet and not (printing and sys.stdout.isatty()):
             from tqdm import tqdm
 
+            from vitconvert.preprocessing.clips import find_clips
             from vitconvert.preprocessing.finding import find_images
 
+            find, unit = (find_clips, "clip") if clips else (find_images, "image")
             total = None
             if STDIN not in self.images:
-                total = sum(1 for _ in find_images(self.images, recursive=self.recursive))
-            results = tqdm(results, total=total, unit="image", leave=False)
+                total = sum(1 for _ in find(self.images, recursive=self.recursive))
+            results = tqdm(results, total=total, unit=unit, leave=False)
         for result in results:
             if result.error:
                 self.failed += 1

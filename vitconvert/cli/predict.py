@@ -73,7 +73,7 @@ With -o, the answers become Parquet files in a directory, for any number of imag
             topk=self.topk,
             **self.computing(),
         )
-        for prediction in self.reported(predictions, printing=True):
+        for prediction in self.reported(predictions, printing=True, clips=_reads_clips(model)):
             path = printable(str(prediction.path or ""))
             top = [(printable(c.label or str(c.index)), c.in_words()) for c in prediction.top]
             if self.as_json:
@@ -95,3 +95,11 @@ With -o, the answers become Parquet files in a directory, for any number of imag
         why = "an exported file states its own options"
         self.read_options().refuse(why)
         return self.model
+
+
+def _reads_clips(model: "Checkpoint | str") -> bool:
+    if not isinstance(model, str):
+        return model.config.clips
+    from vitconvert.runtimes.exported import open_exported
+
+    return open_exported(model).clips

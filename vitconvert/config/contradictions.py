@@ -136,15 +136,17 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         if config.stem or padded != config.grid_size:
             problems.append(f"patch_padding = {config.patch_padding} makes room for more patches")
     # Two axes turn pairs of channels; V-JEPA 2's three leave what is over as it is.
-    shared = 1 if config.rope == "vjepa2" else 4
+    shared = 1 if config.vjepa_rope else 4
     if config.rope != "none" and config.head_dim % shared:
         problems.append(
             f"a rotary embedding needs head_dim divisible by {shared}, not {config.head_dim}"
         )
     if config.rope_periods and config.rope != "dinov3":
         problems.append("rope_periods need rope = 'dinov3'")
-    if config.rope == "vjepa2" and config.rope_half:
-        problems.append("rope = 'vjepa2' excludes rope_half")
+    if config.vjepa_rope and config.rope_half:
+        problems.append(f"rope = {config.rope!r} excludes rope_half")
+    if config.rope == "vjepa2_1" and min(config.grid_size) == 1:
+        problems.append("rope = 'vjepa2_1' spreads rows and columns: it needs two of each at least")
     if config.rope_in_windows and (
         config.rope != "axial" or config.rope_reference or not config.window_size
     ):
@@ -153,6 +155,8 @@ def _tokens_and_positions(config: Properties) -> list[str]:
         problems.append("rope_by_axis needs rope_half")
     if config.rope_interleaved and config.rope != "axial":
         problems.append("rope_interleaved needs rope = 'axial'")
+    if config.rope_alternating and (config.rope != "axial" or config.rope_by_axis):
+        problems.append("rope_alternating needs rope = 'axial', and excludes rope_by_axis")
     alone = config.class_token and config.num_prefix_tokens == 1
     if config.rope_class and not (config.rope == "axial" and alone):
         problems.append("rope_class needs rope = 'axial' and only the class token before patches")
@@ -183,7 +187,7 @@ def _clips(config: Properties) -> list[str]:
         "sincos2d positions": config.position_embedding.startswith("sincos2d"),
         "positions on a grid of their own": config.own_grid,
         "relative positions": config.relative_positions != "none",
-        "a rotary embedding of two axes": config.rope not in ("none", "vjepa2"),
+        "a rotary embedding of two axes": config.rope != "none" and not config.vjepa_rope,
         "windows": config.windowed,
         "merge_size": config.merge_size,
         "neck_dim": config.neck_dim,

@@ -102,6 +102,8 @@ class Fields:
     rope_by_axis: bool = False  # the halves are of the channels that one axis rotates (Gemma 4)
     # Frequencies of the second axis lie halfway between those of the first (Pixtral)
     rope_interleaved: bool = False
+    # The axes turn pairs of channels in turns, instead of a half of the pairs each (MoonViT)
+    rope_alternating: bool = False
     # In windows, positions are those of the window; elsewhere scaled to its side (SAM 3)
     rope_in_windows: bool = False
     rope_class: bool = False  # the class token is rotated too, by learned angles (MLCD)

@@ -105,6 +105,11 @@ class Properties(Fields):
         return len(set(self.patch_size)) == 1
 
     @property
+    def patch_height(self) -> int:
+        """Rows of a patch."""
+        return self.patch_size[0]
+
+    @property
     def square(self) -> bool:
         """Whether images and patches are as high as wide."""
         return len(set(self.image_size)) == 1 and self.square_patches
@@ -201,6 +206,11 @@ class Properties(Fields):
         return self.position_embedding == "class_grid"
 
     @property
+    def one_position(self) -> bool:
+        """Whether every patch gets the same learned vector."""
+        return self.position_embedding == "one"
+
+    @property
     def axis_positions(self) -> bool:
         """Whether rows and columns have learned positions, which are added."""
         return self.position_embedding == "axes"
@@ -231,6 +241,11 @@ class Properties(Fields):
         return self.position_side * self.patch_size[0]
 
     # Rotary embedding and relative positions
+
+    @property
+    def vjepa_rope(self) -> bool:
+        """Whether time, rows and columns rotate a third of a head's channels each."""
+        return self.rope in ("vjepa2", "vjepa2_1")
 
     @property
     def mixed_rope(self) -> bool:

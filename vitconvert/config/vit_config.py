@@ -139,6 +139,7 @@ def _of_rope(config: Properties) -> dict[str, bool]:
         "rope_half": present,
         "rope_by_axis": present and config.rope_half,
         "rope_interleaved": config.rope == "axial",
+        "rope_alternating": config.rope == "axial",
         "rope_in_windows": config.rope == "axial",
         "rope_reference": config.rope == "axial",
     }

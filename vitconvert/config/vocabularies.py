@@ -8,6 +8,7 @@ POSITIONS = (
     "learned",
     "grid",  # learned for a grid of their own, fitted to the image's (naflexvit, Qwen3-VL)
     "class_grid",  # the same after a row for a class token, which is kept and not used (ViTDet)
+    "one",  # learned, the same for every patch: V-JEPA 2.1's embedding of clips, or of images
     "axes",  # learned for rows and for columns, and added (naflexvit's factorised, Gemma 4)
     "sincos2d",  # big_vision `posemb_sincos_2d`: frequencies 1 down to 1/temperature
     "sincos2d_mae",  # MAE `get_2d_sincos_pos_embed`, AIMv2: the last frequency is left out
@@ -27,6 +28,8 @@ ROPES = (
     "axial",  # timm RotaryEmbeddingCat: EVA-02, PE, rope-ViT; positions scaled to a reference grid
     "dinov3",  # timm RotaryEmbeddingDinoV3: patch centres in [-1, 1]
     "vjepa2",  # V-JEPA 2: time, rows and columns turn a third of a head's channels each
+    # V-JEPA 2.1: the same of pairs of channels, rows and columns scaled to the grid of 256 pixels
+    "vjepa2_1",
     "mixed",  # timm RotaryEmbeddingMixed: learned frequencies, for each block and head
 )
 ROPE_INDEXINGS = ("ij", "xy")

@@ -65,13 +65,13 @@ def moves(plan: Plan, source: Container, prefix: str) -> dict[str, Move] | None:
 
     Returns:
         None if moving bytes is not enough: tensors are compressed in the file, are joined but
-        differ in dtype, are sums or made for several, or are ignored only if they
+        differ in dtype, are sums, made for several or turned, or are ignored only if they
         hold certain numbers; or constants have an unusual dtype.
     """
     pieces = (*(piece for a in plan.assemblies for piece in a.pieces), *plan.zeros)
     layouts = (*(a.axes for a in plan.assemblies), *(piece.axes for piece in pieces))
     compared = plan.constants or plan.shared
-    if compared or any(axes.summed for axes in layouts):  # numbers are compared, or computed
+    if compared or any(axes.summed or axes.turned for axes in layouts):  # compared, or computed
         return None
     names = dict.fromkeys(piece.source for piece in pieces if piece.source)
     dtypes = {name: source.manifest[prefix + name].dtype for name in names}

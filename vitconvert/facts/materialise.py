@@ -48,6 +48,9 @@ def _assemble(assembly: Assembly, plan: Plan, read: Read) -> Tensor:
     if assembly.axes.frames:
         image = replace(assembly, axes=assembly.axes.one_frame)
         return _for_frames(_assemble(image, plan, read), assembly.axes)
+    if turned := assembly.axes.turned:
+        upright = replace(assembly, axes=assembly.axes.upright)
+        return _assemble(upright, plan, read).roll([-1] * len(turned), turned)
     if len(pieces) == 1 and not pieces[0].put and not assembly.axes.origins:
         # Kernels must lie in memory as the source project's would, for sums to round alike.
         return _axiswise(pieces[0], assembly.axes, plan, read).reshape(shape).contiguous()
@@ -94,7 +97,7 @@ def _of_an_image(tensor: Tensor, axes: Axes) -> Tensor:
     """The sum over frames, which an image fills alike; rounded once, as timm does it.
 
     timm 1.0.31, `qwen3_vit.checkpoint_filter_fn_encoder`. Likewise, a row in front is added to all
-    others.
+    others, and a last row that is ours of the class token comes first.
     """
     for place, _ in axes.frames:
         # One after another, because torch's sum of negative zeros is a positive one.
@@ -103,7 +106,7 @@ def _of_an_image(tensor: Tensor, axes: Axes) -> Tensor:
     for place in axes.shared:
         front, others = tensor.tensor_split([1], dim=place)
         tensor = torch.cat((front, (others.double() + front.double()).to(tensor.dtype)), dim=place)
-    return tensor
+    return tensor.roll([1] * len(axes.turned), axes.turned) if axes.turned else tensor
 
 
 def _for_frames(tensor: Tensor, axes: Axes) -> Tensor:

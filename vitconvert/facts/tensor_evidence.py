@@ -56,6 +56,7 @@ _SHOWN_BY_PRESENCE = {
     "learned_positions": ("position_embedding", "learned"),
     "grid_positions": ("position_embedding", "grid"),
     "class_grid_positions": ("position_embedding", "class_grid"),
+    "one_position": ("position_embedding", "one"),
     "axis_positions": ("position_embedding", "axes"),
     "parallel_order": ("block_order", "parallel"),
     "sandwich": ("block_order", "sandwich"),

@@ -41,6 +41,7 @@ from flax.serialization import msgpack_restore
 params = msgpack_restore(Path("flax_model.msgpack").read_bytes())"""
 
 _WEIGHTS = "params"  # of flax.core variables, flax.training.TrainState and big_vision
+_UNTIL_2021 = ("optimizer", "target")  # of training states with optimizers of flax.optim
 _ARRAY, _COMPLEX, _SCALAR = 1, 2, 3  # flax.serialization._MsgpackExtType
 _CHUNKED = "__msgpack_chunked_array__"
 _CHUNK = 2**30  # bytes; a larger array is written in chunks of it (flax.serialization)
@@ -87,9 +88,9 @@ def open_file(path: Path, _members: object, prefer: tuple[str, ...], *_: object)
     tree = _Tree()
     _gather(path, tree, _unpacked(path, path.read_bytes()), ())
     _join_chunks(path, tree)
-    wrapper, beside = weights_branch(
-        [name.split("/") for name in tree.arrays], (*prefer, _WEIGHTS), _DEEPEST
-    )
+    places = [name.split("/") for name in tree.arrays]
+    old = _UNTIL_2021 if any(tuple(keys[:2]) == _UNTIL_2021 for keys in places) else ()
+    wrapper, beside = weights_branch(places, (*prefer, _WEIGHTS, *old), _DEEPEST)
     begin = "".join(f"{key}/" for key in wrapper)
     arrays = {
         name.removeprefix(begin): a for name, a in tree.arrays.items() if name.startswith(begin)

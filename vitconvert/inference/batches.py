@@ -228,7 +228,7 @@ def run_in_batches(running: Ready, compute: Compute, images: Iterable[Picture]) 
             compute = running.engine.ready(images=count, batch=size, **how) or compute
 
     threads = options.threads or processors()
-    left_out = LeftOut()
+    left_out = LeftOut("clip" if model.config.clips else "image")
     prepare = partial(
         prepare_image,
         preprocessing=running.preprocessing,
@@ -317,7 +317,7 @@ def _prepared(
         yield from prepared_by_processes(
             images,
             prepare,
-            shape=_shape(running.preprocessing),
+            shape=running.model.config.input_shape,
             left_out=left_out,
             batch=size,
             workers=workers,
@@ -338,7 +338,7 @@ def _workers(running: Ready, prepare: Prepare, threads: int, *, few: bool, held:
     if asked == 0 or (asked is None and no_need):
         return 0
     count = asked or threads
-    shape, size = _shape(running.preprocessing), options.batch_size
+    shape, size = running.model.config.input_shape, options.batch_size
     why = obstacle(prepare, shape, batch=size, workers=count, held=held)
     if why is None:
         return count

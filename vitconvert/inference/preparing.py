@@ -47,9 +47,10 @@ def processors() -> int:
 
 
 class LeftOut:
-    """What is left out of the images of a run, and of which files: told once, at the end."""
+    """What is left out of the images, or clips, of a run, and of which: told once, at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "image") -> None:
+        self._unit = unit
         self._counts = Counter[str]()
         self._names = defaultdict[str, list[str]](list)
         self._lock = Lock()
@@ -69,7 +70,7 @@ class LeftOut:
             names = self._names[fact]
             more = f" and {count - len(names)} more, see remarks" if count > len(names) else ""
             named = f" ({', '.join(names)}{more})" if names else ""
-            warn(f"{count} image{'s' * (count != 1)}{named}: {fact}")
+            warn(f"{count} {self._unit}{'s' * (count != 1)}{named}: {fact}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +99,8 @@ def prepare_image(
 ) -> Output:
     """What the model reads of an image, or the reason why it reads nothing.
 
-    With `frames`, of the folder of a clip; with a `decoder`, what that can prepare is on its
-    device.
+    With `frames`, of a clip: a video, or a folder of frames. With a `decoder`, what that can
+    prepare is on its device.
     """
     path: Path | None = image if isinstance(image, Path) else None
     if isinstance(image, VitConvertError):
@@ -126,12 +127,12 @@ def prepare_image(
         return Output(path, torch.from_numpy(prepared), tuple(remarks))
     except VitConvertError as error:
         if path is not None:
-            error.evidence.setdefault("image", str(path))
+            error.evidence.setdefault("clip" if frames else "image", str(path))
         return Output(path, error, tuple(remarks))
 
 
-def _clip(folder: Path | Image.Image | bytes, **how: Any) -> NDArray[np.float32]:
-    """The clip in a folder of frames."""
-    if not isinstance(folder, Path):
-        raise InputMismatch("The model reads clips: a folder of frames each, and no open image.")
-    return clip_array(folder, **how)
+def _clip(path: Path | Image.Image | bytes, **how: Any) -> NDArray[np.float32]:
+    """The clip in a video, or in a folder of frames."""
+    if not isinstance(path, Path):
+        raise InputMismatch("The model reads clips: videos or folders of frames, no open image.")
+    return clip_array(path, **how)

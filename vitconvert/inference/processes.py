@@ -70,7 +70,7 @@ class Sizes(NamedTuple):
 def obstacle(
     prepare: Prepare, shape: tuple[int, ...], *, batch: int, workers: int, held: int
 ) -> str | None:
-    """Why no processes can prepare images of this shape (C, H, W) here; None if they can."""
+    """Why no processes can prepare images of this shape here; None if they can."""
     if multiprocessing.current_process().daemon:
         return "this is a process of another pool, which may start none of its own"
     try:
@@ -204,7 +204,7 @@ def prepared_by_processes(
     Args:
         pictures: The images.
         prepare: `prepare_image` with its options, which is sent to the workers.
-        shape: Of a prepared image, (C, H, W).
+        shape: Of a prepared image, (C, H, W), or clip, (C, T, H, W).
         left_out: Gets the remarks on images.
         batch: How many images a batch has.
         workers: How many processes there are, with a thread each.

@@ -32,7 +32,10 @@ Layer = nn.Linear | nn.Conv2d | nn.Conv3d
 Fill = Callable[[Tensor], object]
 
 RESNET = ("patch_embed.backbone.stem", "patch_embed.backbone.stages")
-POSITIONS = ("pos_embed", "positions.table", "positions.after_one", "positions.y", "positions.x")
+POSITIONS = (
+    "pos_embed",
+    *(f"positions.{kind}" for kind in ("table", "after_one", "one", "y", "x")),
+)
 TOKENS = ("cls_token", "dist_token", "reg_token", "attn_pool.latent")
 
 

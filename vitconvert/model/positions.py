@@ -102,6 +102,22 @@ class GridAfterOne(Positions):
         return _fitted(table, self.config, grid)
 
 
+class OnePosition(Positions):
+    """The same vector for every patch.
+
+    facebookresearch/vjepa2 (204698b), `app/vjepa_2_1/models/vision_transformer.py`: which of two
+    it is tells clips from images.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        self.one = nn.Parameter(torch.empty(1, 1, config.embed_dim))
+
+    def fitted(self, grid: Grid) -> Tensor:  # noqa: ARG002
+        """(1, 1, D)."""
+        return self.one
+
+
 class AxisPositions(Positions):
     """A position for each row and one for each column, added."""
 
@@ -131,6 +147,7 @@ class AxisPositions(Positions):
 def positions_of(config: ViTConfig) -> Positions:
     """The positions of a configuration."""
     kinds = {"grid": GridPositions, "class_grid": GridAfterOne, "axes": AxisPositions}
+    kinds["one"] = OnePosition
     return kinds.get(config.position_embedding, Positions)(config)
 
 

@@ -58,7 +58,7 @@ class RotaryEmbedding(nn.Module):
         if config.rope == "dinov3":
             angles = dinov3_angles(config, like, grid, self.periods)
             return [_table(angles, config)] * config.depth
-        if config.rope == "vjepa2":
+        if config.vjepa_rope:
             angles = vjepa2_angles(config, grid, like.device)
             return [torch.cat((angles.sin(), angles.cos()), -1).to(like.dtype)] * config.depth
         angles = axial_angles(config, grid, like.device)
@@ -99,7 +99,8 @@ def axial_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
     """(P, K/2) float32: rows and columns, scaled to a reference grid, times K/4 frequencies each.
 
     timm's `RotaryEmbeddingCat`, as EVA-02, Perception Encoder and RoPE-ViT use it. Pixtral's two
-    axes take turns in one series of frequencies (mistral_inference, `rope.py`).
+    axes take turns in one series of frequencies (mistral_inference, `rope.py`). MoonViT's take
+    turns with each frequency (transformers 5.24, `Kimi_K25VisionRotaryEmbedding`).
     """
     bands = config.head_dim // 4
     exponents = torch.arange(bands, device=device).float() / bands
@@ -107,7 +108,8 @@ def axial_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
         exponents = torch.stack((exponents, exponents + 0.5 / bands))
     frequencies = 1.0 / config.rope_temperature**exponents
     places = _index_grid(config, grid, device)
-    return (places[..., None] * frequencies).flatten(-2)
+    angles = places[..., None] * frequencies  # (P, 2, K/4)
+    return (angles.transpose(-1, -2) if config.rope_alternating else angles).flatten(-2)
 
 
 def dinov3_periods(count: int, temperature: float, device: torch.device | None = None) -> Tensor:
@@ -141,11 +143,13 @@ def vjepa2_angles(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor
     transformers 5.24, `rotate_queries_or_keys` and `apply_rotary_embeddings`: frequencies repeat
     after half of an axis' channels, while pairs are neighbours. An image's time is 0, and what
     three equal even parts leave of a head is not turned. The same in facebookresearch/vjepa2,
-    `src/models/utils/modules.py`, `RoPEAttention`.
+    `src/models/utils/modules.py`, `RoPEAttention`. V-JEPA 2.1 (the same in `app/vjepa_2_1` at
+    204698b) gives the two channels of a pair one frequency.
     """
     bands = config.head_dim // 3 // 2
     exponents = torch.arange(bands, device=device).float() / bands
-    frequencies = (1.0 / config.rope_temperature**exponents).repeat(2)
+    of_pairs = 1.0 / config.rope_temperature**exponents
+    frequencies = of_pairs.repeat_interleave(2) if config.rope == "vjepa2_1" else of_pairs.repeat(2)
     turned = (_index_grid(config, grid, device)[..., None] * frequencies).flatten(-2)
     if config.clips:
         times = torch.arange(config.time_steps, device=device).float()[:, None] * frequencies
@@ -219,6 +223,9 @@ def _index_grid(config: ViTConfig, grid: Grid, device: torch.device) -> Tensor:
     rows, columns = (torch.arange(size, device=device).float() for size in grid)
     if config.rope == "axial":
         rows, columns = rows + config.rope_offset, columns + config.rope_offset
+    if config.rope == "vjepa2_1":  # the last patches have the places of those of 256 pixels
+        down, across = (256 // side - 1 for side in config.patch_size)
+        rows, columns = rows * down / (grid[0] - 1), columns * across / (grid[1] - 1)
     reference = (config.window_size,) * 2 if config.rope_in_windows else config.rope_reference
     if config.rope == "axial" and any(reference):
         (height, width), (far_down, far_across) = grid, reference

@@ -128,7 +128,7 @@ def memory_for(
                 "allowed": f"{most:,} pixels",
                 "memory": f"about {-(-needed // 10**6):,} MB",
             },
-            hint=f"{_allowing(pixels)} allows it; or save it smaller.",
+            hint=f"{allowing(pixels)} allows it; or save it smaller.",
         )
     with _one_large_image if needed > _MUCH_MEMORY else nullcontext():
         yield
@@ -140,7 +140,8 @@ def share_turns(turns: AbstractContextManager[object]) -> None:
     _one_large_image = turns
 
 
-def _allowing(pixels: int) -> str:
+def allowing(pixels: int) -> str:
+    """The option by which a user allows so many pixels."""
     return f"--max-image-pixels {pixels} (in Python, max_image_pixels={pixels})"
 
 

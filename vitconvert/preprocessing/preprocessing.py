@@ -99,8 +99,9 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         """The frames of a clip as a model of videos reads them: (C, count, H, W) float32.
 
         Args:
-            frames: A folder of image files, which are read by name, with numbers as numbers; a list
-                of files and open images; or an array (frames, height, width, channels) of uint8.
+            frames: A video file; a folder of image files, which are read by name, with numbers as
+                numbers; a list of files and open images; or an array (frames, height, width,
+                channels) of uint8.
             count: How many are read, `config.frames` of the model; of more, every
                 (frames / count)-th, as transformers samples frames. None: all of them.
             fast, max_pixels: As for an image.
@@ -108,6 +109,7 @@ class Preprocessing(Steps):  # without fields of its own, so it is a dataclass a
         Raises:
             InputMismatch: There are fewer frames, or one does not fit.
             UsageError: This is no clip.
+            MissingPackage: It is a video, and torchcodec is not installed.
             SourceError, CorruptFile, UnsafeFile: As for an image.
         """
         import torch

@@ -28,6 +28,7 @@ class _Processor:
 
     mean_std: tuple[tuple[float, ...], tuple[float, ...]]
     resample: int
+    own_resample: bool = False  # whatever the file says
     size: Mapping[str, int]
     crop: bool = False
     crop_size: int | None = None
@@ -130,6 +131,15 @@ _PROCESSORS = {
         limits="frames",
         frames=1,
     ),
+    "HunYuanVLImageProcessor": dataclasses.replace(
+        _QWEN,
+        own_resample=True,
+        size={"shortest_edge": 512 * 512, "longest_edge": 2048 * 2048},
+        patch=16,
+    ),
+    "PaddleOCRVLImageProcessor": dataclasses.replace(
+        _QWEN, size={"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536}
+    ),
     "FlavaImageProcessor": _Processor(
         mean_std=CLIP,
         resample=3,
@@ -215,6 +225,7 @@ _OTHERS = {
     "Phi4MultimodalImageProcessor": _TILES,
     "Idefics3ImageProcessor": "it resizes an image twice, and splits it into several",
     "SmolVLMImageProcessor": "it resizes an image twice, and splits it into several",
+    "Kimi_K25ImageProcessor": "it fits images into a number of patches, and pads them to squares",
     "SLANeXtImageProcessor": "it resizes by whole numbers, as OpenCV does, and pads to a square",
     "Owlv2ImageProcessor": "it pads to a square, and blurs before it resizes",
 }
@@ -242,6 +253,8 @@ _MODEL_TYPES = {
     "got_ocr2": "GotOcr2ImageProcessor",
     "qianfan_ocr": "GotOcr2ImageProcessor",
     "cosmos3_edge": "Cosmos3EdgeImageProcessor",
+    "hunyuan_vl": "HunYuanVLImageProcessor",
+    "paddleocr_vl": "PaddleOCRVLImageProcessor",
     "slanext": "SLANeXtImageProcessor",
     "siglip": "SiglipImageProcessor",
     "siglip2": "Siglip2ImageProcessor",
@@ -294,6 +307,8 @@ def from_preprocessor_config(
     if processor.rescale_first and not rescale:
         raise NotRepresentable(f"{name} cannot normalise without do_rescale.")
     code, interpolation = config.get("resample", processor.resample), "bilinear"
+    if processor.own_resample:
+        code = processor.resample
     if sizes["resize"] != "none":
         if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code < len(_RESAMPLE):
             raise ConflictingFact(

@@ -47,6 +47,11 @@ class ExportedFile:
         """Whether height and width of its images are free."""
         return "height" in self.record["input"]["shape"]
 
+    @property
+    def clips(self) -> bool:
+        """Whether it reads clips."""
+        return bool(self.record["config"].get("frames"))
+
     def at_size(self, image_size: tuple[int, int]) -> Preprocessing:
         """Its own preprocessing, for images of another size.
 

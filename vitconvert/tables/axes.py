@@ -1,14 +1,15 @@
 """Named axes: `(qkv head dim) width` says what every dimension of a tensor is made of.
 
     axes = dim*                          separated by blanks
-    dim  = name | number | (number | "shared") "+" name | name "+" | "(" name* ")"
+    dim  = name | number | (number | "shared") "+" name | name "+" | "~" name | "(" name* ")"
 
 A number is a dimension of exactly that size which carries nothing, mostly 1; a larger one counts
 frames of a video, of which an image fills each. `2+position` is two rows longer than the axis: they
 come first, and carry nothing. `shared+position` is one row longer: it comes first, and is added to
 all others. `position+` has at least as many rows; those beyond the axis are surplus, and cut. The
-order of names inside parentheses is from the slowest to the fastest, as in einops. Two layouts of
-one tensor name the same axes, and the permutation between them follows.
+first row of `~position` is the last in theirs. The order of names inside parentheses is from the
+slowest to the fastest, as in einops. Two layouts of one tensor name the same axes, and the
+permutation between them follows.
 """
 
 import functools
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 # Braces hold an index in the name of an axis: `mid{s}`.
 _NAME = r"[A-Za-z_][A-Za-z0-9_{}]*"
-_TOKEN = re.compile(rf"\s*([()]|{_NAME}\+(?!\w)|(?:(?:[0-9]+|shared)\+)?{_NAME}|[0-9]+\b)")
+_TOKEN = re.compile(rf"\s*([()]|{_NAME}\+(?!\w)|~{_NAME}|(?:(?:[0-9]+|shared)\+)?{_NAME}|[0-9]+\b)")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Dim:
     before: int = 0  # rows in front of its one axis
     shared: bool = False  # whether the row in front is added to the others
     surplus: bool = False  # whether there may be rows beyond the axis
+    turned: bool = False  # whether the first row is the last
 
     def size(self, sizes: Mapping[str, int]) -> int:
         """Number of entries, given the size of each axis; without surplus ones."""
@@ -46,6 +48,8 @@ class Dim:
             return f"{'shared' if self.shared else self.before}+{text}"
         if self.surplus:
             return f"{text}+"
+        if self.turned:
+            return f"~{text}"
         return f"({text})" if len(self.axes) > 1 else text
 
 
@@ -79,6 +83,16 @@ class Axes:
     def surplus(self) -> tuple[tuple[int, str], ...]:
         """Dimensions that may have rows beyond their axis: the place of each, and the axis."""
         return tuple((place, dim.axes[0]) for place, dim in enumerate(self.dims) if dim.surplus)
+
+    @functools.cached_property
+    def turned(self) -> tuple[int, ...]:
+        """The places of dimensions whose first row is the last."""
+        return tuple(place for place, dim in enumerate(self.dims) if dim.turned)
+
+    @functools.cached_property
+    def upright(self) -> "Axes":
+        """The layout with the first rows in front."""
+        return Axes(tuple(replace(dim, turned=False) for dim in self.dims))
 
     @property
     def summed(self) -> bool:
@@ -150,7 +164,7 @@ def parse_axes(text: str) -> Axes:
             dims.append(Dim(tuple(group)))
             group = None
         elif group is not None:
-            if token == "(" or "+" in token or token[0].isdigit():
+            if token[0] in "(~" or "+" in token or token[0].isdigit():
                 raise ValueError(f"{token!r} inside parentheses: only names can be there")
             group.append(token)
         elif token == "(":
@@ -159,6 +173,8 @@ def parse_axes(text: str) -> Axes:
             raise ValueError("a ')' without its '('")
         elif token.isdigit():
             dims.append(Dim(number=int(token)))
+        elif token.startswith("~"):
+            dims.append(Dim((token[1:],), turned=True))
         elif token.endswith("+"):
             dims.append(Dim((token[:-1],), surplus=True))
         else:

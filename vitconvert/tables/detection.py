@@ -209,7 +209,9 @@ def _nearest(
     meant = bool(count) and nearest.explained >= _MEANT * count
     left = sorted([*nearest.unexplained, *nearest.misfits, *nearest.misshapen])
     lacks = bool(left or nearest.lacking) and nearest.table.builtin
-    seems = seems_to_be(shapes, alike=meant) if lacks else None
+    # A text model has attention's names, and nothing that reads patches.
+    alike = meant and not nearest.lacking
+    seems = seems_to_be(shapes, alike=alike) if lacks else None
     if meant and seems is None:
         return Recognised(nearest, prefix, own)
     evidence: dict[str, object] = {"keys": count}

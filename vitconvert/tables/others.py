@@ -4,6 +4,7 @@ import functools
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import Any
 
 from vitconvert.errors import Quantised
@@ -52,9 +53,11 @@ def another_model(evidence: Evidence) -> tuple[str, dict[str, str]] | None:
             if model := _model_of(path, value):
                 return model, {where: f"{path} = {value!r}"}
     for model, marks in read_tables("others")["around"].items():
-        found = [next((n for n in evidence.around if n.endswith(mark)), None) for mark in marks]
-        if all(found):
-            return model, {"tensors": " and ".join(map(str, found))}
+        # The others are not looked for where one is missing, as in most files.
+        one_each = (next((n for n in evidence.around if n.endswith(mark)), "") for mark in marks)
+        found = list(takewhile(bool, one_each))
+        if len(found) == len(marks):
+            return model, {"tensors": " and ".join(found)}
     if evidence.left_out and (model := _first_fitting("alike", _ends_with_axes(evidence.inside))):
         return model, {"tensors": " and ".join(read_tables("others")["alike"][model])}
     return None
@@ -198,6 +201,6 @@ _MOST_WORDS = 12  # of a mark; a name of thousands has as many ends, and the fil
 
 
 def _every_end(key: str) -> list[str]:
-    """The ends of a name, in whole words."""
-    words = key.split(".")[-_MOST_WORDS:]
-    return [".".join(words[at:]) for at in range(len(words))]
+    """The ends of a name, in whole words, which dots or, in JAX, slashes part."""
+    starts = [0, *(at + 1 for at, letter in enumerate(key) if letter in "./")]
+    return [key[start:] for start in starts[-_MOST_WORDS:]]

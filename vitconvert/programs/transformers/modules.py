@@ -53,7 +53,9 @@ def _processed(model: Foreign, images: Tensor, **sizes: int) -> Mapping[str, Ten
     The order of pixels in a patch, of patches and of their places is the processor's own. A second
     reading of it here would agree with a table that has the same mistake.
     """
-    processor = getattr(import_module("transformers"), f"{places_of(model).processor}Pil")(**sizes)
+    package, name = import_module("transformers"), places_of(model).processor
+    kind = getattr(package, f"{name}Pil", None) or getattr(package, name)  # Kimi's has none
+    processor = kind(**sizes)
     made: Mapping[str, Tensor] = processor(
         list(images),
         do_convert_rgb=False,
@@ -122,6 +124,18 @@ def _patches_in_squares(model: Foreign, images: Tensor) -> Inputs:
     return {"hidden_states": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
 
 
+def _patches_as_images(model: Foreign, images: Tensor) -> Inputs:
+    """Of PaddleOCR-VL, whose patches stay images, all in one row."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {"pixel_values": made["pixel_values"][None], "grid_thw": made["image_grid_thw"]}
+
+
+def _patches_in_rows(model: Foreign, images: Tensor) -> Inputs:
+    """Of Hunyuan VL, and of Kimi K2.5, whose patches stay images."""
+    made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
+    return {"pixel_values": made["pixel_values"], "grid_thw": made["image_grid_thw"]}
+
+
 def _patches_of_one_frame(model: Foreign, images: Tensor) -> Inputs:
     """Of VideoLLaMA 3, which merges no tokens of images."""
     made = _processed(model, images, patch_size=model.config.patch_size, merge_size=1)
@@ -149,6 +163,7 @@ class Modules:
     in_one_row: bool = False  # whether it gives the tokens of all images one after another
     in_squares: bool = False  # whether its tokens come in squares that nothing merges
     renamed: tuple[tuple[str, str], ...] = ()  # patterns of names that the class does not read
+    class_last: str = ""  # the module that gives this ViT's tokens, with its class token at the end
     eager: str = ""  # what its default attention is, where only the eager one is this ViT's
     tapped: bool = True  # whether the tokens of its blocks are in the order of vitconvert's
     rounded: str = ""  # what it computes in float32, whatever the dtype of the weights
@@ -297,6 +312,13 @@ MODULES = {
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
     ),
     "unlimited_ocr_vision_encoder": replace(_CLIP, kind="UnlimitedOcrVisionEncoder", pooled=False),
+    "llama4": replace(
+        _VIT,
+        kind="Llama4VisionModel",
+        class_last="layernorm_post",
+        tapped=False,
+        rounded="rotation of queries and keys",
+    ),
     "phi4_multimodal_vision": replace(
         _SIGLIP,
         kind="Phi4MultimodalVisionModel",
@@ -407,6 +429,52 @@ MODULES = {
         kind="VideoLlama3VisionModel",
         inputs=_patches_of_one_frame,
         processor="VideoLlama3ImageProcessor",
+    ),
+    "paddleocr_vl_vision": replace(
+        _SIGLIP,
+        kind="PaddleOCRVisionModel",
+        within="vision_model.",
+        pooled=True,
+        inputs=_patches_as_images,
+        processor="PaddleOCRVLImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="rotary angles",
+    ),
+    "hunyuan_vl_vision": replace(
+        _SIGLIP,
+        kind="HunYuanVLVisionTransformer",
+        block="layers.{i}",
+        norm="",
+        inputs=_patches_in_rows,
+        processor="HunYuanVLImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="fitted positions",
+        renamed=(
+            (r"\.input_layernorm\.", ".layer_norm1."),
+            (r"\.post_attention_layernorm\.", ".layer_norm2."),
+            (r"\.dense_h_to_4h\.", ".fc1."),
+            (r"\.dense_4h_to_h\.", ".fc2."),
+            (r"^perceive\.proj\.0\.", "patch_merger.proj_conv."),
+            (r"^perceive\.proj\.2\.", "patch_merger.proj_out."),
+            (r"^perceive\.", "patch_merger."),
+        ),
+    ),
+    "kimi_k25_vision": Modules(
+        kind="Kimi_K25VisionModel",
+        inputs=_patches_in_rows,
+        processor="Kimi_K25ImageProcessor",
+        in_one_row=True,
+        tapped=False,
+        rounded="rotary angles",
+        renamed=(  # Moonshot's names
+            (r"^encoder\.", ""),
+            (r"^blocks\.", "layers."),
+            (r"^(patch_embed\.pos_emb)\.weight$", r"\1.position_embeddings"),
+            (r"^(layers\.\d+)\.wqkv\.", r"\1.attn.qkv."),
+            (r"^(layers\.\d+)\.wo\.", r"\1.attn.proj."),
+        ),
     ),
     "cosmos3_edge_vision": replace(
         _SIGLIP,

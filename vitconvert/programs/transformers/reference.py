@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict, JsonObject
 from vitconvert.errors import NotRepresentable
 from vitconvert.facts.project_config import written_config
+from vitconvert.model.rope import with_other_pairs
 from vitconvert.programs.isolation import silent_transformers
 from vitconvert.programs.program import Foreign
 from vitconvert.programs.reference import Reference, check_size, own_tensors, package
@@ -23,6 +25,7 @@ from vitconvert.programs.transformers.running import (
     run_to_tokens,
     without_code,
 )
+from vitconvert.tables.dialects import builtin_tables
 
 _WITH_PROJECTION = {
     "clip": "CLIPVisionModelWithProjection",
@@ -36,6 +39,7 @@ _TYPES = {
 }
 _SCALE = re.compile(r"\bls([12])\.(?:grandma|gamma)$")  # RADIO's own
 _JOINED_NAMES = re.compile(r"\.attention\.attention\.(query|key|value)\.")
+_MOONSHOTS = ("hf_moonvit", "hf_kimi_k25_base")  # other names and pairs than the class of Kimi K2.5
 # Fields of ViTConfig that stand in for a config.json
 _TOLD = ("image_size", "num_heads", "activation", "norm_eps", "representation_activation")
 
@@ -71,9 +75,10 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     if checkpoint.dialect == "hf_pixio_backbone":  # the PixioModel in it
         tensors = {n.removeprefix("encoder."): t for n, t in tensors.items()}
     places = MODULES[model_type]
-    for pattern, name in places.renamed:
-        tensors = {re.sub(pattern, name, n): t for n, t in tensors.items()}
-    if checkpoint.dialect == "hf_qianfan_ocr_disk":
+    tensors = {_renamed(name, places): t for name, t in tensors.items()}
+    if checkpoint.dialect in _MOONSHOTS:
+        tensors = _of_kimi(tensors, checkpoint)
+    if checkpoint.dialect in ("hf_qianfan_ocr_disk", *_MOONSHOTS):
         tensors = _with_separate_qkv(tensors)
     if places.within:
         tensors = {places.within + n.removeprefix(places.within): t for n, t in tensors.items()}
@@ -103,9 +108,29 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     )
 
 
+def _renamed(name: str, places: Modules) -> str:
+    for pattern, theirs in places.renamed:
+        name = re.sub(pattern, theirs, name)
+    return name
+
+
 def _as_saved_alone(name: str) -> str:
     name = _JOINED_NAMES.sub(lambda found: f".attention.{found[1][0]}_proj.", name)
     return name.replace(".attention.output.dense.", ".attention.o_proj.")
+
+
+def _of_kimi(tensors: Mapping[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Norms and layers of the MLPs from 1, and q and k as a class reads them that pairs halves."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        counted = name
+        if checkpoint.dialect == "hf_moonvit":
+            counted = re.sub(
+                r"\.(norm|mlp\.fc)([01])\.", lambda n: f".{n[1]}{int(n[2]) + 1}.", name
+            )
+        paired = ".attn.qkv." in name
+        found[counted] = with_other_pairs(tensor, checkpoint.config) if paired else tensor
+    return found
 
 
 def _with_separate_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -120,8 +145,8 @@ def _with_separate_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _own_type(checkpoint: Checkpoint) -> str | None:
     """The key in MODULES; a section may have no type, or the larger model's (Qwen's on the Hub)."""
-    if not checkpoint.their_config:
-        return None
+    if not checkpoint.their_config or checkpoint.dialect in _MOONSHOTS:
+        return None  # Moonshot's files have other words
     files = (checkpoint.their_config, checkpoint.companions.whole_config)
     stated = next((kind for file in files if (kind := file.get("model_type"))), None)
     bare = str(stated).removesuffix(TOWER)
@@ -135,8 +160,11 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
         return written_config(table, config)
     if kind := _TYPES.get(table.name):
         return {**written_config(table, config), "model_type": kind}
+    if table.name in _MOONSHOTS:
+        return _config_of_kimi(config)
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
-        kind = checkpoint.their_config.get("model_type")
+        files = (checkpoint.their_config, checkpoint.companions.whole_config)
+        kind = next((said for file in files if (said := file.get("model_type"))), None)
         if kind is None:
             raise NotRepresentable(f"{table.title} cannot be built without its config.json.")
         raise NotRepresentable(
@@ -145,6 +173,15 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
         )
     kind = "deit" if config.dist_token else "vit" if config.class_token else "ijepa"
     return {**written_config(table, config), "model_type": kind}
+
+
+def _config_of_kimi(config: ViTConfig) -> JsonDict:
+    """transformers 5.24 has MoonViT as a part of Kimi K2.5, for positions of a square."""
+    if len(set(config.position_grid)) > 1:
+        raise NotRepresentable(
+            "Kimi_K25VisionModel counts the rows of its positions as a square's."
+        )
+    return written_config(builtin_tables()["hf_kimi_k25"], config.replace(rope_half=True))
 
 
 def _class_of(model_type: str, tensors: Collection[str]) -> str:
@@ -210,7 +247,8 @@ def _built(
             **options,
         )
     # A class with a head calls the same tensors by longer names.
-    inert = {end for name in checkpoint.ledger.ignored for end in (name, name.partition(".")[2])}
+    ignored = [_renamed(name, MODULES[theirs["model_type"]]) for name in checkpoint.ledger.ignored]
+    inert = {end for name in ignored for end in (name, name.partition(".")[2])}
     if any(name.endswith("mask_token") for name in inert):  # TIPSv2's has other names on disk
         inert.add("embeddings.mask_token")
     behind = tuple(f"{name}." for name in MODULES[theirs["model_type"]].behind)

@@ -52,13 +52,17 @@ def run(model: Foreign, images: Tensor) -> Tensor:
     for name in ("logits", "image_embeds", "pooler_output", "last_hidden_state"):
         tensor: Tensor | None = getattr(output, name, None)
         if tensor is not None:
-            if places.in_one_row:
-                tensor = tensor.reshape(len(images), -1, tensor.shape[-1])
+            tensor = _of_each(images, tensor) if places.in_one_row else tensor
             return as_tokens(_in_rows(model, images, tensor) if places.in_squares else tensor)
     mean: Tensor = (
         output.feature_maps[-1].flatten(2).mean(dim=-1)
     )  # of patches, which it gives alone
     return mean
+
+
+def _of_each(images: Tensor, tokens: Tensor) -> Tensor:
+    """The tokens of each image, of those that come one image after another."""
+    return tokens.reshape(len(images), -1, tokens.shape[-1])
 
 
 def _in_rows(model: Foreign, images: Tensor, tokens: Tensor) -> Tensor:
@@ -87,9 +91,17 @@ def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     if places.behind:
         taps = {"tokens": Tap(places.behind[0], input=True)}
         return record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
+    if places.class_last:
+        found: list[Tensor] = []
+        module = model.get_submodule(places.class_last)
+        hook = module.register_forward_hook(lambda _, __, output: found.append(output))
+        model(**inputs)
+        hook.remove()
+        return found[0].roll(1, dims=1)
     output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
-    return as_tokens(maps[-1] if maps else output.last_hidden_state)
+    tokens: Tensor = maps[-1] if maps else output.last_hidden_state
+    return as_tokens(_of_each(images, tokens) if places.in_one_row else tokens)
 
 
 def gives_output(model: nn.Module, places: Modules) -> bool:
