@@ -311,7 +311,6 @@ MODULES = {
     **dict.fromkeys(
         ("smolvlm", "smolvlm_vision"), replace(_SIGLIP, kind="SmolVLMVisionTransformer")
     ),
-    "unlimited_ocr_vision_encoder": replace(_CLIP, kind="UnlimitedOcrVisionEncoder", pooled=False),
     "llama4": replace(
         _VIT,
         kind="Llama4VisionModel",
@@ -319,6 +318,7 @@ MODULES = {
         tapped=False,
         rounded="rotation of queries and keys",
     ),
+    "unlimited_ocr_vision_encoder": replace(_CLIP, kind="UnlimitedOcrVisionEncoder", pooled=False),
     "phi4_multimodal_vision": replace(
         _SIGLIP,
         kind="Phi4MultimodalVisionModel",

@@ -158,10 +158,10 @@ def _config_from_ours(checkpoint: Checkpoint) -> JsonDict:
     table, config = checkpoint.table, checkpoint.config
     if table.name == "hf_radio":  # NVIDIA's own files
         return written_config(table, config)
-    if kind := _TYPES.get(table.name):
-        return {**written_config(table, config), "model_type": kind}
     if table.name in _MOONSHOTS:
         return _config_of_kimi(config)
+    if kind := _TYPES.get(table.name):
+        return {**written_config(table, config), "model_type": kind}
     if not table.name.startswith(("hf_vit", "hf_deit", "hf_ijepa")):
         files = (checkpoint.their_config, checkpoint.companions.whole_config)
         kind = next((said for file in files if (said := file.get("model_type"))), None)

@@ -88,16 +88,10 @@ def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     """The tokens, whatever the class makes of them besides."""
     places = places_of(model)
     inputs = places.inputs(model, images)
-    if places.behind:
-        taps = {"tokens": Tap(places.behind[0], input=True)}
-        return record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
-    if places.class_last:
-        found: list[Tensor] = []
-        module = model.get_submodule(places.class_last)
-        hook = module.register_forward_hook(lambda _, __, output: found.append(output))
-        model(**inputs)
-        hook.remove()
-        return found[0].roll(1, dims=1)
+    if place := places.class_last or next(iter(places.behind), ""):
+        taps = {"tokens": Tap(place, input=bool(places.behind))}
+        tokens = record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
+        return tokens.roll(1, dims=1) if places.class_last else tokens
     output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
     tokens: Tensor = maps[-1] if maps else output.last_hidden_state
