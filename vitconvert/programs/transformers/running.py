@@ -90,8 +90,8 @@ def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     inputs = places.inputs(model, images)
     if place := places.class_last or next(iter(places.behind), ""):
         taps = {"tokens": Tap(place, input=bool(places.behind))}
-        tokens = record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
-        return tokens.roll(1, dims=1) if places.class_last else tokens
+        taken = record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
+        return taken.roll(1, dims=1) if places.class_last else taken
     output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
     tokens: Tensor = maps[-1] if maps else output.last_hidden_state
