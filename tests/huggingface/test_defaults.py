@@ -12,7 +12,7 @@ from vitconvert.tables.table import Table
 
 TEXT = ("hf_clip", "hf_siglip", "hf_siglip2")
 # Read of files that code of their own computes: transformers has no class of this type.
-ELSEWHERE = {"intern_vit_6b", "perception_encoder"}
+ELSEWHERE = {"dots_ocr", "dots_vit", "intern_vit_6b", "kimi_vl", "moonvit", "perception_encoder"}
 
 
 def silent_files() -> Iterator[tuple[Table, str]]:
