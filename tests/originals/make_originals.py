@@ -211,7 +211,7 @@ def vjepa2_1() -> nn.Module:
     from app.vjepa_2_1.models.vision_transformer import VisionTransformer
 
     # Of so many blocks it has four norms, and it knows the grid of patches of 16 pixels.
-    sizes = {"img_size": 32, "patch_size": 16, "in_chans": 1, "embed_dim": 20, "depth": 12}
+    sizes = {"img_size": 32, "patch_size": 16, "in_chans": 1, "embed_dim": 28, "depth": 12}
     sizes |= {"num_heads": 2, "mlp_ratio": 1.5, "num_frames": 6, "img_temporal_dim_size": 1}
     kind = {"norm_layer": partial(nn.LayerNorm, eps=1e-6), "use_rope": True, "use_sdpa": False}
     model = VisionTransformer(**sizes, **kind, interpolate_rope=True)
