@@ -278,7 +278,7 @@ def _cells(
     unused = [f"`{name}`" for name in row.get("unused", ())]
     shown = lost[:_SHOWN] + ([f"and {len(lost) - _SHOWN} kinds more"] if lost[_SHOWN:] else [])
     if not lost:
-        shown = ["of the file, in no parameter:", *unused[:_SHOWN]]
+        shown = ["in the file, in no parameter:", *unused[:_SHOWN]]
     later = mended(row, rows) if row["loaded_by"] else ""
     return {
         "model": row["name"],

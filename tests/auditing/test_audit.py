@@ -55,8 +55,8 @@ def test_a_whole_load(state, tmp_path):
     assert not audit.unused
     assert str(audit).splitlines() == [
         "file.pth -> VisionTransformer",
-        f"{len(state)} of {len(state)} parameters hold what the file has for them",
-        "of the file, in no parameter: nothing",
+        f"{len(state)} of {len(state)} parameters hold the file's numbers",
+        "in the file, in no parameter: nothing",
     ]
     assert audit.answers == ("load_state_dict: all keys matched",)
 

@@ -65,7 +65,7 @@ def test_siblings_whose_numbers_become_words(names, reverse):
     model[first], model[second] = model[second], model[first]
     audit = audited(model, file)
     assert set(audit.misplaced) == {first, second}
-    assert "hold what the file has for others" in str(audit)
+    assert "hold the file's numbers for others" in str(audit)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -52,11 +52,11 @@ def test_a_wrong_number_of_heads_is_equal_and_said_to_be_untested(plain):
     report = once(plain, overrides={"num_heads": 5})
     assert report.ok  # for timm's class was built with five heads too
     assert report.not_tested == (
-        "num_heads 5 (stated by you): the reference was built with it too",
-        "image_size 24x24, no_embed_class False (assumed: 9 patches form a square grid): the "
-        "reference was built with them too",
-        "activation gelu, norm_eps 1e-06, pooling token (weights_map/timm.toml): the reference was "
-        "built with them too",
+        "num_heads 5 (stated by you), which the reference uses too",
+        "image_size 24x24, no_embed_class False (assumed: 9 patches form a square grid), which the "
+        "reference uses too",
+        "activation gelu, norm_eps 1e-06, pooling token (weights_map/timm.toml), which the "
+        "reference uses too",
         PREPROCESSING,
     )
     assert f"\n  not tested: {report.not_tested[0]}\n" in report.summary()
@@ -239,7 +239,7 @@ def test_the_card_and_the_record_say_it_too(plain, tmp_path):
     parity = json.loads((output / "vitconvert.json").read_text())["parity"]
     assert "not tested: num_heads 3 (stated by you)" in card
     assert "no code stored in the checkpoint." in card
-    told = "num_heads 3 (stated by you): the reference was built with it too"
+    told = "num_heads 3 (stated by you), which the reference uses too"
     assert parity["not_tested"][0] == told
     assert parity["executed"] in card
     assert str(tmp_path) not in card + json.dumps(parity)

@@ -154,7 +154,7 @@ class LoadAudit:
 
     @property
     def complete(self) -> bool:
-        """Whether each parameter holds what the file has for it, as far as content can say.
+        """Whether each parameter holds the file's numbers, as far as content can say.
 
         Those that are allowed to be new do not count.
         """

@@ -143,7 +143,7 @@ def _loss(kind: str, parameters: Mapping[str, str], evidence: LossEvidence) -> L
     if kind == "prefix":
         cause, remedy = _of_prefix(parameters, evidence)
     elif kind == "present" and parameters.keys() & evidence.overwritten.keys():
-        title = "as initialised; the file has them by the names that other blocks landed by"
+        title = "as initialised; in the file under the names that other blocks were loaded by"
         cause += "; the names are right, as other blocks landed by them"
     elif kind == "tied":
         cause = f"{cause}: the file has {_tied_to(first, evidence)} alone"
@@ -221,39 +221,39 @@ _TEXTS = {
         "the loader made them without memory, and filled them with nothing",
         "look why the file's names did not match, or load without a device map",
     ),
-    "prefix": ("as initialised; their names begin differently in the file", "", ""),
+    "prefix": ("as initialised; in the file under another prefix", "", ""),
     "renamed": (
-        "as initialised; the file has other names, in no parameter",
+        "as initialised; in the file under other names",
         "the class gives them other names than the file (another release wrote it)",
         "load with the release that wrote the file, or with one that renames; or rename them",
     ),
     "size": (
-        "as initialised; the file has another size",
+        "as initialised; in the file with another size",
         "the model was made for another number of classes, channels or positions",
-        "make the model as the file is; of what is to be new, say so: --allow 'NAME.*'",
+        "make the model as the file is; or allow what is to be new: --allow 'NAME.*'",
     ),
     "tied": (
-        "as initialised; the file ties them to others",
+        "as initialised; tied to others in the file",
         "weights that the file ties are not tied in the model",
         "tie them: tie_word_embeddings in config.json, or model.tie_weights()",
     ),
     "absent": (
         "newly initialized; nothing in the file",
         "the class adds {parts}, which the file does not have",
-        "take a class without it; or, if it is to be trained",
+        "take a class without these parts, or allow them to be trained",
     ),
     "buffer": (
         "buffers as the class makes them; nothing in the file",
         "the file was saved without {parts}",
-        "save state_dict() and not parameters() alone; or, if the class computes it",
+        "save state_dict() and not parameters() alone, or allow what the class computes",
     ),
     "present": (
-        "as initialised; the file has them by their names",
+        "as initialised; in the file under the same names",
         "the loader did not copy them, or something initialised them again afterwards",
         "look at what follows load_state_dict: a second __init__, _init_weights, a filter of names",
     ),
     "exchanged": (
-        "hold what the file has for others",
+        "hold the file's numbers for others",
         "code that loads renames or reorders wrongly",
         "compare the names, and the order of the parts, with those of the file",
     ),

@@ -23,10 +23,10 @@ _ADMITTED = re.compile(
 
 
 def counts(audit: "LoadAudit") -> str:
-    """How many parameters hold what the file has for them."""
+    """How many parameters hold the file's numbers."""
     lost = {*audit.untouched, *audit.misplaced, *audit.unexplained}
     held = audit.count - len(lost | {*audit.undecidable})
-    share = f"{held} of {audit.count} parameters hold what the file has for them"
+    share = f"{held} of {audit.count} parameters hold the file's numbers"
     if same := len(audit.undecidable):
         share += f", {same} undecidable (every number the same)"
     if audit.allowed:
@@ -79,14 +79,14 @@ def _of_unused(audit: "LoadAudit", most: int | None) -> Iterator[str]:
     groups = _by_head(audit, unused)
     if not unused:
         if not audit.unused and not audit.changed:
-            yield "of the file, in no parameter: nothing"
+            yield "in the file, in no parameter: nothing"
         return
     if most is not None and audit.complete:
         names = ", ".join(grouped(groups))
         more = "" if len(names) <= _LONGEST else "... (-v lists all)"
-        yield f"of the file, in no parameter: {len(unused)}, {names[:_LONGEST]}{more}"
+        yield f"in the file, in no parameter: {len(unused)}, {names[:_LONGEST]}{more}"
     else:
-        yield from _listed(f"of the file, in no parameter: {len(unused)}", groups, most)
+        yield from _listed(f"in the file, in no parameter: {len(unused)}", groups, most)
     for head in groups:
         words = head.removesuffix(".*").split(".")
         if head.endswith(".*") and any(map(is_averaged, words)) and audit.complete:
@@ -105,7 +105,7 @@ def _of_causes(audit: "LoadAudit", most: int | None) -> Iterator[str]:
             yield "the loader said nothing of this"
         yield from (f"the loader said: {line}" for line in told[:most])
         if most is not None and len(told) > most:
-            yield f"the loader said: and {len(told) - most} more (-v lists all)"
+            yield f"({len(told) - most} more lines of the loader: -v lists them)"
 
 
 def admitted(said: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ class Audit(Fetching):
         " transformers:CLASS, timm (a directory), timm:NAME (a file), open_clip:NAME,"
         " torchvision:NAME, diffusers:CLASS, sentence_transformers, or your own code,"
         " package.module:function or file.py:function, which is called with the path."
-        " Exit code 0: every parameter holds what the file has for it; 3: not;"
+        " Exit code 0: every parameter holds the file's numbers; 3: not;"
         " 2: there is no such loader or interpreter; 1: the loader raised, or a file is bad."
     )
 

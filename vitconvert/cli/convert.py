@@ -337,7 +337,7 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
 
 def _of_images(conversion: "Conversion") -> str:
     measure = as_typed("vitconvert", "verify", str(conversion.output), "--images", "PHOTOS")
-    return f": what opens it treats some images differently (`{measure}`)"
+    return f": its library prepares some images differently (`{measure}`)"
 
 
 def full_report(conversion: "Conversion") -> Iterator[str]:

@@ -18,7 +18,7 @@ from vitconvert.tables.binding import NO_ELEMENTS
 _BY_NAME = "by its name only"
 _OWN_CODE = "your own code"
 _IGNORED = " ignored"
-_SHARED = "the reference was built with"
+_SHARED = "which the reference uses too"
 _OF_SOURCE = (_BY_NAME, _OWN_CODE, _IGNORED, _SHARED)  # which an output does not show
 _MERGED = "the sum of weights and adapter: the reference was given the merged weights"
 _EARLIER = " (when it was converted before)"
@@ -113,8 +113,7 @@ def shared_facts(tested: Checkpoint, other: Checkpoint, reference: Reference) ->
             groups.setdefault(origin, []).append(f"{field} {show(facts[field])}")
     for origin, stated in sorted(groups.items(), key=lambda group: group[0] != USER):
         where = "stated by you" if origin == USER else origin
-        them = "them" if len(stated) > 1 else "it"
-        yield f"{', '.join(stated)} ({where}): {_SHARED} {them} too"
+        yield f"{', '.join(stated)} ({where}), {_SHARED}"
 
 
 def ignored_tensors(checkpoint: Checkpoint) -> Iterator[str]:

@@ -98,7 +98,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., "ParityReport
 
 @pytest.fixture
 def assert_loaded() -> Iterator[Callable[..., "LoadAudit"]]:
-    """`vitconvert.audit_load`, which fails unless each parameter holds what the file has for it.
+    """`vitconvert.audit_load`, which fails unless each parameter holds the file's numbers.
 
     Around code that loads, or with a model that is loaded already.
     """
