@@ -253,7 +253,7 @@ def _images(inspection: "Inspection") -> str:
     mean, std = ends
     assumed = "assumed: " if found.assumed and "assumed" not in found.origin else ""
     scaled = f"mean {mean}, std {std}" if found.normalize else "not normalised"
-    return f"{found.resizing}{crop}, {found.interpolation}, {scaled} ({assumed}{found.origin})"
+    return f"{found.resizing}{crop}, {found.filtering}, {scaled} ({assumed}{found.origin})"
 
 
 def full_report(inspection: "Inspection") -> Iterator[str]:
