@@ -315,6 +315,8 @@ _TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF
 
 def conversion_report(conversion: "Conversion") -> Iterator[str]:
     """What became what, the parity, where it lies: three lines, and one or two to know."""
+    from vitconvert.programs.program import UNKNOWN
+
     proof, place = conversion.proof, place_of(conversion.located)
     names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
     yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
@@ -331,6 +333,9 @@ def conversion_report(conversion: "Conversion") -> Iterator[str]:
     notes += ignored_lines(ledger.ignored)
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
+    # First a number of heads that no released ViT has, which no comparison finds to be wrong; then
+    # a preprocessing that is missing, without which the output's library opens no images.
+    notes.sort(key=lambda note: (not note.startswith("num_heads is "), note != UNKNOWN))
     if notes:
         first, *others = notes
         step = first.partition(" (lossy)")[0]  # of which the measured effect is said at once

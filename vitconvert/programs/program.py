@@ -27,7 +27,10 @@ Foreign = Any  # an object of a package that states no types
 Tokenizer = Mapping[str, Path | JsonObject]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
-UNKNOWN = "no file states how images become the model's input"
+UNKNOWN = (
+    "no file states the preprocessing, so the output has none: --preprocessor FILE, or --mean "
+)
+UNKNOWN += "and --std, state it"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
