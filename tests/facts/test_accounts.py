@@ -280,9 +280,7 @@ def test_left_over_tensors_are_called_as_in_the_file(tmp_path):
     vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED, ignore=["module.x"])
 
 
-RENAMED = (
-    "rename them back; `vitconvert audit FILE --by {0}` tells what {0} makes of the file as it is."
-)
+RENAMED = "`vitconvert audit FILE --by transformers` tells what it makes of the file as it is."
 
 
 def renamed(shapes, names):
@@ -306,7 +304,7 @@ def test_what_was_renamed_is_paired(names, base):
     for name, other in list(names.items())[:1]:
         assert f"  renamed?   {other} in the file, {name} expected\n" in told
     assert "missing" not in told and "left over" not in told
-    assert told.endswith(f"hint: {RENAMED.format('transformers')}")
+    assert told.endswith(f"hint: rename them back; {RENAMED}")
 
 
 def test_a_renamed_head_is_paired_by_its_shape_alone():

@@ -103,8 +103,6 @@ _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
 _WITHOUT_ROWS = "--ignore PATTERN leaves them out if the ViT does not use them; so does --table."
 _MOST_RENAMED = 1000  # tensors left over that are compared by name
-# Libraries whose loader `vitconvert audit` runs without being told a name.
-_LOADERS = {"hf": "transformers", "timm": "timm"}
 _SIZES = "the tensors belong to models of different sizes: save the model again, all from one."
 
 
@@ -207,9 +205,9 @@ def _told(
     meaning = None
     if "renamed?" in found:
         hint = "rename them back."
-        if loader := _LOADERS.get(binding.table.ecosystem):
-            audit = f"`vitconvert audit FILE --by {loader}`"
-            hint = f"rename them back; {audit} tells what {loader} makes of the file as it is."
+        if binding.table.ecosystem == "hf":  # of others, an audit has to be told the class
+            audit = "`vitconvert audit FILE --by transformers`"
+            hint = f"rename them back; {audit} tells what it makes of the file as it is."
     elif not binding.table.builtin and "left over" in found:
         hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
     elif any("lora" in line.lower() for line in found.get("left over", ())):
