@@ -70,6 +70,7 @@ _NAMED = {
 }
 # Verbs that stand for several libraries each: the dialect is detected among all.
 _DETECTED = ("convert", "file", "hf", "jax", "openclip", "dino")
+_OF_CLASSES = ("labels", "classes", "num_classes")  # options that a ViT without a head refuses
 _MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
@@ -285,6 +286,13 @@ def _naming_the_command() -> Iterator[None]:
         if error.without_head is not None:
             bare = typed_again(num_classes=0, allow=error.without_head)
             error.evidence = {"without its head": bare, **error.evidence}
+        if error.without_layer is not None:
+            ignored = click.get_current_context().params["ignore"]
+            options: dict[str, object] = {**error.without_layer}
+            options["ignore"] = (*ignored, *error.without_layer["ignore"])
+            bare = typed_again(but=_OF_CLASSES, **options)
+            error.evidence = {"without them": bare, **error.evidence}
+            raise
         if error.steps:
             error.evidence = {"command": typed_again(allow=error.steps), **error.evidence}
         elif others:

@@ -49,6 +49,8 @@ class DescribedModel:
         their_config: The configuration file that it came with.
         text: The text encoder beside it.
         called: Names that show its family, the surest first.
+        head_patterns: What matches the tensors of its head, and of the layer before that, among
+            the names of the file that it was read from.
     """
 
     config: ViTConfig
@@ -59,6 +61,7 @@ class DescribedModel:
     their_config: JsonObject = field(default_factory=dict)
     text: DescribedText | None = None
     called: tuple[str, ...] = ()
+    head_patterns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +198,7 @@ class Program:
         """The configuration file, and what it or another file says of images."""
         return CompanionFiles(files={name: config})
 
-    def readers(self, config: ViTConfig) -> tuple[str, ...]:
+    def readers(self, table: Table, config: ViTConfig) -> tuple[str, ...]:
         """Packages that have a model for such tensors, the program's own first."""
         return self.packages
 
