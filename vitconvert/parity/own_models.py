@@ -1,6 +1,7 @@
 """The user's own model: built by the user's own code, and compared with another."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -223,13 +224,17 @@ def _differing_weights(
             return (), (f"its weights are not compared: {error.fact}",)
         except RuntimeError as error:  # one of them cannot be laid out so
             sizes = other_shapes(match, vit.config) or {"problem": str(error)}
+    theirs = vit.state_dict()
     if sizes:
+        no_place = sorted(theirs.keys() - match.binding.links.keys())
+        no_place = [] if "blocks" in sizes else no_place
         raise UsageError(
             "The module has other sizes than what it is compared with.",
             evidence=dict([*sizes.items()][:3]),
-            hint="build it with the sizes of the checkpoint, or compare it with another.",
+            hint=_no_place(no_place)
+            if no_place
+            else "build it with the sizes of the checkpoint, or compare it with another.",
         )
-    theirs = vit.state_dict()
     if lacking := sorted(theirs.keys() - own.keys()):
         return lacking, (f"the module has no tensors for {some(lacking)}",)
     differing = [name for name in theirs if not torch.equal(own[name], theirs[name])]
@@ -405,6 +410,29 @@ def check_loads(model: Callable[..., Any], shapes: Mapping[str, Shape], name: st
                 **({"not in the module": some(left, 4)} if left else {}),
                 **({"other shapes": some(other, 3)} if other else {}),
             },
-            hint="build it with the sizes of the checkpoint; the table has a row for each of its "
-            "tensors.",
+            hint=_of_other_tensors(lacking, left, own),
         )
+
+
+_NUMBER = re.compile(r"[0-9]+")  # of a block
+
+
+def _no_place(names: Sequence[str]) -> str:
+    return (
+        f"the class has no place for {some(names, 4)}, whatever its sizes: it needs such layers, "
+        "or the checkpoint is of another class."
+    )
+
+
+def _of_other_tensors(lacking: Sequence[str], left: Sequence[str], own: Mapping[str, Shape]) -> str:
+    """What to do where a class has other tensors; sizes help if only numbers in names differ."""
+    unnumbered = {_NUMBER.sub("", name) for name in own}
+    if no_place := [name for name in left if _NUMBER.sub("", name) not in unnumbered]:
+        return _no_place(no_place)
+    written = {_NUMBER.sub("", name) for name in {*own, *left} - {*lacking}}
+    if unwritten := [name for name in lacking if _NUMBER.sub("", name) not in written]:
+        return (
+            f"nothing would be written for {some(unwritten, 4)}: the table has no row for it, or "
+            "the checkpoint has no such layer."
+        )
+    return "build it with the sizes of the checkpoint."

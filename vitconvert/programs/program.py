@@ -27,6 +27,7 @@ Foreign = Any  # an object of a package that states no types
 Tokenizer = Mapping[str, Path | JsonObject]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
+OF_YOUR_OWN = "a table of your own"  # why no class of its dialect can be run
 UNKNOWN = "no file states how images become the model's input"
 
 # From an output directory to something that computes.
@@ -211,7 +212,7 @@ class Program:
         table = checkpoint.table
         why = "a repository of scripts, not a package to install"
         if not table.builtin:
-            why = "a table of your own; `verify --module CODE:build` compares with the code"
+            why = f"{OF_YOUR_OWN}; `verify --module CODE:build` compares with the code"
         raise NotRepresentable(f"{table.title}: {why}.")
 
     def open_both(self, directory: Path) -> "BothTowers":
