@@ -80,10 +80,10 @@ def test_the_class_loads_what_is_written(known, run):
     [
         ("other", "other shapes  classifier.1.weight: [7, 36] here, [9, 36] there"),
         ("other", "hint: build it with the sizes of the checkpoint."),
-        ("shallow", "hint: build it with the sizes of the checkpoint."),
+        ("shallow", "where they are blocks, the depth of the checkpoint."),
         ("more", "only in the module  aux.bias, aux.weight"),
-        ("more", "hint: nothing would be written for aux.bias, aux.weight"),
-        ("without_norm", "has no place for classifier.0.bias, classifier.0.weight, whatever its"),
+        ("more", "hint: nothing is written for aux.bias, aux.weight"),
+        ("without_norm", "has no place for classifier.0.bias, classifier.0.weight: it needs"),
     ],
 )
 def test_error_a_class_that_does_not_load_it(build, told, known, run, tmp_path):

@@ -428,7 +428,7 @@ def _tried(
         prefix if any(prefix + key in held for key in shapes) else ""
     )  # a wrapper's, of the file
     inside = {key: held[start + key] for key in shapes if start + key in held}
-    if lacking := [key for key in shapes if key not in inside]:
+    if lacking := sorted(shapes.keys() - inside.keys()):
         why = f"not run: the module has no place for tensors of the file: {some(lacking, 4)}"
         return [*rows], config, why
 

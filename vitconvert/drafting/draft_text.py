@@ -208,8 +208,10 @@ _NO_ROW = (
 _OF_OTHER_ROWS = {"images", "single_branch", "two_steps", "joined_qkv", "separate_proj"}
 _OF_OTHER_ROWS |= {"plain_merge"}
 # What the code does with its tensors, and to which tokens positions belong.
-_SAID = ("activation", "pooling", "block_order", "representation_activation")
-_SAID = (*_SAID, "no_embed_class", "register_positions")
+_SAID = (
+    *("activation", "pooling", "block_order", "representation_activation"),
+    *("no_embed_class", "register_positions"),
+)
 
 
 def only_of(config: ViTConfig, rows: Sequence[DraftRow]) -> dict[str, object]:

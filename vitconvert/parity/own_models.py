@@ -1,7 +1,6 @@
 """The user's own model: built by the user's own code, and compared with another."""
 
 import importlib
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -410,29 +409,24 @@ def check_loads(model: Callable[..., Any], shapes: Mapping[str, Shape], name: st
                 **({"not in the module": some(left, 4)} if left else {}),
                 **({"other shapes": some(other, 3)} if other else {}),
             },
-            hint=_of_other_tensors(lacking, left, own),
+            hint=_of_other_tensors(lacking, left),
         )
-
-
-_NUMBER = re.compile(r"[0-9]+")  # of a block
 
 
 def _no_place(names: Sequence[str]) -> str:
     return (
-        f"the class has no place for {some(names, 4)}, whatever its sizes: it needs such layers, "
-        "or the checkpoint is of another class."
+        f"the class has no place for {some(names, 4)}: it needs these layers; where they are "
+        "blocks, the depth of the checkpoint."
     )
 
 
-def _of_other_tensors(lacking: Sequence[str], left: Sequence[str], own: Mapping[str, Shape]) -> str:
-    """What to do where a class has other tensors; sizes help if only numbers in names differ."""
-    unnumbered = {_NUMBER.sub("", name) for name in own}
-    if no_place := [name for name in left if _NUMBER.sub("", name) not in unnumbered]:
-        return _no_place(no_place)
-    written = {_NUMBER.sub("", name) for name in {*own, *left} - {*lacking}}
-    if unwritten := [name for name in lacking if _NUMBER.sub("", name) not in written]:
+def _of_other_tensors(lacking: Sequence[str], left: Sequence[str]) -> str:
+    """What to do where a class has other tensors: its sizes help if the names are the same."""
+    if left:
+        return _no_place(left)
+    if lacking:
         return (
-            f"nothing would be written for {some(unwritten, 4)}: the table has no row for it, or "
-            "the checkpoint has no such layer."
+            f"nothing is written for {some(lacking, 4)}: the checkpoint has no such layers, or "
+            "the table no rows for them; where they are blocks, build it with its depth."
         )
     return "build it with the sizes of the checkpoint."
