@@ -28,6 +28,16 @@ def other():
     model.classifier[1] = nn.Linear(36, 9)
     return model
 
+def shallow():
+    model = build()
+    model.transformer_encoder = model.transformer_encoder[:2]
+    return model
+
+def without_norm():
+    model = build()
+    model.classifier[0] = nn.Identity()
+    return model
+
 def more():
     model = build()
     model.aux = nn.Linear(36, 7)
@@ -52,8 +62,11 @@ TO = ("convert", "known", "--allow", "norm-eps", "--no-verify", "-o", "out")
 
 def test_the_class_loads_what_is_written(known, run):
     asked = (*TO, "--to", "mine", "--table", "mine.toml", "--module", "own_targets_code:build")
-    code, _, err = run(*asked)
+    code, out, err = run(*asked)
     assert code == 0, err
+    build = "own_targets_code:build"
+    checked = f"{build}: has these names and shapes; `verify --module {build}` compares its outputs"
+    assert checked in out and "a table of your own" not in out
     mine = PaperReplicating().eval()
     mine.load_state_dict(load_file("out/model.safetensors"))
     x = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
@@ -66,7 +79,11 @@ def test_the_class_loads_what_is_written(known, run):
     ("build", "told"),
     [
         ("other", "other shapes  classifier.1.weight: [7, 36] here, [9, 36] there"),
+        ("other", "hint: build it with the sizes of the checkpoint."),
+        ("shallow", "where they are blocks, the depth of the checkpoint."),
         ("more", "only in the module  aux.bias, aux.weight"),
+        ("more", "hint: nothing is written for aux.bias, aux.weight"),
+        ("without_norm", "has no place for classifier.0.bias, classifier.0.weight: it needs"),
     ],
 )
 def test_error_a_class_that_does_not_load_it(build, told, known, run, tmp_path):

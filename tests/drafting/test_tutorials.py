@@ -208,6 +208,36 @@ def _of(lacking):
     return {"pooling": "avg"} if "class_token" in lacking else {"pooling": "token"}
 
 
+class NoHeads(tutorials.PaperReplicating):
+    """How many heads there are is told by nothing, and other facts are guesses before a run."""
+
+    def __init__(self):
+        super().__init__()
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                del module.num_heads
+
+
+def test_error_what_only_a_run_shows_is_not_said_to_be_found():
+    with pytest.raises(MissingFact) as error:
+        vitconvert.draft_table(module=NoHeads())
+    found = error.value.evidence["sizes found"]
+    assert "embed_dim=36" in found
+    for guess in ("activation", "pooling", "norm_eps"):
+        assert guess not in found
+
+
+def test_a_draft_names_what_the_module_has_no_place_for(tmp_path):
+    _trained(tutorials.PaperReplicating, tmp_path)
+    smaller = tutorials.PaperReplicating()
+    smaller.classifier[0] = nn.Identity()
+    found = vitconvert.draft_table(tmp_path / "own.pth", module=smaller)
+    assert found.computed == (
+        "not run: the module has no place for tensors of the file: "
+        "classifier.0.bias, classifier.0.weight"
+    )
+
+
 class FailingViT(tutorials.FusedPair):
     def forward(self, images):
         raise ValueError("needs a mask")

@@ -49,6 +49,7 @@ from vitconvert.errors import (
     as_typed,
 )
 from vitconvert.file_formats import written_formats
+from vitconvert.programs.program import OF_YOUR_OWN
 from vitconvert.sources import locate
 from vitconvert.sources.references import looks_like_path
 from vitconvert.sources.timm_names import random_timm
@@ -170,7 +171,7 @@ class Convert(Reading):
             click.echo(os.fsencode(conversion.output))  # byte for byte, for use in a script
             return 0
         told = full_report if self.verbose else conversion_report
-        self.report(conversion.to_dict, short="", long=lambda: told(conversion))
+        self.report(conversion.to_dict, short="", long=lambda: told(conversion, self.module))
         return 0
 
     def _check_module(self, module: str, located: "Located", options: Mapping[str, Any]) -> None:
@@ -313,12 +314,23 @@ def _naming_the_command() -> Iterator[None]:
 _TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF", "crop": "crop"}
 
 
-def conversion_report(conversion: "Conversion") -> Iterator[str]:
+def _opened_lines(conversion: "Conversion", module: str | None) -> list[str]:
+    """How programs agree; of a class of the user's own, what was checked before."""
+    opened = conversion.proof.opened_lines()
+    if not module:
+        return opened
+    checked = (
+        f"{module}: has these names and shapes; `verify --module {module}` compares its outputs"
+    )
+    return [*(text for text in opened if OF_YOUR_OWN not in text), checked]
+
+
+def conversion_report(conversion: "Conversion", module: str | None = None) -> Iterator[str]:
     """What became what, the parity, where it lies: three lines, and one or two to know."""
     proof, place = conversion.proof, place_of(conversion.located)
     names = f"{place} ({conversion.source_dialect}) to {conversion.target_dialect}"
     yield line("converted", f"{names}: tensors {conversion.ledger.counts}")
-    proofs = [proof.parity_lines()[0], *proof.opened_lines()]
+    proofs = [proof.parity_lines()[0], *_opened_lines(conversion, module)]
     compared = "; ".join(text.rstrip(".") for text in proofs)
     yield _verdict(conversion, line("parity", compared))
     departures = conversion.departures
@@ -351,7 +363,7 @@ def _of_images(conversion: "Conversion") -> str:
     return f": its library prepares some images differently (`{measure}`)"
 
 
-def full_report(conversion: "Conversion") -> Iterator[str]:
+def full_report(conversion: "Conversion", module: str | None = None) -> Iterator[str]:
     """Everything that was found, assumed, done and verified."""
     proof = conversion.proof
     yield source_line(conversion.located)
@@ -364,7 +376,7 @@ def full_report(conversion: "Conversion") -> Iterator[str]:
         yield line("  ignored", text)
     yield from _told(conversion.ledger)
     yield _verdict(conversion, line("parity", *proof.parity_lines()))
-    for text in proof.opened_lines():
+    for text in _opened_lines(conversion, module):
         yield line("opened by", text)
     if conversion.other_sizes:
         yield line("sizes", conversion.other_sizes)

@@ -354,7 +354,7 @@ STEPS: Mapping[str, Step] = {
             applies=lambda c: (
                 c.pooling == "token"
                 and c.class_token
-                and not (c.num_classes or c.representation_size or c.fc_norm)
+                and not (c.num_classes or c.representation_size or c.fc_norm or c.dist_head)
             ),
             becomes=lambda c: c.replace(pooling="none"),
             free=True,

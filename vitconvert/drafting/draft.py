@@ -448,8 +448,9 @@ def _tried(
         prefix if any(prefix + key in held for key in shapes) else ""
     )  # a wrapper's, of the file
     inside = {key: held[start + key] for key in shapes if start + key in held}
-    if len(inside) < len(shapes):
-        return [*rows], config, "not run: the module does not have all tensors of the file"
+    if lacking := sorted(shapes.keys() - inside.keys()):
+        why = f"not run: the module has no place for tensors of the file: {some(lacking, 4)}"
+        return [*rows], config, why
 
     def made(
         believed: Sequence[DraftRow], like: ViTConfig

@@ -199,14 +199,18 @@ def facts_of(
     return facts | {name: getattr(config, name) for name in asked if name in field_names()}
 
 
+# Parts that a class lacks if it has no row for them; then no model with them is written.
 _NO_ROW = (
-    "num_registers",
-    "dist_token",
-    "layer_scale",
-    "qk_norm",
-    "gated_mlp",
-    "pre_norm",
-    "fc_norm",
+    *("num_registers", "dist_token", "layer_scale", "qk_norm", "whole_qk_norm", "attention_norm"),
+    *("mlp_norm", "gated_mlp", "pre_norm", "fc_norm", "representation_size"),
+)
+# Without them, a model has tensors of other names, for which there is no row.
+_OF_OTHER_ROWS = {"images", "single_branch", "two_steps", "joined_qkv", "separate_proj"}
+_OF_OTHER_ROWS |= {"plain_merge"}
+# What the code does with its tensors, and to which tokens positions belong.
+_SAID = (
+    *("activation", "pooling", "block_order", "representation_activation"),
+    *("no_embed_class", "register_positions"),
 )
 
 
@@ -218,18 +222,19 @@ def only_of(config: ViTConfig, rows: Sequence[DraftRow]) -> dict[str, object]:
     for name in (name for name in tensors if name in named):
         for word in tensors[name].conditions:
             value = getattr(config, word)
-            if word in field_names() and value is True:
-                found[word] = True
-            elif word == "learned_positions":
+            if word == "learned_positions":
                 found["position_embedding"] = config.position_embedding
             elif word == "num_classes":
                 found["num_classes > 0"] = "the code has a head"
+            elif value is True and word not in _OF_OTHER_ROWS:
+                found[word] = True
+            elif value and value is not True:  # a size
+                found[f"{word} > 0"] = f"the code has {name.rpartition('.')[0] or name}"
     for word in _NO_ROW:
         if not getattr(config, word):
             found[word] = getattr(config, word)
-    return found | {
-        word: getattr(config, word) for word in ("activation", "pooling", "block_order")
-    }
+    function = config.function()
+    return found | {word: function[word] for word in _SAID if word in function}
 
 
 def row_as_certain(row: DraftRow) -> DraftRow:

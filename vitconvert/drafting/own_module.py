@@ -87,6 +87,7 @@ def own_module(name: str, built: object, overrides: JsonObject | None = None) ->
     stated = dict(overrides or {})
     parsed = _parsed({name: stated[name] for name in ("num_heads",) if name in stated})
     facts, tried = _Facts(module, parsed.get("num_heads", 0)).found()
+    guessed = {name for answers in tried for answer in answers for name in answer}
     if lacking := [
         field for field in ("image_size", "num_heads") if field not in {**facts, **stated}
     ]:
@@ -94,7 +95,7 @@ def own_module(name: str, built: object, overrides: JsonObject | None = None) ->
             "The module does not show everything that decides the function.",
             evidence={
                 "module": name,
-                "sizes found": ", ".join(f"{k}={v}" for k, v in facts.items()),
+                "sizes found": ", ".join(f"{k}={v}" for k, v in facts.items() if k not in guessed),
             },
             hint=f"{' '.join(f'--set {field}=...' for field in lacking)} states it.",
         )

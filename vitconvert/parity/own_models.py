@@ -223,13 +223,17 @@ def _differing_weights(
             return (), (f"its weights are not compared: {error.fact}",)
         except RuntimeError as error:  # one of them cannot be laid out so
             sizes = other_shapes(match, vit.config) or {"problem": str(error)}
+    theirs = vit.state_dict()
     if sizes:
+        no_place = sorted(theirs.keys() - match.binding.links.keys())
+        no_place = [] if "blocks" in sizes else no_place
         raise UsageError(
             "The module has other sizes than what it is compared with.",
             evidence=dict([*sizes.items()][:3]),
-            hint="build it with the sizes of the checkpoint, or compare it with another.",
+            hint=_no_place(no_place)
+            if no_place
+            else "build it with the sizes of the checkpoint, or compare it with another.",
         )
-    theirs = vit.state_dict()
     if lacking := sorted(theirs.keys() - own.keys()):
         return lacking, (f"the module has no tensors for {some(lacking)}",)
     differing = [name for name in theirs if not torch.equal(own[name], theirs[name])]
@@ -405,6 +409,24 @@ def check_loads(model: Callable[..., Any], shapes: Mapping[str, Shape], name: st
                 **({"not in the module": some(left, 4)} if left else {}),
                 **({"other shapes": some(other, 3)} if other else {}),
             },
-            hint="build it with the sizes of the checkpoint; the table has a row for each of its "
-            "tensors.",
+            hint=_of_other_tensors(lacking, left),
         )
+
+
+def _no_place(names: Sequence[str]) -> str:
+    return (
+        f"the class has no place for {some(names, 4)}: it needs these layers; where they are "
+        "blocks, the depth of the checkpoint."
+    )
+
+
+def _of_other_tensors(lacking: Sequence[str], left: Sequence[str]) -> str:
+    """What to do where a class has other tensors: its sizes help if the names are the same."""
+    if left:
+        return _no_place(left)
+    if lacking:
+        return (
+            f"nothing is written for {some(lacking, 4)}: the checkpoint has no such layers, or "
+            "the table no rows for them; where they are blocks, build it with its depth."
+        )
+    return "build it with the sizes of the checkpoint."

@@ -27,10 +27,11 @@ Foreign = Any  # an object of a package that states no types
 Tokenizer = Mapping[str, Path | JsonObject]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
+OF_YOUR_OWN = "a table of your own"  # why no class of its dialect can be run
 UNKNOWN = (
-    "no file states the preprocessing, so the output has none: --preprocessor FILE, or --mean "
+    "no file states the preprocessing, so the output has none: --preprocessor FILE, or --mean and "
+    "--std, state it"
 )
-UNKNOWN += "and --std, state it"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
@@ -217,7 +218,7 @@ class Program:
         table = checkpoint.table
         why = "a repository of scripts, not a package to install"
         if not table.builtin:
-            why = "a table of your own; `verify --module CODE:build` compares with the code"
+            why = f"{OF_YOUR_OWN}; `verify --module CODE:build` compares with the code"
         raise NotRepresentable(f"{table.title}: {why}.")
 
     def open_both(self, directory: Path) -> "BothTowers":
