@@ -70,7 +70,7 @@ def test_names_of_other_classes_are_refused() -> None:
 
 def test_labels_of_the_user_are_not_the_checkpoints() -> None:
     with pytest.raises(ConflictingFact) as caught:
-        stated_labels(6, ["a", "b", "c"], origin="classes.txt, you")
+        stated_labels(6, ["a", "b", "c"], origin="classes.txt, stated by you")
     assert caught.value.fact == "The labels name 3 classes, and the checkpoint's head has 6."
     assert caught.value.hint is not None and "a name for each class" in caught.value.hint
 

@@ -224,9 +224,9 @@ def _shortened(evidence: list[str], details: list[str], count: int, room: int) -
     kept = [line for line in evidence if line in command or line in others] + shown
     if count > len(kept):
         last = (shown or others or [""])[-1]
-        if not last:
+        if not last and len(kept) < room:
             kept.append(f"and {count - len(kept)} more (-v)")
-        elif "-v" not in last:
+        elif last and "-v" not in last:
             kept[kept.index(last)] += f", and {count - len(kept)} more (-v)"
     return kept
 
@@ -348,6 +348,8 @@ class NotRepresentable(VitConvertError):
     Attributes:
         steps: Names of the steps that together make it fit; `allow` (`--allow STEP`) takes them.
         without_head: The steps that make it fit without its head, if only the head is in the way.
+        without_layer: Options of a conversion that fits, with the patterns of tensors to ignore, if
+            only the layer before the head is in the way.
         holders: Libraries that compute the function as it is.
         source: The library that it comes from.
     """
@@ -356,6 +358,7 @@ class NotRepresentable(VitConvertError):
     exit_code = 5
     steps: tuple[str, ...] = ()
     without_head: Sequence[str] | None = None
+    without_layer: Mapping[str, str | Sequence[str]] | None = None
     holders: tuple[str, ...] = ()
     source: str | None = None
 

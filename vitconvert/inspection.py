@@ -21,7 +21,7 @@ from vitconvert.checkpoint.text_tower import find_text
 from vitconvert.checkpoint.weights import Text
 from vitconvert.config import ViTConfig
 from vitconvert.documents import JsonDict
-from vitconvert.errors import VitConvertError
+from vitconvert.errors import MissingFact, VitConvertError
 from vitconvert.facts.fact import Facts
 from vitconvert.facts.gathering import Gathered
 from vitconvert.formats import Container, TensorInfo
@@ -57,7 +57,8 @@ class Inspection:
         tensors: Name, dtype and shape of each tensor, in the order of the file.
         dialect: Name of the table that explains it, or None.
         written_by: Which programs wrote it, as far as it shows, and what shows it.
-        opened_by: Which programs know its names; of a larger model's encoder, who knows the whole.
+        opened_by: Which programs know its names; of a larger model's encoder, who knows the whole;
+            none where there is another problem than a question.
         tower: Where in a larger model the vision encoder is, or None.
         prefix: What was removed from the start of every key of the ViT.
         facts: Fields of ViTConfig that are known: the value and where it comes from.
@@ -209,9 +210,11 @@ def inspect_located(
     record = companions.own if weights and not merge else {}
     tower = part.tower if part and part.tower.prefix else None
     readers: tuple[str, ...] = ()
-    if part:
-        program = program_of(part.recognised.table)
-        of_whole = program.packages if weights is None else program.readers(weights.config)
+    # Of a question alone: whoever reads the names has the answer in code.
+    if part and (problem is None or isinstance(problem, MissingFact)):
+        table = part.recognised.table
+        program = program_of(table)
+        of_whole = program.packages if weights is None else program.readers(table, weights.config)
         of_whole = of_whole or ("the code of its own library",)
         readers = (*(["the code of the larger model"] if tower else of_whole), "vitconvert")
     return Inspection(

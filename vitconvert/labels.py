@@ -67,7 +67,7 @@ def stated_labels(
     if num_classes < 1 or all(name == f"LABEL_{index}" for index, name in by_index.items()):
         return None
     wanted = [str(index) for index in range(num_classes)]
-    yours = origin == "you" or origin.endswith(", you")
+    yours = origin.endswith("stated by you")
     if by_index.keys() != set(wanted):
         missing = [index for index in wanted if index not in by_index]
         foreign = sorted(by_index.keys() - set(wanted))

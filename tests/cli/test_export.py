@@ -45,7 +45,7 @@ def test_the_report_says_what_went_in(run, tmp_path):
     assert "\nnote           the weights are those under state_dict_ema; the file also has " in out
     assert "note           labels: " not in out  # which has a line of its own
     assert "\nassumed        " in out and "norm_eps" in out
-    assert "\npreprocessing  unknown\nlabels         names.txt, you\n" in out
+    assert "\npreprocessing  unknown\nlabels         names.txt, stated by you\n" in out
     stated = run(*command, "--mean", "0.5", "--std", "0.5", "--crop", "1", "--no-verify").out
     assert "\npreprocessing  you; assumed: bicubic, as in timm\n" in stated
 

@@ -209,6 +209,17 @@ def test_the_command_of_a_refusal_offers_another_format(run, tmp_path, monkeypat
     assert then.code == 0, then.err
 
 
+@pytest.mark.parametrize(("heads", "told"), [(6, True), (3, False)])
+def test_a_number_of_heads_that_no_released_vit_has(heads, told, run, tmp_path):
+    model = small_timm(img_size=32, embed_dim=192, depth=1)
+    save_file(model.state_dict(), tmp_path / "vit.safetensors")
+    stated = ("--set", f"num_heads={heads}", "--no-verify")
+    done = run("convert", tmp_path / "vit.safetensors", *stated, "--to", "hf", "-o", tmp_path / "o")
+    note = "num_heads is 6, as you state; released ViTs of width 192 have 3"
+    assert done.code == 0 and (note in done.out) == told, done
+    assert ("no file states the preprocessing" in done.out) != told  # else among the others
+
+
 def test_an_adapter_alone_is_merged_where_its_base_is(folder, run, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     shutil.copytree("adapter", tmp_path / "adapter")
@@ -217,10 +228,10 @@ def test_an_adapter_alone_is_merged_where_its_base_is(folder, run, tmp_path, mon
     file.write_text(json.dumps(said | {"base_model_name_or_path": "base"}))
     done = run("hf", tmp_path / "adapter", "-o", tmp_path / "merged", "--no-verify")
     assert done.code == 0, done.err
-    assert "merged the LoRA adapter adapter" in done.out
-    note = "the adapter was merged into base, which its adapter_config.json names"
     assert "more in its README.md" in done.out
-    assert note in " ".join((tmp_path / "merged" / "README.md").read_text().split())
+    card = " ".join((tmp_path / "merged" / "README.md").read_text().split())
+    assert "merged the LoRA adapter adapter" in card
+    assert "the adapter was merged into base, which its adapter_config.json names" in card
     known = run("hf", "base", "--adapter", "adapter", "-o", tmp_path / "known", "--no-verify")
     assert known.code == 0
     assert run("diff", tmp_path / "merged", tmp_path / "known").code == 0

@@ -14,6 +14,7 @@ import torch
 from tests.hub_server import HubServer, use_hub
 from tests.small_models import small_timm
 from tests.spelling import google_arrays
+from tests.tables.specimens.google import big_vision, google
 from vitconvert.demo.demonstration import DIGITS
 
 TAKEN = "the weights are those under model_ema; the file also has model (--prefer)"
@@ -211,3 +212,44 @@ def test_repositories_on_stdin_are_inspected_by_their_headers_and_asked_once(
     weights = [one for one in asked if one[2]]
     assert len(weights) == len(set(weights)) == len(repos)
     assert all(span for _, path, span in asked if path.endswith(".safetensors"))
+
+
+@pytest.mark.parametrize("layer", [False, True])
+@pytest.mark.parametrize("layout", ["google", "big_vision"])
+def test_timm_opens_what_its_own_loader_reads(layout, layer, run, tmp_path):
+    """It has no layer before the head, which timm 0.5.4 read in Google's numbering."""
+    if layout == "google":
+        prefix, shapes = "", google(depth=2, patch=(8, 8, 3), pre_logits=layer)
+    else:
+        prefix, shapes = "params/", big_vision("params/", cls=True)
+        if layer:
+            shapes |= {"params/pre_logits/kernel": (32, 20), "params/pre_logits/bias": (20,)}
+            shapes["params/head/kernel"] = (20, 7)
+    np.savez(tmp_path / "vit.npz", **{key: np.ones(s, "f4") for key, s in shapes.items()})
+    depth = 2 if layout == "google" else 11
+    width, grid = shapes[f"{prefix}embedding/bias"][0], 24
+    model = small_timm(
+        img_size=grid, embed_dim=width, depth=depth, num_heads=3 if width == 30 else 4,
+        mlp_ratio=50 / width, no_embed_class=layout == "big_vision",
+    )  # fmt: skip
+    try:
+        model.load_pretrained(str(tmp_path / "vit.npz"))
+    except RuntimeError:
+        assert layer
+    else:
+        assert not layer
+    answer = json.loads(run("inspect", tmp_path / "vit.npz", "--json").out)
+    assert answer["problem"] is None
+    old = "timm before 0.6" if layout == "google" else "the code of its own library"
+    assert answer["opened_by"] == [old if layer else "timm", "vitconvert"]
+
+
+def test_who_opens_it_is_not_told_of_a_file_that_has_a_problem(run, tmp_path):
+    arrays = google_arrays(depth=2, heads=3, width=36, size=32)
+    arrays["heads/kernel"] = arrays.pop("head/kernel")
+    np.savez(tmp_path / "vit.npz", **arrays)
+    code, out, _ = run("inspect", tmp_path / "vit.npz")
+    assert code == 1
+    assert "opened by" not in out
+    assert "opened by" not in run("inspect", tmp_path / "vit.npz", "-v").out
+    assert "renamed?   heads/kernel in the file, head/kernel expected\n" in out

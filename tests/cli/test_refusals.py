@@ -3,10 +3,14 @@
 import json
 import shlex
 
+import numpy as np
 import pytest
+from safetensors import safe_open
 
 import vitconvert
 from tests.conversion.conftest import huggingface_directory, timm_directory
+from tests.small_models import randomise, tiny_config
+from tests.spelling import google_arrays
 from vitconvert.demo.demonstration import DIGITS
 from vitconvert.errors import UsageError
 
@@ -124,3 +128,37 @@ def test_an_option_that_plays_no_part_is_named_as_it_is_typed():
     with pytest.raises(UsageError) as error:
         vitconvert.load_model(vitconvert.load_checkpoint(DIGITS), overrides={"num_heads": 3})
     assert error.value.hint == "leave out --set (in Python, overrides)."
+
+
+@pytest.mark.parametrize("typed", [(), ("--num-classes", 3)])
+def test_what_fits_without_the_layer_before_its_head_gets_the_files_own_names(run, tmp_path, typed):
+    arrays = google_arrays(depth=2, heads=3, width=30, size=32)
+    for key, shape in {"kernel": (30, 20), "bias": (20,)}.items():
+        arrays[f"pre_logits/{key}"] = np.random.default_rng(1).normal(size=shape).astype("f4")
+    arrays |= {"head/kernel": arrays["head/kernel"][:20], "opt/step": np.ones(1, "f4")}
+    np.savez(tmp_path / "vit.npz", **arrays)
+    command = ("convert", tmp_path / "vit.npz", "--to", "timm", "-o", tmp_path / "out")
+    command = (*command, "--ignore", "opt/*", *typed)
+    refused = run(*command)
+    assert refused.code == 5
+    assert len(refused.err.splitlines()) <= 6
+    hint = "  hint: without these layers it fits: --ignore 'pre_logits/*' --ignore 'head/*'."
+    assert refused.err.splitlines()[-1] == hint
+    halfway = run(*command, "--ignore", "pre_logits/*")
+    assert "--ignore 'head/*' leaves it out, too." in halfway.err
+    done = run(*_command(refused.err, "without them"))
+    assert done.code == 0, done.err
+    with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
+        assert "norm.weight" in file.keys()  # noqa: SIM118
+        assert not [name for name in file.keys() if name.startswith("head")]  # noqa: SIM118
+
+
+def test_a_layer_that_a_named_dialect_must_have_is_left_out_by_the_library(run, tmp_path):
+    """vitconvert.json names the dialect with the layer, where `--to hf` wrote it."""
+    config = tiny_config(num_classes=0, representation_size=12, norm_eps=1e-6, image_size=(12, 12))
+    randomise(vitconvert.ViT(config)).save_pretrained(tmp_path / "own")
+    made = run("convert", tmp_path / "own", "--to", "hf", "-o", tmp_path / "hf")
+    assert made.code == 0, made.err
+    refused = run("hf", tmp_path / "hf", "--to", "timm", "-o", tmp_path / "out")
+    done = run(*_command(refused.err, "without them"))
+    assert done.code == 0, done.err

@@ -56,7 +56,8 @@ def test_lines_where_there_is_no_terminal(run, workplace, monkeypatch):
     assert run(*EVERYTHING) == (
         1,
         "",
-        "10 images are there already, 2 of which failed\n0 images in 0 shards; 2 failed before\n",
+        "10 images are there already, 2 of which failed\n"
+        "nothing left to compute; 2 failed before\n",
     )
     monkeypatch.setattr(shard_progress, "_SECONDS", 0)
     _, _, err = run(*EVERYTHING[:-1], 3, "-o", "again")

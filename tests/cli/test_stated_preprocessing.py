@@ -69,7 +69,7 @@ def test_what_somebody_adds_to_an_output_is_taken(weights, tmp_path):
 )
 def test_numbers_make_the_pixels_that_timm_makes_of_them(options, cfg, weights, tmp_path, run):
     found = run("predict", weights, tmp_path / "photo.png", "--json", *STATED, *options)
-    assert found.err.startswith("note: preprocessing: you; assumed: bicubic")
+    assert found.err.startswith("note: preprocessing: stated by you; assumed: bicubic")
     data = {"input_size": (3, 32, 32), "interpolation": "bicubic", "crop_pct": 0.875} | cfg
     pixels = timm.data.create_transform(**data)(Image.open(tmp_path / "photo.png"))
     model = vitconvert.load_model(weights, overrides=CONFIGURATION)
@@ -86,7 +86,7 @@ def test_numbers_replace_those_of_the_checkpoint_and_nothing_else(weights, tmp_p
     (tmp_path / "other.json").write_text(json.dumps({"pretrained_cfg": cfg | {"std": [0.2] * 3}}))
     shared = ("predict", weights, tmp_path / "photo.png", "--json", *STATED)
     both = run(*shared, "--preprocessor", tmp_path / "cfg.json", "--std", "0.2")
-    assert "preprocessing: cfg.json, you; std: you\n" in both.err
+    assert "preprocessing: cfg.json, stated by you; std: stated by you\n" in both.err
     file = run(*shared, "--preprocessor", tmp_path / "other.json")
     plain = run(*shared, "--preprocessor", tmp_path / "cfg.json", "-q")
     assert _top(both) == _top(file) != _top(plain)
@@ -178,13 +178,13 @@ def test_what_is_stated_of_a_conversion_is_in_its_output(to, weights, tmp_path):
     out = tmp_path / "out"
     stated = {"overrides": CONFIGURATION, **STATING}
     conversion = vitconvert.convert(weights, to=to, output=out, verify=False, **stated)
-    assert "labels: labels, you" in conversion.ledger.notes
-    assert "preprocessing: you; assumed: bicubic, as in timm" in conversion.ledger.notes
+    assert "labels: labels, stated by you" in conversion.ledger.notes
+    assert "preprocessing: stated by you; assumed: bicubic, as in timm" in conversion.ledger.notes
     plan = vitconvert.plan_conversion(weights, to=to, **stated)
     assert plan.ledger.notes == conversion.ledger.notes
     written = vitconvert.load_checkpoint(out)
     assert list(written.labels) == NAMES
-    assert written.labels.origin == "labels, you, recorded in vitconvert.json"
+    assert written.labels.origin == "labels, stated by you, recorded in vitconvert.json"
     known = written.preprocessing
     assert (known.mean, known.std, known.resize_size) == ((0.5,) * 3, (0.1, 0.2, 0.3), (35, 35))
     # The project's own files say it too.
@@ -202,10 +202,10 @@ def test_the_command_line_converts_and_exports_with_what_is_stated(weights, tmp_
     options += ("--labels", tmp_path / "labels.txt")
     converted = run("convert", weights, "-o", tmp_path / "out", "-v", *options)
     assert converted.code == 0, converted.err
-    assert "note           labels: labels.txt, you\n" in converted.out
+    assert "note           labels: labels.txt, stated by you\n" in converted.out
     record = json.loads((tmp_path / "out" / "vitconvert.json").read_text())
     assert " --labels labels.txt --mean 0.5 --std 0.1,0.2,0.3 --crop 0.9" in record["command"]
-    assert (record["labels"], record["labels_origin"]) == (NAMES, "labels.txt, you")
+    assert (record["labels"], record["labels_origin"]) == (NAMES, "labels.txt, stated by you")
     exported = run("export", weights, "--to", "pt2", "-o", tmp_path / "m.pt2", "--json", *options)
     assert exported.code == 0, exported.err
     stated = json.loads(exported.out)["record"]
@@ -245,7 +245,7 @@ def test_verbs_that_show_neither_do_not_list_them(verb, run):
 def test_a_stated_filter_is_timms(name, weights, tmp_path, run):
     options = ("--mean", "0.5", "--std", "0.25", "--crop", "0.9", "--interpolation", name)
     found = run("predict", weights, tmp_path / "photo.png", "--json", *STATED, *options)
-    assert found.err.startswith("preprocessing: you\n")
+    assert found.err.startswith("preprocessing: stated by you\n")
     data = {"input_size": (3, 32, 32), "interpolation": name, "crop_pct": 0.9}
     pixels = timm.data.create_transform(**data, mean=(0.5,) * 3, std=(0.25,) * 3)
     pixels = pixels(Image.open(tmp_path / "photo.png"))

@@ -172,3 +172,12 @@ def test_errors(team, run, tmp_path, output, like, message):
     assert code in (1, 2)
     assert message in err
     assert not (tmp_path / output).exists()
+
+
+def test_error_a_reference_of_other_names_is_not_told_of_tables(team, run):
+    """It is no help that other verbs take a table for it."""
+    refused = run("table", "team.pth", "--like", "team.pth")
+    assert refused.code == 1
+    assert "`vitconvert table`" not in refused.err
+    assert "--table" not in refused.err
+    assert refused.err.rstrip().endswith("vit_base_patch16_224, or another file.")

@@ -74,7 +74,9 @@ def test_a_right_model(run):
     assert report["notes"][0] == (
         "builders:build: the 184 tensors of the checkpoint were loaded into it, all by name"
     )
-    assert report["executed"].startswith("Executed: team_model.TeamViT (your code).")
+    assert report["executed"].startswith(
+        "Executed: team_model.TeamViT (your code); no code stored in "
+    )
 
 
 def test_a_mistake(run):

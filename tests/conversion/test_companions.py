@@ -17,6 +17,7 @@ from tests.small_models import SMALL_TIMM as SMALL
 from vitconvert.cli.convert import conversion_report
 from vitconvert.errors import ConflictingFact
 from vitconvert.preprocessing import Preprocessing
+from vitconvert.programs.program import UNKNOWN
 
 KEYED = "transformers puts images with one transparent colour (GIF, PNG) on white"
 SIZES = [(101, 57), (517, 333), (331, 250), (64, 203), (61, 45)]  # width, height
@@ -224,8 +225,8 @@ def test_transformers_makes_the_images_of_its_own_processors(
 def test_a_model_of_no_photographs_says_so(timm_directory, tmp_path):
     source = timm_directory(**SMALL, img_size=32, in_chans=4)
     conversion = vitconvert.convert(source, output=tmp_path / "out", verify=False)
-    assert conversion.departures == ("no file states how images become the model's input",)
-    line = "note           no file states how images become the model's input"
+    assert conversion.departures == (UNKNOWN,)
+    line = f"note           {UNKNOWN}"
     assert line in list(conversion_report(conversion))
 
 
@@ -247,7 +248,7 @@ def test_what_a_project_does_with_photographs_says_nothing_of_grey_images(tmp_pa
     stated = {"overrides": {"num_heads": 3}}
     assert vitconvert.load_checkpoint(tmp_path / "grey.pth", **stated).preprocessing is None
     conversion = vitconvert.convert(tmp_path / "grey.pth", output=tmp_path / "out", **stated)
-    assert conversion.departures == ("no file states how images become the model's input",)
+    assert conversion.departures == (UNKNOWN,)
 
 
 @pytest.mark.slow

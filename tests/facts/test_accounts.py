@@ -11,7 +11,7 @@ from vitconvert.tables.detection import NO_TABLE, recognise
 
 STATED = {"num_heads": 3, "norm_eps": 1e-6}
 OTHER = (
-    "  The file is complete, but holds another model than those of this dialect.\n"
+    "  The file is complete. It holds another model than those of this dialect, or other names.\n"
     f"  hint: {NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
 )
 LACKING = (
@@ -278,3 +278,58 @@ def test_left_over_tensors_are_called_as_in_the_file(tmp_path):
         vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED)
     assert error.value.details == ("left over  module.x  [3], which no row of the table explains",)
     vitconvert.load_checkpoint(tmp_path / "model.pt", overrides=STATED, ignore=["module.x"])
+
+
+RENAMED = "`vitconvert audit FILE --by transformers` tells what it makes of the file as it is."
+
+
+def renamed(shapes, names):
+    return {names.get(name, name): shape for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize("base", ["vit.", ""])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {f"{LAYER[4:]}.query.{end}": f"{LAYER[4:]}.queery.{end}"
+         for end in ("weight", "bias")},
+        {"encoder.layer.0.layernorm_before.bias": "encoder.layer.0.layernorm_befor.bias"},
+        {f"encoder.layer.{i}.intermediate.dense.{end}": f"encoder.layer.{i}.mid.dense.{end}"
+         for i in range(11) for end in ("weight", "bias")},
+    ],
+)  # fmt: skip
+def test_what_was_renamed_is_paired(names, base):
+    names = {base + name: base + other for name, other in names.items()}
+    told = message(renamed(hf(depth=11, base=base), names))
+    for name, other in list(names.items())[:1]:
+        assert f"  renamed?   {other} in the file, {name} expected\n" in told
+    assert "missing" not in told and "left over" not in told
+    assert told.endswith(f"hint: rename them back; {RENAMED}")
+
+
+def test_a_renamed_head_is_paired_by_its_shape_alone():
+    told = message(renamed(hf(), {"classifier.weight": "top.weight"}))
+    assert "  renamed?   top.weight in the file, classifier.weight expected\n" in told
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"query.weight": "a.weight", "key.weight": "b.weight"},  # which is which?
+        {"query.weight": "keyquery.weight", "value.weight": "valuequery.weight"},
+        {"query.weight": ""},
+    ],
+)
+def test_what_may_be_several_is_not_paired(names):
+    layer = "vit.encoder.layer.1.attention.attention."
+    names = {
+        layer + name: layer + other if other else "extra.1.scale" for name, other in names.items()
+    }
+    told = message(renamed(hf(), names))
+    assert "renamed?" not in told
+    assert "It holds another model than those of this dialect, or other names." in told
+
+
+def test_a_tensor_of_another_shape_was_not_renamed():
+    shapes = renamed(timm(), {"norm.bias": "norm.biass"}) | {"norm.biass": (31,)}
+    assert "renamed?" not in message(shapes)

@@ -92,6 +92,18 @@ def test_an_encoder_of_stepfuns_code_that_does_not_rotate_is_refused(folder, tmp
         vitconvert.load_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize("scale", [1, 1.0, 2.0])
+def test_an_encoder_of_stepfuns_code_that_rescales_its_rotation(scale, folder, tmp_path):
+    save_file(load_file(folder / "model.safetensors"), tmp_path / "model.safetensors")
+    said = OF_STEPFUN | {"rope_theta_rescale_factor": scale}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    if scale == 1:
+        assert vitconvert.load_checkpoint(tmp_path).dialect == "hf_step3p7_disk"
+        return
+    with pytest.raises(NotRepresentable, match=r"rope_theta_rescale_factor = '2\.0'"):
+        vitconvert.load_checkpoint(tmp_path)
+
+
 @torch.no_grad()
 def test_without_its_convolutions_it_is_no_perception_encoder_of_meta(model, folder, tmp_path):
     """Whose names these are then, and whose activation is another."""

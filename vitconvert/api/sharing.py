@@ -56,9 +56,14 @@ def save_model(
     if model.dynamic_img_size:
         warn("a free image size is not saved: dynamic_size=True makes it free again on loading")
     options = WriteOptions(to=to, allow=tuple(allow), max_shard_size=max_shard_size)
-    return convert_checkpoint(
+    done = convert_checkpoint(
         checkpoint, options, output=Path(output), verify=verify, overwrite=overwrite
     )
+    if checkpoint.preprocessing is not None and done.departures:
+        measure = "`vitconvert verify DIR --images PHOTOS` measures it"
+        differently = "its library prepares some images differently"
+        warn(f"what was saved: {differently} ({'; '.join(done.departures)}); {measure}")
+    return done
 
 
 @checked(

@@ -225,7 +225,8 @@ _TEXTS = {
     "renamed": (
         "as initialised; in the file under other names",
         "the class gives them other names than the file (another release wrote it)",
-        "load with the release that wrote the file, or with one that renames; or rename them",
+        "load with the release that wrote the file; or rename them in it, as this release saves "
+        "them",
     ),
     "size": (
         "as initialised; in the file with another size",

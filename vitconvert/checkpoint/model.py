@@ -87,7 +87,7 @@ def build_model(
     remember(model, checkpoint, changes)
     if num_classes is not None and num_classes != config.num_classes:
         model.reset_classifier(num_classes)
-    model.image_cfg = _image_cfg(checkpoint.preprocessing)
+    model.image_cfg, model.image_doubt = _image_cfg(checkpoint.preprocessing)
     model.resampling_doubt = checkpoint.resampling_doubt
     if dynamic_size:
         require_rule(config, checkpoint.resampling_doubt)
@@ -99,12 +99,20 @@ def build_model(
     return model.to(device=device, dtype=dtype or computing).eval()
 
 
-def _image_cfg(preprocessing: "Preprocessing | None") -> JsonDict:
-    """What timm's record of a model says of images; {} where that is unknown, or timm has no word.
+def _image_cfg(preprocessing: "Preprocessing | None") -> tuple[JsonDict, str]:
+    """What timm's record of a model says of images, and how timm's pixels differ: "" if not at all.
 
-    Not the size, which is the model's.
+    Not the size, which is the model's. {} where all of it is unknown, or timm has nothing near.
     """
+    from vitconvert.preprocessing.departures import departures_of
+
+    if preprocessing is None:
+        return {}, ""
+    own = "`vitconvert.load_checkpoint(...).preprocessing` makes the pixels of `predict`"
     try:
-        return preprocessing.to_timm() if preprocessing else {}
-    except VitConvertError:
-        return {}
+        cfg = preprocessing.to_timm()
+        theirs = type(preprocessing).from_timm(cfg)
+    except VitConvertError as error:
+        return {}, f"no mean and std, so timm takes its defaults: {error.fact} {own}"
+    departures = "; ".join(departures_of("timm", preprocessing, theirs))
+    return cfg, departures and f"the nearest that timm can do, not equal: {departures}. {own}"

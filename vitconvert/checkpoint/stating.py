@@ -14,7 +14,7 @@ from vitconvert.preprocessing import Preprocessing
 from vitconvert.preprocessing.keras_hub import is_image_converter
 from vitconvert.preprocessing.timm import size_before_crop
 
-USER = "you"
+USER = "stated by you"
 
 
 def with_stated_pixels(

@@ -1,6 +1,7 @@
 """The tensors of a checkpoint, under the names of its dialect and under ours."""
 
 import functools
+import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -91,6 +92,28 @@ class Weights(Explained):
     config: ViTConfig
     tower: Tower = WHOLE
     head: str = ""
+
+    @property
+    def head_patterns(self) -> tuple[str, ...]:
+        """What `--ignore` takes for the layer before the head, if it has one, and for the head."""
+        binding, prefix = self.recognised.binding, self.tower.prefix + self.prefix
+        if not self.config.representation_size:
+            return ()
+        linked = [
+            link
+            for layer in ("pre_logits.", "head.")
+            for ours, links in binding.links.items()
+            if ours.startswith(layer)
+            for link in links
+        ]
+        keys = [link.theirs for link in linked if link.theirs is not None]
+        found: dict[str, None] = {}
+        for key in keys:
+            module = key[: max(key.rfind("."), key.rfind("/")) + 1]
+            alone = module and all(k in keys for k in binding.shapes if k.startswith(module))
+            pattern = f"{glob.escape(module)}*" if alone else glob.escape(key)
+            found[glob.escape(prefix) + pattern] = None
+        return tuple(found)
 
     def read_canonical(self, name: str) -> "torch.Tensor":
         """Read one canonical tensor, and do not keep it."""

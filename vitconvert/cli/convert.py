@@ -49,7 +49,6 @@ from vitconvert.errors import (
     as_typed,
 )
 from vitconvert.file_formats import written_formats
-from vitconvert.programs.program import OF_YOUR_OWN
 from vitconvert.sources import locate
 from vitconvert.sources.references import looks_like_path
 from vitconvert.sources.timm_names import random_timm
@@ -71,6 +70,7 @@ _NAMED = {
 }
 # Verbs that stand for several libraries each: the dialect is detected among all.
 _DETECTED = ("convert", "file", "hf", "jax", "openclip", "dino")
+_OF_CLASSES = ("labels", "classes", "num_classes")  # options that a ViT without a head refuses
 _MANY = 4  # at most so many pieces or dialects are listed one by one without -v
 
 
@@ -286,6 +286,13 @@ def _naming_the_command() -> Iterator[None]:
         if error.without_head is not None:
             bare = typed_again(num_classes=0, allow=error.without_head)
             error.evidence = {"without its head": bare, **error.evidence}
+        if error.without_layer is not None:
+            ignored = click.get_current_context().params["ignore"]
+            options: dict[str, object] = {**error.without_layer}
+            options["ignore"] = (*ignored, *error.without_layer["ignore"])
+            bare = typed_again(but=_OF_CLASSES, **options)
+            error.evidence = {"without them": bare, **error.evidence}
+            raise
         if error.steps:
             error.evidence = {"command": typed_again(allow=error.steps), **error.evidence}
         elif others:
@@ -308,6 +315,8 @@ _TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF
 
 def _opened_lines(conversion: "Conversion", module: str | None) -> list[str]:
     """How programs agree; of a class of the user's own, what was checked before."""
+    from vitconvert.programs.program import OF_YOUR_OWN
+
     opened = conversion.proof.opened_lines()
     if not module:
         return opened
@@ -335,6 +344,9 @@ def conversion_report(conversion: "Conversion", module: str | None = None) -> It
     notes += ignored_lines(ledger.ignored)
     if (sizes := conversion.other_sizes) is not None:  # first, where it is a difference
         notes.insert(len(notes) if sizes.relative is None else 0, str(sizes))
+    # First a number of heads that no released ViT has, which no comparison finds to be wrong; last
+    # the labels, without which the output's library opens images all the same.
+    notes.sort(key=lambda note: (not note.startswith("num_heads is "), note.startswith("labels: ")))
     if notes:
         first, *others = notes
         step = first.partition(" (lossy)")[0]  # of which the measured effect is said at once

@@ -174,7 +174,7 @@ def inspection_report(inspection: "Inspection") -> Iterator[str]:
     """One screen: what the checkpoint is, and what is missing."""
     yield from _head(inspection)
     if inspection.facts:
-        yield line("opened by", ", ".join(dict.fromkeys(inspection.opened_by)))
+        yield _openers(inspection)
         yield line("model", *_in_words(inspection))
     yield line("assumed", *_assumed(inspection))
     yield line("missing", *(f"{name}: {why}" for name, why in inspection.missing.items()))
@@ -207,6 +207,11 @@ def _head(inspection: "Inspection") -> Iterator[str]:
     if inspection.tower:
         yield line("vision encoder", inspection.tower)
     yield line("dialect", inspection.dialect or "not recognised")
+
+
+def _openers(inspection: "Inspection") -> str:
+    names = ", ".join(dict.fromkeys(inspection.opened_by))
+    return line("opened by", names) if names else ""
 
 
 def _in_words(inspection: "Inspection") -> Iterator[str]:
@@ -253,7 +258,7 @@ def _images(inspection: "Inspection") -> str:
     mean, std = ends
     assumed = "assumed: " if found.assumed and "assumed" not in found.origin else ""
     scaled = f"mean {mean}, std {std}" if found.normalize else "not normalised"
-    return f"{found.resizing}{crop}, {found.interpolation}, {scaled} ({assumed}{found.origin})"
+    return f"{found.resizing}{crop}, {found.filtering}, {scaled} ({assumed}{found.origin})"
 
 
 def full_report(inspection: "Inspection") -> Iterator[str]:
@@ -266,7 +271,7 @@ def full_report(inspection: "Inspection") -> Iterator[str]:
     yield from _head(inspection)
     yield line("written by", *inspection.written_by)
     if known:
-        yield line("opened by", ", ".join(dict.fromkeys(inspection.opened_by)))
+        yield _openers(inspection)
     yield line("configuration", *known, *missing)
     if not inspection.problem:
         yield line("classes", _classes(inspection))

@@ -151,6 +151,8 @@ def _tell_end(event: "Event") -> None:
 
 def _summary(event: "Event") -> str:
     parts = [in_shards(event.images, event.shards)]
+    if event.known and not event.images:
+        parts = ["nothing left to compute"]
     if event.failed:
         parts.append(f"{event.failed:,} of them failed, see failed/")
     if event.known_failed:

@@ -160,7 +160,7 @@ def _model(source: Checkpoint, target: Target, tensors: Mapping[str, TensorInfo]
 def _preprocessing(stated: Preprocessing | None) -> str:
     if stated is None:
         return "unknown"
-    filter_ = "" if stated.resize == "none" else f" ({stated.interpolation})"
+    filter_ = "" if stated.resize == "none" else f" ({stated.filtering})"
     crop = f", middle {size_text(stated.image_size)}" if stated.cuts else ""
     mean, std = (", ".join(f"{v:g}" for v in values) for values in (stated.mean, stated.std))
     scale = f", over {1 / stated.rescale_factor:g}" if stated.rescale_factor else ""

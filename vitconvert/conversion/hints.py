@@ -1,6 +1,6 @@
 """What a refusal says: which dialect comes nearest, and what would make the model fit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vitconvert.conversion.search import (
@@ -15,7 +15,7 @@ from vitconvert.conversion.search import (
     zeroing_steps,
 )
 from vitconvert.conversion.steps import NORM_EPS, STEPS
-from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind
+from vitconvert.errors import NotRepresentable, OtherFunction, OtherKind, as_typed
 from vitconvert.programs.program import DescribedModel
 from vitconvert.tables.dialects import builtin_tables, ecosystem_of
 from vitconvert.tables.table import Table
@@ -66,6 +66,8 @@ def refusal_with_hints(
         error.steps, error.hint = offer
     elif bare := _without_head(to, model):
         error.without_head, error.hint = bare
+    elif ignored := _without_layer(to, model):
+        error.without_layer, error.hint = ignored
     error.holders = holders
     own = ecosystem_of(to) if isinstance(to, str) and to in builtin_tables() else ""
     if own != to and own in holders and not error.hint:
@@ -91,14 +93,41 @@ def _without_head(to: str | Table, model: DescribedModel) -> tuple[Sequence[str]
     """The steps with which it fits without its head, if only that stands in the way; and a hint."""
     if not model.config.num_classes:
         return None
-    bare = replace(model, config=model.config.replace(num_classes=0), labels=None)
-    as_it_is = isinstance(fit(to, bare), Fit)
-    offer = ((), "") if as_it_is else _offer(to, bare)
-    if offer is None:
+    steps = _steps_for(to, model, num_classes=0)
+    if steps is None:
         return None
-    steps, _ = offer
     names = "".join(f" --allow {step}" for step in steps)
     return steps, f"without its head it fits: --num-classes 0{names}."
+
+
+def _without_layer(
+    to: str | Table, model: DescribedModel
+) -> tuple[Mapping[str, str | Sequence[str]], str] | None:
+    """The options with which it fits without the layer before its head; and a hint."""
+    patterns = model.head_patterns
+    steps = _steps_for(to, model, num_classes=0, representation_size=0) if patterns else None
+    if steps is None:
+        return None
+    options: dict[str, str | Sequence[str]] = {"ignore": patterns, "allow": steps}
+    table = builtin_tables().get(model.dialect or "")
+    # What was named, or vitconvert.json names, may be a dialect that must have the layer.
+    if table and any(name.startswith("pre_logits.") for group in table.requires for name in group):
+        options["dialect"] = table.ecosystem
+    words = [
+        f"--{name} {as_typed(value)}"
+        for name, values in options.items()
+        for value in ([values] if isinstance(values, str) else values)
+    ]
+    return options, f"without these layers it fits: {' '.join(words)}."
+
+
+def _steps_for(to: str | Table, model: DescribedModel, **changes: int) -> tuple[str, ...] | None:
+    """The steps with which it fits once its configuration is changed so; None if none do."""
+    bare = replace(model, config=model.config.replace(**changes), labels=None)
+    if isinstance(fit(to, bare), Fit):
+        return ()
+    offer = _offer(to, bare)
+    return offer[0] if offer else None
 
 
 def _names_and_hint(found: Fit, model: DescribedModel) -> tuple[tuple[str, ...], str]:

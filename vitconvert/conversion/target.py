@@ -38,6 +38,7 @@ def describe(source: Checkpoint) -> DescribedModel:
         their_config=source.their_config,
         text=DescribedText.of(text) if text else None,
         called=source.called,
+        head_patterns=() if source.loaded else source.weights.head_patterns,
     )
 
 

@@ -32,7 +32,14 @@ from vitconvert.drafting.rows import (
 )
 from vitconvert.drafting.slots import ComparedValues, sizes_of, slots_of
 from vitconvert.drafting.stems import Stem, stems_of
-from vitconvert.errors import ConflictingFact, UsageError, VitConvertError, some
+from vitconvert.errors import (
+    ConflictingFact,
+    TensorMismatch,
+    UnknownDialect,
+    UsageError,
+    VitConvertError,
+    some,
+)
 from vitconvert.facts.accounts import check_accounts
 from vitconvert.facts.fact import USER, Fact
 from vitconvert.facts.gathering import gather_facts
@@ -98,7 +105,20 @@ def read_reference(
     if isinstance(like, Checkpoint):
         options.refuse("the reference was read already")
     else:
-        like = read_checkpoint(like if isinstance(like, Located) else locate(like), options)
+        located = like if isinstance(like, Located) else locate(like)
+        try:
+            like = read_checkpoint(located, options)
+        except (TensorMismatch, UnknownDialect) as error:
+            if "--table" not in (error.hint or ""):
+                raise
+            raise type(error)(  # a table of the reference's own is no help here
+                error.fact,
+                evidence=error.evidence,
+                details=error.details,
+                meaning=error.meaning,
+                hint="the reference must be a ViT that `vitconvert inspect` reads: an architecture "
+                "of timm, such as vit_base_patch16_224, or another file.",
+            ) from None
     return DraftReference(
         name=published(like.located.reference),
         config=like.config,

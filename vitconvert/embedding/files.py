@@ -77,7 +77,7 @@ def text(name: str) -> str:
 def reason(error: VitConvertError) -> str:
     """Why there are no features of an image, in a line; the key says of which."""
     evidence = (
-        f"{name} {value}"
+        f"{name}: {value}"
         for name, value in error.evidence.items()
         if name not in ("image", "file", "archive")
     )

@@ -1,19 +1,23 @@
 """Double entry: every tensor of the file used once or ignored for a reason, every tensor of the
 model written once, all shapes closed. From headers alone, and all problems in one message."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from vitconvert.config import Config, ViTConfig
-from vitconvert.errors import ShapeMismatch, TensorMismatch, printable
+from vitconvert.errors import NotRepresentable, ShapeMismatch, TensorMismatch, nearest, printable
 from vitconvert.facts.fact import is_assumed, show
-from vitconvert.tables.axes import Axes
-from vitconvert.tables.binding import NO_ELEMENTS, Binding
+from vitconvert.facts.plan import plan_writing
+from vitconvert.tables.axes import Axes, Shape
+from vitconvert.tables.binding import NO_ELEMENTS, Binding, Link, bind
 from vitconvert.tables.canonical import expected_tensors
 from vitconvert.tables.detection import NO_TABLE, without_elements
 from vitconvert.tables.names import runs
 from vitconvert.tables.others import instead_of
+from vitconvert.tables.templates import numbers_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +102,7 @@ DEQUANTISED = "dequantised"  # how the sentence on such a change begins
 _FLOATS = ("float", "bfloat")
 _SHOWN = 12  # problems of one kind; a file of another model has hundreds
 _WITHOUT_ROWS = "--ignore PATTERN leaves them out if the ViT does not use them; so does --table."
+_MOST_RENAMED = 1000  # tensors left over that are compared by name
 _SIZES = "the tensors belong to models of different sizes: save the model again, all from one."
 
 
@@ -125,9 +130,12 @@ def check_accounts(
         ShapeMismatch: Tensors contradict the axes of their rows, and nothing else is wrong.
         TensorMismatch: Tensors are missing, left over, doubled or misshapen.
     """
+    renamed = _renamed(binding, config)
+    known = called or {}
     problems = {
-        "missing": list(_missing(binding, config)),
-        "left over": list(_left_over(binding, config, called or {})),
+        "renamed?": [_renaming(name, key, known) for name, key in renamed.items()],
+        "missing": [] if renamed else list(_missing(binding, config)),
+        "left over": list(_left_over(binding, config, known, renamed.values())),
         "doubled": list(_doubled(binding)),
         "misshapen": list(_misshapen(binding, config)),
     }
@@ -142,7 +150,7 @@ def check_accounts(
         f"{count} tensor{'s' if count > 1 else ''} of the file "
         f"{'do' if count > 1 else 'does'} not fit a model of {config.depth} blocks of width "
         f"{config.embed_dim}.",
-        **_told(binding, found, file, called or {}),
+        **_told(binding, found, file, known, config),
     )
 
 
@@ -186,12 +194,21 @@ def _check_elements(binding: Binding, found: Mapping[str, list[str]]) -> None:
 
 
 def _told(
-    binding: Binding, found: Mapping[str, list[str]], file: str, called: Mapping[str, str]
+    binding: Binding,
+    found: Mapping[str, list[str]],
+    file: str,
+    called: Mapping[str, str],
+    config: Config | None = None,
 ) -> _Told:
     """What is wrong with tensors, and what to do, as an error takes it."""
     dialect = f"{binding.table.name} ({binding.table.file})"
     meaning = None
-    if not binding.table.builtin and "left over" in found:
+    if "renamed?" in found:
+        hint = "rename them back."
+        if binding.table.ecosystem == "hf":  # of others, an audit has to be told the class
+            audit = "`vitconvert audit FILE --by transformers`"
+            hint = f"rename them back; {audit} tells what it makes of the file as it is."
+    elif not binding.table.builtin and "left over" in found:
         hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
     elif any("lora" in line.lower() for line in found.get("left over", ())):
         hint = f"matrices of LoRA are left over, which are not merged: {instead_of('LoRA')}"
@@ -200,15 +217,9 @@ def _told(
         if list(found) == ["doubled"]:
             hint = "--ignore PATTERN leaves out one of each two."
         elif list(found) == ["misshapen"] and len(found["misshapen"]) == 1:
-            heads = [f"{link.theirs}  " for link in binding.links.get("head.weight", ())]
-            if found["misshapen"][0].startswith(tuple(heads)):
-                key = found["misshapen"][0].split("  ")[0]
-                key = called.get(key, key)
-                head = key[: max(key.rfind("."), key.rfind("/")) + 1]
-                hint = (
-                    "--set pooling=token, or avg, says what the head reads, if it is its own; "
-                    f"--ignore '{head}*' leaves it out."
-                )
+            for link in binding.links.get("head.weight", ()):
+                if link.theirs and found["misshapen"][0].startswith(f"{link.theirs}  "):
+                    hint = _hint_on_head(binding, link, called, config)
     elif len(found) == 1:
         meaning = "The file is complete, but was saved without these tensors."
         hint = (
@@ -216,7 +227,10 @@ def _told(
             f"{binding.table.name} says so."
         )
     else:
-        meaning = "The file is complete, but holds another model than those of this dialect."
+        meaning = (
+            "The file is complete. It holds another model than those of this dialect, or other "
+            "names."
+        )
         hint = f"{NO_TABLE.rstrip('.')}, of which --dialect NAME takes another one."
     return {
         "evidence": {"file": file, "dialect": dialect},
@@ -224,6 +238,100 @@ def _told(
         "meaning": meaning,
         "hint": hint,
     }
+
+
+def _hint_on_head(
+    binding: Binding, link: Link, called: Mapping[str, str], config: Config | None
+) -> str:
+    """What to do about a head that reads another width than the model's features have."""
+    key = called.get(str(link.theirs), str(link.theirs))
+    leave = f"--ignore '{key[: max(key.rfind('.'), key.rfind('/')) + 1]}*' leaves it out"
+    if isinstance(config, ViTConfig) and config.pooling == "token_avg":
+        halved = {**config.axes(), "feature": config.feature_dim // 2}
+        if link.their_axes.takes(binding.shapes[str(link.theirs)], link.their_axes.shape(halved)):
+            return (
+                f"--set pooling=token, or avg, says what the head reads, if it is its own; {leave}."
+            )
+    return f"the head reads what this ViT does not compute, such as an ignored layer: {leave}, too."
+
+
+def _renamed(binding: Binding, config: Config) -> dict[str, str]:
+    """What the dialect calls each missing tensor -> the tensor left over that may be it.
+
+    That has the same shape and numbers in its name, and no other one has them, or else the words in
+    which the names differ are alike. {} unless all that is missing is found so.
+    """
+    missing = {name for name in expected_tensors(config) if name not in binding.links}
+    # Of a table of the user's own, a row may be wrong.
+    if not missing or not binding.table.builtin or not 0 < len(binding.unexplained) < _MOST_RENAMED:
+        return {}
+    wanted = _wanted(binding, config, missing)
+    left = {key: (binding.shapes[key], numbers_of(key)) for key in binding.unexplained}
+    if len(wanted) > len(left):
+        return {}
+    found: dict[str, str] = {}
+    for name, kind in wanted.items():
+        alike = [key for key in left if left[key] == kind]
+        if len(alike) > 1 or [*wanted.values()].count(kind) > 1 or _end(*alike) != _end(name):
+            alike = [key for key in alike if _is_near(name, key)]
+        if len(alike) != 1:
+            return {}
+        found[name] = alike[0]
+    back = {key: name for name, key in found.items()}
+    after = bind(binding.table, {back.get(key, key): s for key, s in binding.shapes.items()})
+    return found if len(back) == len(found) and missing <= after.links.keys() else {}
+
+
+def _wanted(
+    binding: Binding, config: Config, missing: Set[str]
+) -> dict[str, tuple[Shape, list[str]]]:
+    """Keys of which missing tensors are made -> the shape, and the numbers in the key."""
+    try:
+        plan = plan_writing(binding.table, config)
+    except NotRepresentable:
+        return {}
+    sources = {a.target: {piece.source for piece in a.pieces} for a in plan.assemblies}
+    # A file may have other words in front than are written: none for `vit.`.
+    fronts = Counter(
+        _fronts(key, link.theirs)
+        for key, ours in sources.items()
+        for name in ours - missing - {None}
+        for link in binding.links.get(str(name), ())
+        if link.theirs and _end(link.theirs) == _end(key)
+    )
+    written, there = max(fronts, key=lambda pair: fronts[pair], default=("", ""))
+    wanted = {}
+    for assembly in plan.assemblies:
+        key = assembly.target
+        if key.startswith(written):
+            key = there + key.removeprefix(written)
+        if sources[assembly.target] & missing and key not in binding.shapes:
+            wanted[key] = (plan.shape(assembly), numbers_of(key))
+    return wanted
+
+
+def _fronts(name: str, other: str) -> tuple[str, str]:
+    """What two names of the same end begin with."""
+    words, others = (re.findall(r"[^./]*[./]?", one) for one in (name, other))
+    while words and others and words[-1] == others[-1]:
+        words.pop(), others.pop()
+    return "".join(words), "".join(others)
+
+
+def _end(name: str = "") -> str:
+    return name[max(name.rfind("."), name.rfind("/")) + 1 :]
+
+
+def _is_near(name: str, other: str) -> bool:
+    """Whether the words in which two names differ are alike."""
+    words, others = (re.split("[./]", one) for one in (name, other))
+    pairs = zip(words, others, strict=False)
+    return len(words) == len(others) and all(a == b or nearest(a, [b]) for a, b in pairs)
+
+
+def _renaming(name: str, key: str, called: Mapping[str, str]) -> str:
+    whole = called.get(key, key)
+    return f"{whole} in the file, {whole.removesuffix(key)}{name} expected"
 
 
 def _required(binding: Binding, group: tuple[str, ...]) -> str:
@@ -337,14 +445,20 @@ def _row_text(binding: Binding, name: str) -> str:
     return "the table has no row for it"
 
 
-def _unexplained(binding: Binding, called: Mapping[str, str]) -> Iterator[str]:
+def _unexplained(
+    binding: Binding, called: Mapping[str, str], renamed: Collection[str] = ()
+) -> Iterator[str]:
     for key in binding.unexplained:
+        if key in renamed:
+            continue
         name, sizes = called.get(key, key), _sizes(binding.shapes[key])
         yield f"{name}  {sizes}, which no row of the table explains"
 
 
-def _left_over(binding: Binding, config: Config, called: Mapping[str, str]) -> Iterator[str]:
-    yield from _unexplained(binding, called)
+def _left_over(
+    binding: Binding, config: Config, called: Mapping[str, str], renamed: Collection[str]
+) -> Iterator[str]:
+    yield from _unexplained(binding, called, renamed)
     expected, empty = expected_tensors(config), set(_empty_and_unwanted(binding, config))
     for name, links in binding.links.items():
         if name in expected:

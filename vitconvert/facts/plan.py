@@ -159,14 +159,10 @@ def check_rows(table: Table, config: Config) -> None:
     """
     missing = [several for name, several in instances(config).items() if name not in table.row_of]
     if names := [one.name for several in missing for one in several]:
-        hint = "choose a target that has the feature; `vitconvert list` shows them."
-        if all(name.startswith("pre_logits.") for name in names):
-            hint = "--ignore NAME, for each tensor of this layer and of the head in the file, "
-            hint += "converts the ViT without them."
         raise NotRepresentable(
             f"{table.title} has no place for {len(names)} tensors of this model.",
             evidence={"table": table.file, "tensors": some(names)},
-            hint=hint,
+            hint="choose a target that has the feature; `vitconvert list` shows them.",
         )
 
 

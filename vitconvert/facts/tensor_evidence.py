@@ -248,6 +248,9 @@ def _read_heads(found: TensorEvidence) -> None:
     inner = found.binding.sizes.products.get(frozenset({"head", "dim"}))
     if inner is None:
         return
+    width = found.sizes.get("width", 0)
+    released = _RELEASED_HEADS.get(width)
+    known = f"; released ViTs of width {width} have {released}" if released else ""
     always = dict(found.by_default())
     said = always | found.stated
     for field, other in (("num_heads", "head_dim"), ("head_dim", "num_heads")):
@@ -260,10 +263,10 @@ def _read_heads(found: TensorEvidence) -> None:
                 return
             found.facts[field] = said[field]
             found.learn(other, inner // number)
+            heads = found.value("num_heads")
+            if origin == USER and released not in (None, heads) and inner == width:
+                found.notes.append(f"num_heads is {heads}, as you state{known}")
             return
-    width = found.sizes.get("width", 0)
-    released = _RELEASED_HEADS.get(width)
-    known = f"; released ViTs of width {width} have {released}" if released else ""
     found.missing["num_heads"] = f"q has {inner} rows, and the number of heads is unknown{known}"
     found.missing["head_dim"] = ""
 

@@ -61,6 +61,10 @@ class HubMethods:
         Returns:
             What was written and compared.
 
+        Warns:
+            VitConvertWarning: The library of the layout prepares some images differently, or a free
+                image size is not saved.
+
         Raises:
             UsageError: Layers were pruned, wrapped, quantised or replaced: the configuration does
                 not say what the model computes.

@@ -12,7 +12,7 @@ from torch import nn
 
 from vitconvert.config import ViTConfig
 from vitconvert.config.field_values import parse_field
-from vitconvert.errors import ConflictingFact, UsageError
+from vitconvert.errors import ConflictingFact, UsageError, warn
 from vitconvert.model.heads import AttentionPool, classifier
 from vitconvert.model.initialisation import POSITIONS
 from vitconvert.model.inputs import chosen_layers
@@ -89,9 +89,10 @@ class TimmInterface(nn.Module):
     pre_logits: nn.Module
     head: nn.Module
     head_dist: nn.Module | None
-    # Keys of `pretrained_cfg` on images, and why the rule for other sizes is not known. Both are of
-    # the checkpoint: `load_model` sets them.
+    # Keys of `pretrained_cfg` on images, what timm's pixels by them are not, and why the rule for
+    # other sizes is not known. All are of the checkpoint: `load_model` sets them.
     image_cfg: Mapping[str, Any] = {}
+    image_doubt: str = ""
     resampling_doubt: str = ""
     grad_checkpointing = False
 
@@ -181,9 +182,16 @@ class TimmInterface(nn.Module):
     def pretrained_cfg(self) -> dict[str, Any]:
         """timm's record of a model: what an image becomes, and which layers are first and last.
 
-        Without `mean`, `std` and the like, where the checkpoint does not show them, or timm cannot
-        prepare images so.
+        `mean`, `std` and the like are the nearest that timm can do with images. They are missing
+        where the checkpoint does not show them, or timm has nothing near.
+
+        Warns:
+            VitConvertWarning: timm prepares images differently from the checkpoint's library. Once
+                for a model.
         """
+        if self.image_doubt:
+            warn(f"pretrained_cfg: {self.image_doubt}")
+            self.image_doubt = ""  # said once: timm reads this in several lines
         convolutions = (n for n, m in self.named_modules() if isinstance(m, nn.Conv2d | nn.Conv3d))
         return {
             **self.image_cfg,

@@ -17,7 +17,7 @@ from torch import Tensor
 from vitconvert.checkpoint import Checkpoint
 from vitconvert.comparison import compare_outputs, largest
 from vitconvert.errors import MissingFact, UsageError, VitConvertError, printable, what_was_raised
-from vitconvert.parity.report import ReportFindings
+from vitconvert.parity.report import ON_FILES, PIXELS_DIFFER, ReportFindings
 from vitconvert.parity.sides import Sides, run
 from vitconvert.preprocessing.effects import PixelScale, effects
 from vitconvert.preprocessing.image_files import open_image
@@ -25,7 +25,6 @@ from vitconvert.preprocessing.transform import transformed
 from vitconvert.programs.isolation import isolated, silent_transformers
 from vitconvert.programs.program import Preparation, opened, program_of
 
-KIND = "images"  # of the user, as comparisons call them
 MOST = 32
 _SHOWN = 3  # images that could not be compared
 _ROUNDING = 1e-5  # of two ways to normalise
@@ -175,7 +174,7 @@ def compare_on_images(
             compare_outputs(
                 torch.cat([outputs[name] for outputs in mine]),
                 torch.cat([outputs[other] for outputs in theirs]),
-                images=KIND,
+                images=ON_FILES,
                 dtype="float32",
                 output=name,
                 tolerance=tolerance,
@@ -233,7 +232,7 @@ class PixelDifferences:
         if not self._largest:
             return ["bit-equal pixels"]
         unit = self._scale.unit if self._scale else "in the normalised input"
-        said = [f"pixels differ by up to {self._largest:.3g} {unit} ({self._worst})"]
+        said = [f"{PIXELS_DIFFER} by up to {self._largest:.3g} {unit} ({self._worst})"]
         for cause, alone in sorted(self._causes.items(), key=lambda one: -max(one[1])):
             effect = f", up to {max(alone):.3g}" if max(alone) < float("inf") else ""
             said.append(f"{cause}: {len(alone)} of {self._images} images{effect}")

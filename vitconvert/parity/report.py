@@ -12,6 +12,8 @@ from vitconvert.pages import framed
 from vitconvert.parity.page import parity_page
 
 UNKNOWN = "unknown"  # the cause of a difference that no known mistake explains
+ON_FILES = "images"  # of the user, each side behind its own preprocessing, as comparisons call them
+PIXELS_DIFFER = "pixels differ"  # how a note on preprocessing begins, then
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +129,26 @@ class ParityReport:
             return "not verified"
         return "equal" if self.ok else "not equal"
 
+    @property
+    def only_files(self) -> str:
+        """That all agrees but outputs for image files, which become other pixels; or ""."""
+        pixels = any(note.startswith(f"preprocessing: {PIXELS_DIFFER}") for note in self.notes)
+        tensors = [one for one in self.comparisons if one.images != ON_FILES]
+        agreed = tensors and all(one.ok for one in tensors) and self.first_divergence is None
+        if self.ok or not (pixels and agreed):
+            return ""
+        same = "bit-equal" if all(one.bit_equal for one in tensors) else "equal"
+        return f"for image files, which it prepares differently; {same} for the same tensors"
+
     def raise_if_failed(self) -> None:
         """Raise ParityFailed if the numbers disagree; a report of nothing compared passes."""
         if not self.verified or self.ok:
             return
         cause = self.first_divergence.cause if self.first_divergence else UNKNOWN
         stating = "--set (in Python, overrides={...}) states what the file does not say."
+        fact = f"The model does not compute what {self.reference} computes {self.only_files}"
         raise ParityFailed(
-            f"The model does not compute what {self.reference} computes.",
+            f"{fact.rstrip()}.",
             evidence={
                 "file": self.source,
                 **({"against": self.against} if self.against else {}),
@@ -147,7 +161,7 @@ class ParityReport:
     def summary(self) -> str:
         """The result in a few lines of plain text."""
         loaded = f" of {self.against}" if self.against else ""
-        result = f"{self.verdict} to {self.reference}{loaded}"
+        result = f"{self.verdict} to {self.reference}{loaded} {self.only_files}".rstrip()
         lines = [result if self.verified else f"not verified: {self.skipped}"]
         lines += [f"  {_line(comparison)}" for comparison in self.comparisons]
         lines += [
@@ -179,6 +193,7 @@ class ParityReport:
             ("compared with", self.reference),
             ("which loaded", self.against),
             ("not verified", self.skipped),
+            ("differs", self.only_files),
             ("first departs", departs),
             ("likely cause", divergence.cause if divergence else ""),
             *(finding for one in self.precision for finding in one.findings()),

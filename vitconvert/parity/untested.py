@@ -82,12 +82,25 @@ def earlier(checkpoint: Checkpoint) -> Iterator[str]:
     if "parity" not in record:
         return
     if not _was_verified(checkpoint):
-        yield "the conversion that wrote it: it was not verified"
+        # As of a model in memory, whose names no other library has
+        computed = ", ".join(_computed_output(record.get("opened_by")))
+        how = f"its output was compared with its source ({computed}), its source with no library"
+        yield f"the conversion that wrote it: {how if computed else 'it was not verified'}"
         return
     facts = record["parity"].get("not_tested")
     for fact in facts if isinstance(facts, list) else ():
         if isinstance(fact, str) and any(words in fact for words in _OF_SOURCE):
             yield f"{fact.removesuffix(_EARLIER)}{_EARLIER}"
+
+
+def _computed_output(stated: object) -> list[str]:
+    """The programs that computed what was written when it was, as a record states them."""
+    opened = [one for one in stated if isinstance(one, dict)] if isinstance(stated, list) else []
+    return [
+        printable(str(one.get("consumer")))
+        for one in opened
+        if isinstance(one.get("relative"), int | float)
+    ]
 
 
 def _was_verified(checkpoint: Checkpoint) -> bool:

@@ -92,6 +92,18 @@ class Steps:
         }[self.resize]
 
     @property
+    def filtering(self) -> str:
+        """The filter in words, with what Pillow's and timm's filter of its name does otherwise."""
+        backend, name = BACKENDS[self.backend], self.interpolation
+        if name == "nearest":  # which computes nothing
+            return name
+        if not backend.antialias:
+            # Torch's cubic without antialias has a = -0.75.
+            own = " (a = -0.5)" if name == "bicubic" and backend.resize == "weights" else ""
+            name = f"{name}{own} without antialias"
+        return f"{name}, truncated to whole levels" if backend.truncate else name
+
+    @property
     def opening(self) -> str:
         """What becomes of the EXIF orientation and of transparency, in words."""
         upright = BACKENDS[self.backend].upright

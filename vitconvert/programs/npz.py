@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vitconvert.checkpoint import Checkpoint
+from vitconvert.config import ViTConfig
 from vitconvert.errors import NotRepresentable
 from vitconvert.programs.program import Program
 from vitconvert.programs.reference import Reference, own_tensors, package
 from vitconvert.programs.timm.reference import put_back_pre_logits, timm_like, vision_transformer
+from vitconvert.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +20,16 @@ class Npz(Program):
     """Projects of scripts with a reference."""
 
     packages = ("timm",)
+
+    def readers(self, table: Table, config: ViTConfig) -> tuple[str, ...]:
+        """As timm's .npz loader: it needs stored positions (1.0.31), and filled the layer before
+        the head until 0.5.4, which read Google's numbering alone.
+        """
+        if config.computed_positions:
+            return ()
+        if config.representation_size:
+            return ("timm before 0.6",) if table.ecosystem == "jax" else ()
+        return self.packages
 
     def reference(self, checkpoint: Checkpoint) -> Reference:
         """timm's class for the configuration, which reads the file by itself.

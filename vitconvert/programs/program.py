@@ -28,7 +28,10 @@ Tokenizer = Mapping[str, Path | JsonObject]
 """Names in an output -> what is copied there, or JSON."""
 TOKENIZER_CONFIG = "tokenizer_config.json"
 OF_YOUR_OWN = "a table of your own"  # why no class of its dialect can be run
-UNKNOWN = "no file states how images become the model's input"
+UNKNOWN = (
+    "no file states the preprocessing, so the output has none: --preprocessor FILE, or --mean "
+)
+UNKNOWN += "and --std, state it"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
@@ -47,6 +50,8 @@ class DescribedModel:
         their_config: The configuration file that it came with.
         text: The text encoder beside it.
         called: Names that show its family, the surest first.
+        head_patterns: What matches the tensors of its head, and of the layer before that, among
+            the names of the file that it was read from.
     """
 
     config: ViTConfig
@@ -57,6 +62,7 @@ class DescribedModel:
     their_config: JsonObject = field(default_factory=dict)
     text: DescribedText | None = None
     called: tuple[str, ...] = ()
+    head_patterns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +199,7 @@ class Program:
         """The configuration file, and what it or another file says of images."""
         return CompanionFiles(files={name: config})
 
-    def readers(self, config: ViTConfig) -> tuple[str, ...]:
+    def readers(self, table: Table, config: ViTConfig) -> tuple[str, ...]:
         """Packages that have a model for such tensors, the program's own first."""
         return self.packages
 

@@ -80,7 +80,7 @@ def _values(said: object, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(said, Mapping):
         for key, inner in said.items():
             yield from _values(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(said, str | int):
+    elif isinstance(said, str | int | float):
         yield path, str(said)
 
 

@@ -70,7 +70,8 @@ def failure(report: "ParityReport") -> str:
     if not report.verified:
         return printable(f"{report.source} was not compared: {report.skipped}")
     departs = report.first_divergence
-    lines = [f"{report.source} does not compute what {report.reference} computes."]
+    unequal = f"{report.source} does not compute what {report.reference} computes"
+    lines = [f"{f'{unequal} {report.only_files}'.rstrip()}."]
     if departs:
         lines += [
             f"  first departs  {departs.layer}, relative {departs.relative:.1e} in {departs.dtype}"

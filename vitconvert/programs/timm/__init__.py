@@ -113,7 +113,7 @@ class Timm(Program):
             files["preprocessor_config.json"] = processor
         return CompanionFiles(files=files, departures=departures)
 
-    def readers(self, config: ViTConfig) -> tuple[str, ...]:
+    def readers(self, table: Table, config: ViTConfig) -> tuple[str, ...]:
         """timm dropped the layer before the head (`pre_logits`) in 0.6; TimmWrapper has a head."""
         if config.representation_size:
             return ("timm before 0.6",)
