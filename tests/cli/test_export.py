@@ -47,7 +47,7 @@ def test_the_report_says_what_went_in(run, tmp_path):
     assert "\nassumed        " in out and "norm_eps" in out
     assert "\npreprocessing  unknown\nlabels         names.txt, stated by you\n" in out
     stated = run(*command, "--mean", "0.5", "--std", "0.5", "--crop", "1", "--no-verify").out
-    assert "\npreprocessing  you; assumed: bicubic, as in timm\n" in stated
+    assert "\npreprocessing  stated by you; assumed: bicubic, as in timm\n" in stated
 
 
 @pytest.mark.slow

@@ -29,9 +29,9 @@ Tokenizer = Mapping[str, Path | JsonObject]
 TOKENIZER_CONFIG = "tokenizer_config.json"
 OF_YOUR_OWN = "a table of your own"  # why no class of its dialect can be run
 UNKNOWN = (
-    "no file states the preprocessing, so the output has none: --preprocessor FILE, or --mean "
+    "no file states the preprocessing, so the output has none: --preprocessor FILE, or --mean and "
+    "--std, state it"
 )
-UNKNOWN += "and --std, state it"
 
 # From an output directory to something that computes.
 Opener = Callable[[Path], "Callable[[Tensor], Tensor]"]
