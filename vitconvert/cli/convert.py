@@ -49,7 +49,6 @@ from vitconvert.errors import (
     as_typed,
 )
 from vitconvert.file_formats import written_formats
-from vitconvert.programs.program import OF_YOUR_OWN
 from vitconvert.sources import locate
 from vitconvert.sources.references import looks_like_path
 from vitconvert.sources.timm_names import random_timm
@@ -316,6 +315,8 @@ _TOPICS = {"labels": "labels: ", "preprocessing": "preprocessing", "EXIF": "EXIF
 
 def _opened_lines(conversion: "Conversion", module: str | None) -> list[str]:
     """How programs agree; of a class of the user's own, what was checked before."""
+    from vitconvert.programs.program import OF_YOUR_OWN
+
     opened = conversion.proof.opened_lines()
     if not module:
         return opened

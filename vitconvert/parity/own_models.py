@@ -225,12 +225,11 @@ def _differing_weights(
             sizes = other_shapes(match, vit.config) or {"problem": str(error)}
     theirs = vit.state_dict()
     if sizes:
-        no_place = sorted(theirs.keys() - match.binding.links.keys())
-        no_place = [] if "blocks" in sizes else no_place
+        no_place = () if "blocks" in sizes else theirs.keys() - match.binding.links.keys()
         raise UsageError(
             "The module has other sizes than what it is compared with.",
             evidence=dict([*sizes.items()][:3]),
-            hint=_no_place(no_place)
+            hint=_no_place(sorted(no_place))
             if no_place
             else "build it with the sizes of the checkpoint, or compare it with another.",
         )
