@@ -346,8 +346,9 @@ def _draft(
     if computed.startswith("equal"):  # no row shows what no tensor holds
         sections["only"]["position_embedding"] = config.position_embedding
     if computed.startswith(_OTHER):  # the table must not be used in silence
+        locked = f"{computed}; once the rows are right, delete this line and its twin in [ask]"
         sections["ask"] = {"block_order": computed}
-        sections["only"] = {"depth == 0": computed}
+        sections["only"] = {"depth == 0": locked}
     guessed = own.tried if own is not None and not computed.startswith("equal") else frozenset()
     text = draft_text(
         source, reference.name, rows, ignored, left, unfilled, facts, sections, guessed=guessed
