@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from tests.packages import timm
 from tests.parity.team import BUGS, STATED, TeamViT, team
 from tests.sampling import sampled
+from tests.small_models import randomise
 from vitconvert.api import check_golden, compare, load_checkpoint, verify
 from vitconvert.errors import SourceError, UsageError
 from vitconvert.programs.taps import Tap, record
@@ -236,3 +238,30 @@ def test_layers_are_kept_however_they_are_called():
     factors = {"read": 1, "given": 2, "read again": 2, "given again": 6, "output": 6}
     assert [*kept] == [*factors]
     assert all(torch.equal(kept[name], images * factor) for name, factor in factors.items())
+
+
+class _ClassLast(timm.models.VisionTransformer):
+    """Its class token comes after the patches, and so does its position."""
+
+    def _pos_embed(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x, self.cls_token.expand(len(x), -1, -1)), dim=1) + self.pos_embed
+
+    def pool(self, x: torch.Tensor, pool_type: str | None = None) -> torch.Tensor:
+        return x[:, -1]
+
+
+def test_a_class_token_after_the_patches(tmp_path):
+    table = tmp_path / "last.toml"
+    table.write_text(
+        '[dialect]\nextends = "vit"\ntitle = "class token last"\necosystem = "mine"\n'
+        '[rows]\n"pos_embed" = "pos_embed : 1 ~position width"\n'
+    )
+    sizes = {"img_size": (32, 24), "patch_size": 8, "num_classes": 7, "embed_dim": 30}
+    model = randomise(_ClassLast(**sizes, depth=3, num_heads=3)).eval()
+    save_file(model.state_dict(), tmp_path / "last.safetensors")
+    stated = {"num_heads": 3, "image_size": (32, 24), "activation": "gelu"}
+    stated |= {"norm_eps": 1e-6, "pooling": "token"}
+    checkpoint = load_checkpoint(tmp_path / "last.safetensors", table=table, overrides=stated)
+    report = compare(model, against=checkpoint, table=table)
+    assert report.ok, report.summary()
+    assert {"embedding", "blocks.2.mlp"} <= {one.layer for one in report.layers}

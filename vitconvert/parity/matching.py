@@ -7,7 +7,7 @@ places, however the code around them is written; and a ViT whose norms stand els
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -126,9 +126,14 @@ def match_by_tensors(module: nn.Module, config: ViTConfig, options: ReadOptions)
     # At the same place as theirs, so that another order of norms can be recognised there.
     at = _taps({name: name.rpartition(".")[0] for name in owners}, config)
     own |= {layer: tap for layer, tap in at.items() if layer == "embedding"}
+    turned = any(dim.turned for links in binding.links.values() for dim in links[0].their_axes.dims)
+    last = set(theirs) - {"patch_embed"} if turned else set()
     return Match(
         ours={layer: own[layer] for layer in theirs},
-        theirs={layer: _laid_out(modules[tap.module], tap) for layer, tap in theirs.items()},
+        theirs={
+            layer: replace(_laid_out(modules[tap.module], tap), class_last=layer in last)
+            for layer, tap in theirs.items()
+        },
         binding=binding,
         prefix=prefix,
     )

@@ -20,11 +20,15 @@ BRANCH = " output"  # behind the name of a module of a block: what it gives befo
 
 @dataclass(frozen=True)
 class Tap:
-    """The first input of a module, or its output. The channels of a grid of patches come second."""
+    """The first input of a module, or its output. The channels of a grid of patches come second.
+
+    With `class_last`, the class token comes after the patches; what is kept has it first.
+    """
 
     module: str
     input: bool = False
     channels_last: bool = False
+    class_last: bool = False
 
 
 Taps = Mapping[str, Tap]
@@ -82,6 +86,8 @@ def record(model: "nn.Module", taps: Taps, run: "Callable[[], Tensor]") -> "dict
             tensor = tensor.movedim(1, -1)
         if tensor.ndim > 3:  # a grid, of clips with an axis of time
             tensor = tensor.flatten(1, -2)
+        if tap.class_last and tensor.ndim == 3:
+            tensor = tensor.roll(1, dims=1)
         kept[layer] = tensor.detach().clone()  # some models add to their tokens in place
 
     def tapped(module: "nn.Module", layer: str, tap: Tap) -> "Callable[[], None]":

@@ -89,9 +89,8 @@ def run_to_tokens(model: Foreign, images: Tensor) -> Tensor:
     places = places_of(model)
     inputs = places.inputs(model, images)
     if place := places.class_last or next(iter(places.behind), ""):
-        taps = {"tokens": Tap(place, input=bool(places.behind))}
-        seen = record(model, taps, lambda: model(**inputs).last_hidden_state)["tokens"]
-        return seen.roll(1, dims=1) if places.class_last else seen
+        tap = Tap(place, input=bool(places.behind), class_last=bool(places.class_last))
+        return record(model, {"tokens": tap}, lambda: model(**inputs).last_hidden_state)["tokens"]
     output = model(**inputs)
     maps = getattr(output, "feature_maps", ())  # of a backbone
     tokens: Tensor = maps[-1] if maps else output.last_hidden_state
