@@ -203,15 +203,15 @@ def _told(
     """What is wrong with tensors, and what to do, as an error takes it."""
     dialect = f"{binding.table.name} ({binding.table.file})"
     meaning = None
-    if "renamed?" in found:
+    if not binding.table.builtin and "left over" in found:
+        hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
+    elif any("lora" in line.lower() for line in found.get("left over", ())):
+        hint = f"matrices of LoRA are left over, which are not merged: {instead_of('LoRA')}"
+    elif "renamed?" in found:
         hint = "rename them back."
         if binding.table.ecosystem == "hf":  # of others, an audit has to be told the class
             audit = "`vitconvert audit FILE --by transformers`"
             hint = f"rename them back; {audit} tells what it makes of the file as it is."
-    elif not binding.table.builtin and "left over" in found:
-        hint = f"give what is left over rows in {binding.table.file}, or entries in its [ignore]."
-    elif any("lora" in line.lower() for line in found.get("left over", ())):
-        hint = f"matrices of LoRA are left over, which are not merged: {instead_of('LoRA')}"
     elif "missing" not in found:
         hint = _WITHOUT_ROWS if "left over" in found else _SIZES
         if list(found) == ["doubled"]:
