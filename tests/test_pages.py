@@ -27,9 +27,17 @@ def _numberless(text: str) -> str:
     return re.sub(r"\d[\d.,]*(\+\w+)?(e-\d+)?", "0", text)
 
 
+# Four trainings, in ten processes: a minute and a half.
+LONG = [pytest.param(page, marks=pytest.mark.coverage) for page in RUN if page.stem == "fine-tune"]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of the programs that pages call
-@pytest.mark.parametrize("page", [*RUN, NOTEBOOK], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [*LONG, *(page for page in RUN if page.stem != "fine-tune"), NOTEBOOK],
+    ids=lambda page: page.stem,
+)
 def test_what_a_page_types_prints_what_it_says(page, files, tmp_path, monkeypatch):
     if "g++" in written(page) and not shutil.which("g++"):
         pytest.skip("g++ is not installed")

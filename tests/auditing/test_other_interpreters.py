@@ -114,7 +114,7 @@ saved(transformers.Qwen3VLMoeForConditionalGeneration(config), "qwen")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.coverage
 def test_files_of_other_releases(audit, releases, monkeypatch):
     """Norms 1 and 2 that become `before` and `after`, a padding row set to zero, experts."""
 

@@ -11,6 +11,7 @@ import vitconvert
 from tests.drafting import tutorials
 from tests.drafting.tutorials import EQUAL, FUSED, REFUSED, SURPLUS, StoredSinusoid
 from tests.packages import timm
+from tests.sampling import sampled
 from tests.small_models import randomise
 from vitconvert.errors import MissingFact, NotRepresentable, UsageError, VitConvertError
 
@@ -81,7 +82,7 @@ WHY = {
 }
 
 
-@pytest.mark.parametrize("build", REFUSED, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", sampled(REFUSED, 2, "slow"), ids=lambda build: build.__name__)
 def test_what_computes_something_else_is_refused_with_the_reason(build, tmp_path):
     table = tmp_path / "own.toml"
     found = vitconvert.draft_table(module=build(), output=table)
