@@ -242,6 +242,7 @@ def write_team(folder: Path) -> None:
     code = f"from team.vit import TeamViT\n\ndef build():\n    return TeamViT({sizes})\n"
     (folder / "team" / "models.py").write_text(code)
     (folder / "team.toml").write_text(team.TABLE)
+    torch.manual_seed(3)
     model = team.TeamViT(image_size=(32, 32), channels=3, width=24, heads=12, depth=2)
     torch.save(randomised(model).state_dict(), folder / "team.pth")
 

@@ -28,7 +28,7 @@ def counts(audit: "LoadAudit") -> str:
     held = audit.count - len(lost | {*audit.undecidable})
     share = f"{held} of {audit.count} parameters hold the file's numbers"
     if same := len(audit.undecidable):
-        share += f", {same} undecidable (every number the same)"
+        share += f", {same} undecidable (too few numbers, or all the same)"
     if audit.allowed:
         share += f", {len(audit.allowed)} allowed to be new"
     return share if audit.complete else f"{share}: NOT COMPLETE"
@@ -48,7 +48,9 @@ def report_lines(audit: "LoadAudit", *, verbose: bool = False) -> Iterator[str]:
         yield from _listed(f"{loss.title}: {len(loss.parameters)}", loss.parameters, most)
     yield from _listed_if(verbose, "allowed to be new", dict.fromkeys(audit.allowed, ""))
     yield from _listed_if(
-        verbose, "undecidable, every number the same", dict.fromkeys(audit.undecidable, "")
+        verbose,
+        "undecidable: too few numbers, or all the same",
+        dict.fromkeys(audit.undecidable, ""),
     )
     yield from _of_changes(audit, most)
     yield from _of_unused(audit, most)
