@@ -173,8 +173,7 @@ class VitConvertError(Exception):
             facts[-1] += [f"  {printable(line.removeprefix('    '))}" for line in rest]
         details = [*map(printable, self.details if verbose or not self.folded else ())]
         meaning = [printable(self.meaning)] if self.meaning else []
-        hint = self.hint
-        last = [f"hint: {printable(hint)}"] if hint else []
+        last = [f"hint: {printable(self.hint)}"] if self.hint else []
         lines = [*(line for fact in facts for line in fact), *details]
         room = _BRIEF - 1 - len(meaning) - len(last)
         if brief and not verbose and len(lines) > room:

@@ -245,7 +245,7 @@ def _hint_on_head(
 ) -> str:
     """What to do about a head that reads another width than the model's features have."""
     key = called.get(str(link.theirs), str(link.theirs))
-    leave = f"--ignore '{key[: max(key.rfind('.'), key.rfind('/')) + 1]}*' leaves it out"
+    leave = f"--ignore '{key.removesuffix(_end(key))}*' leaves it out"
     if isinstance(config, ViTConfig) and config.pooling == "token_avg":
         halved = {**config.axes(), "feature": config.feature_dim // 2}
         if link.their_axes.takes(binding.shapes[str(link.theirs)], link.their_axes.shape(halved)):

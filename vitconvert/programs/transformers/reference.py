@@ -60,9 +60,7 @@ def transformers_reference(checkpoint: Checkpoint) -> Reference:
     theirs.pop("label2id", None)
     if theirs["model_type"] == "vit_mae":
         theirs["mask_ratio"] = 0.0
-    if (
-        theirs["model_type"] == "molmo2_vision"
-    ):  # Allen's config.json counts blocks beyond its files
+    if theirs["model_type"] == "molmo2_vision":  # Allen's config.json counts more blocks
         theirs["num_hidden_layers"] = config.depth
     if theirs["model_type"] == "vitpose_backbone":  # by default it gives the last stage
         theirs = {k: v for k, v in theirs.items() if k not in ("out_features", "out_indices")}
